@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 import same_answers
 from cosd_api.demo.servers import MODELS, Pair, Three, bundled_pair, serve
+from cosd_providers.http.stack import carrier
 
 # A slow machine is not a failure (pytest-timeout guards against hanging), so no profile has a deadline. Some servers
 # cannot show what most toy models write: those are left out.
@@ -125,11 +126,21 @@ def certificates_are_read_once() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def clean_environment() -> Iterator[None]:
     """Whoever runs the tests may have keys, proxies and certificates set; no test may see them."""
+    carried = os.environ.get("COSD_TEST_HTTP", "httpx")
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith(_SETTINGS) or name.lower() in _PROXIES:
                 patch.delenv(name)
+        patch.setenv("COSD_HTTP", carried)  # what is about transports is tested on both: `each_stack`
         yield
+
+
+@pytest.fixture(params=["httpx", "aiohttp"])
+def each_stack(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each library that may carry HTTP, in turn."""
+    monkeypatch.setenv("COSD_HTTP", request.param)
+    assert carrier() == request.param
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ LATER = (
 )
 ADAPTERS = ("cosd_providers.engine", "cosd_providers.engines.openai.adapter", "cosd_providers.engines.tgi")
 TOOLS = (
+    "aiohttp",
     "jinja2",
     "langchain_core",
     "matplotlib",

@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from cosd_api.version import __version__
+from cosd_providers.http.stack import stack
 
 __all__ = ["app", "run"]
 
@@ -93,7 +94,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"cosd-api {__version__}")
+        print(f"cosd-api {__version__} ({stack()})")
         raise typer.Exit
 
 

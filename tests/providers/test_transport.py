@@ -494,6 +494,24 @@ async def test_failures(failure: Exception, words: str, slept: list[float]) -> N
     assert isinstance(caught.value, ProviderTimeoutError | ConnectError | InvalidRequestError)
 
 
+@pytest.mark.parametrize(
+    ("cause", "words", "attempts"),
+    [
+        (Exception("Server disconnected"), "the server closed the connection without an answer", 4),
+        (REFUSED, "no connection: Connection refused", 4),
+        (TimeoutError(), "no connection: nothing within 5 s", 2),
+    ],
+)
+async def test_a_timeout_that_is_none(cause: Exception, words: str, attempts: int, slept: list[float]) -> None:
+    """httpx-aiohttp gives every failed connection that name."""
+    failure = httpx.ConnectTimeout("")
+    failure.__cause__ = cause
+    found, requests = transport(failure, timeout=600)
+    with pytest.raises(ConnectError, match=words):
+        await found.get("/props")
+    assert len(requests) == attempts
+
+
 async def test_what_the_caller_was_handling_is_no_cause(slept: list[float]) -> None:
     found, _ = transport(httpx.ConnectError("no"))
     try:
@@ -615,6 +633,7 @@ GOOD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1\
 CUT = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: 99\r\n\r\n%s"
 
 
+@pytest.mark.usefixtures("each_stack")
 async def test_a_server_that_hangs_up_is_asked_again_at_once() -> None:
     async def handle(stream: SocketStream, count: int) -> None:
         if count > 1:
@@ -627,6 +646,7 @@ async def test_a_server_that_hangs_up_is_asked_again_at_once() -> None:
         assert usage.retries == 1
 
 
+@pytest.mark.usefixtures("each_stack")
 async def test_connections_that_break(slept: list[float]) -> None:
     async def handle(stream: SocketStream, count: int) -> None:
         await stream.send(
@@ -649,6 +669,7 @@ async def test_connections_that_break(slept: list[float]) -> None:
                 await anext(stream)
 
 
+@pytest.mark.usefixtures("each_stack")
 async def test_a_server_that_never_answers(slept: list[float]) -> None:
     async def handle(stream: SocketStream, count: int) -> None:
         await anyio.sleep_forever()
@@ -659,11 +680,19 @@ async def test_a_server_that_never_answers(slept: list[float]) -> None:
         assert isinstance(ProviderTimeoutError(""), TimeoutError)
 
 
+@pytest.mark.usefixtures("each_stack")
+async def test_a_server_that_takes_nothing_more(slept: list[float]) -> None:
+    async with server(hold) as url, Transport(url, timeout=0.2) as found:
+        with pytest.raises(ProviderTimeoutError, match=r"took nothing more of the request within 0.2 s. A longer wait"):
+            await found.post("/go", {"prompt": "x" * 2**24}, usage=Usage())
+
+
 async def hold(stream: SocketStream, count: int) -> None:
     """Never answers."""
     await anyio.sleep_forever()
 
 
+@pytest.mark.usefixtures("each_stack")
 async def test_an_answer_that_stops() -> None:
     async def handle(stream: SocketStream, count: int) -> None:
         await stream.send(CUT % (b"text/event-stream", b'data: {"a": 1}\n\n'))
@@ -674,11 +703,13 @@ async def test_an_answer_that_stops() -> None:
             await events(found)
 
 
+@pytest.mark.usefixtures("each_stack")
 async def test_refused(slept: list[float]) -> None:
     with pytest.raises(ConnectError, match=r"http://127.0.0.1:9: no connection: .*refused. Is the server running"):
         await Transport("http://127.0.0.1:9").get("/props")
 
 
+@pytest.mark.usefixtures("each_stack")
 async def test_leaving_a_stream_closes_its_connection() -> None:
     closed = anyio.Event()
 
@@ -697,6 +728,7 @@ async def test_leaving_a_stream_closes_its_connection() -> None:
         assert usage.busy_seconds > 0
 
 
+@pytest.mark.usefixtures("each_stack")
 @pytest.mark.parametrize("keep", [True, False])
 async def test_a_stream_that_keeps_its_connection_or_not(keep: bool) -> None:
     connections = 0
@@ -717,6 +749,7 @@ async def test_a_stream_that_keeps_its_connection_or_not(keep: bool) -> None:
         assert connections == (1 if keep else 2)
 
 
+@pytest.mark.usefixtures("each_stack")
 async def test_a_cancelled_request_closes_its_connection() -> None:
     asked, closed = anyio.Event(), anyio.Event()
 
@@ -737,6 +770,55 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
         assert usage.busy_seconds > 0
 
 
+@pytest.mark.usefixtures("each_stack")
+async def test_a_redirect_is_not_followed_to_another_host() -> None:
+    asked = list[bytes]()
+
+    async def other(stream: SocketStream, count: int) -> None:
+        asked.append(b"")
+
+    async with server(other) as target:
+
+        async def handle(stream: SocketStream, count: int) -> None:
+            await stream.send(f"HTTP/1.1 307 Go\r\nlocation: {target}/x\r\ncontent-length: 0\r\n\r\n".encode())
+
+        async with server(handle) as url, Transport(url, api_key=KEY) as found:
+            with pytest.raises(StatusError, match=f"the server redirects to {target}; give that URL"):
+                await found.post("/go", {})
+    assert asked == []
+
+
+MANY = 110  # more than the connections that aiohttp and httpx have by default
+
+
+@pytest.mark.usefixtures("each_stack")
+async def test_no_request_waits_for_a_connection_and_few_stay_open() -> None:
+    """All are open at the same time; afterwards at most four are, as llama.cpp's server wants."""
+    arrived, all_here, few = 0, anyio.Event(), anyio.Event()
+    open_ = set[int]()
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        nonlocal arrived
+        arrived += 1
+        open_.add(count)
+        if arrived == MANY:
+            all_here.set()
+        await all_here.wait()
+        await stream.send(GOOD)
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            await stream.receive()
+        open_.discard(count)
+        if len(open_) <= 4:
+            few.set()
+
+    async with server(handle) as url, Transport(url) as found:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for _ in range(MANY):
+                    group.start_soon(lambda: found.post("/go", {}, usage=Usage()))
+            await few.wait()
+
+
 # Clients.
 
 
@@ -744,6 +826,7 @@ def test_constructing_makes_no_client() -> None:
     assert len(Transport(URL)._clients) == 0
 
 
+@pytest.mark.usefixtures("each_stack")
 async def test_the_last_user_closes_and_the_next_reopens() -> None:
     async def handle(stream: SocketStream, count: int) -> None:
         await stream.send(GOOD)
@@ -762,6 +845,7 @@ async def test_the_last_user_closes_and_the_next_reopens() -> None:
         assert len(found._clients) == 0
 
 
+@pytest.mark.usefixtures("each_stack")
 def test_one_client_for_each_loop() -> None:
     found = Transport(URL)
 

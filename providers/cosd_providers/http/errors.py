@@ -92,13 +92,14 @@ class Errors:
 
     def connection(self, error: Exception, *, answered: bool = False) -> ProviderError:
         """The connection failed, before or after a part of the answer had arrived."""
-        if isinstance(error, httpx.TimeoutException):
+        misnamed = isinstance(error, httpx.TimeoutException) and not _timed_out(error)
+        if isinstance(error, httpx.TimeoutException) and not misnamed:
             return self._timeout(error, answered)
         if answered:
             broken = self.make(ResponseError, "the connection broke in the middle of the answer")
             broken.retryable = True
             return broken
-        if isinstance(error, _HUNG_UP):
+        if isinstance(error, _HUNG_UP) or (misnamed and _system_error(error) is None):
             stale = self.make(ConnectError, "the server closed the connection without an answer")
             stale.stale = True
             return stale
@@ -225,6 +226,12 @@ class Errors:
         else:
             words, hint = f"answered with {kind} instead of {expected}", ""
         return self.make(ResponseError, words, response, hint)
+
+
+def _timed_out(error: httpx.TimeoutException) -> bool:
+    """Test whether it is one: httpx-aiohttp reports a connection that was refused, or closed, as a timeout, too."""
+    cause = error.__cause__
+    return cause is None or isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__
 
 
 def _system_error(error: BaseException) -> OSError | None:

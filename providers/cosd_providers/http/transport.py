@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Self
 
 import anyio
@@ -24,6 +25,7 @@ from cosd_providers.http.keys import checked_headers, checked_url, only_keys
 from cosd_providers.http.limits import Limiter, Limits, Slot
 from cosd_providers.http.propagation import trace_headers
 from cosd_providers.http.retries import until_answered
+from cosd_providers.http.stack import carrier, stack
 from cosd_providers.http.streams import events, read
 from cosd_providers.usage import Usage
 
@@ -35,11 +37,15 @@ Timeout = float | httpx.Timeout
 DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0, pool=None)
 """Seconds: 5 to connect, 600 between two bytes of an answer; no limit on waiting for a free connection."""
 
-# Few idle connections: with a hundred of them, some requests to llama.cpp's server were seen to stall for 5 s.
-_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=4)
+_IDLE = 4
+"""Idle connections: with a hundred of them, some requests to llama.cpp's server were seen to stall for 5 s."""
+
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=_IDLE)
 
 _SMALL = 60.0  # seconds between two bytes of an answer that the model does not generate
 _QUICK = 10.0  # the same for a question of what the server is
+
+_FAST = "cosd_providers.http.fast"  # which imports aiohttp
 
 _log = logging.getLogger("cosd_providers")
 
@@ -91,6 +97,8 @@ class Transport:
         self._timeout = timeout
         self._clients = _Clients(timeout)
         self._limiter = Limiter(limits)
+        if http_client is None and carrier() != "httpx":
+            import_module(_FAST)  # now: it would take longer than a request does
         self._urls: dict[str, httpx.URL] = {}  # by route: parsing one takes as long as sending a request
 
     def __repr__(self) -> str:
@@ -328,5 +336,18 @@ class _Clients:
         loop = current_token()
         client = self._clients.get(loop)
         if client is None or client.is_closed:
-            client = self._clients[loop] = httpx.AsyncClient(timeout=self._timeout, limits=_LIMITS)
+            client = self._clients[loop] = _new_client(self._timeout)
         return client
+
+
+def _new_client(timeout: httpx.Timeout) -> HttpClient:
+    """A client for the running event loop.
+
+    Raises:
+        OSError: the certificates that `SSL_CERT_FILE` names cannot be read.
+    """
+    _log.debug("HTTP by %s", stack())
+    if carrier() == "httpx":
+        return httpx.AsyncClient(timeout=timeout, limits=_LIMITS)
+    transport: httpx.AsyncBaseTransport = import_module(_FAST).AiohttpTransport(_IDLE)
+    return httpx.AsyncClient(timeout=timeout, transport=transport)
