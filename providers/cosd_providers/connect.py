@@ -23,6 +23,7 @@ from cosd_providers.contract import Provider
 from cosd_providers.detection import DetectedProvider
 from cosd_providers.engines.openai.dialects import DIALECTS, Dialect, dialect_at
 from cosd_providers.errors import UnsupportedError
+from cosd_providers.http.httpx2_client import is_httpx2
 from cosd_providers.http.keys import only_keys
 from cosd_providers.http.limits import Limits, checked_limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
@@ -204,7 +205,8 @@ def connect(
         extra_body: merged into every generation request, for what a server offers beyond the contract.
         timeout: seconds to wait between two bytes of an answer, 600 by default; connecting takes at most 5.
             Or an `httpx.Timeout`.
-        http_client: an `httpx.AsyncClient` with your own proxies, certificates and limits; never closed.
+        http_client: an `httpx.AsyncClient` or `httpx2.AsyncClient` with your own proxies, certificates and limits;
+            never closed.
         limits: rate limits; requests beyond them wait.
         report: the result of `probe` for this server, or the file it was saved in. The first use then only checks that
             the same model is still served.
@@ -299,7 +301,7 @@ def _check_types(url: object, engine: object, http_client: object, report: objec
         raise TypeError(f"url must be a text such as 'http://gpu1:8080', not {type(url).__name__}")
     if not isinstance(engine, str | None):
         raise TypeError(f"engine must be a name such as 'vllm', not {type(engine).__name__}")
-    if not isinstance(http_client, HttpClient | None):
+    if not (isinstance(http_client, HttpClient | None) or is_httpx2(http_client)):
         raise TypeError(f"http_client must be an httpx.AsyncClient, not {type(http_client).__name__}")
     if isinstance(report, str) and report.lstrip().startswith("{"):
         raise ValueError("report is JSON text; give its file, or ProbeReport.model_validate_json(text)")

@@ -17,6 +17,7 @@ import anyio
 import httpx
 import pytest
 from anyio.abc import SocketStream
+from anyio.lowlevel import checkpoint
 
 from cosd_providers import (
     AuthenticationError,
@@ -747,6 +748,45 @@ async def test_a_stream_that_keeps_its_connection_or_not(keep: bool) -> None:
             async with found.stream("/go", {}, usage=Usage(), keep_alive=keep) as stream:
                 assert [event async for event in stream] == []
         assert connections == (1 if keep else 2)
+
+
+DONE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n18\r\n"
+DONE += b"data: {}\n\ndata: [DONE]\n\n\r\n"
+
+
+@pytest.mark.usefixtures("each_stack")
+@pytest.mark.parametrize("parts", [(DONE + b"0\r\n\r\n",), (DONE, b"0\r\n\r\n")], ids=["at once", "in two parts"])
+async def test_a_stream_that_is_done_gives_its_connection_back(
+    parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosd_providers.http.streams._LAST_SECONDS", 60)
+    connections = 0
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        nonlocal connections
+        connections = count
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            while True:
+                for part in parts:
+                    await stream.send(part)
+                    await checkpoint()
+                await stream.receive()
+
+    async with server(handle) as url, Transport(url) as found:
+        for _ in range(3):
+            assert await events(found) == [{}]
+    assert connections == 1
+
+
+async def test_a_stream_that_is_done_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosd_providers.http.streams._LAST_SECONDS", 0.01)
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        await stream.send(DONE)
+        await anyio.sleep_forever()
+
+    async with server(handle) as url, Transport(url) as found:
+        assert await events(found) == [{}]
 
 
 @pytest.mark.usefixtures("each_stack")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, cast
 
+import anyio
 import httpx
 from pydantic_core import from_json
 
@@ -20,6 +21,7 @@ __all__ = ["events", "read"]
 
 _LONGEST = 64 << 20  # bytes of an answer, or of one event
 _LONGEST_ERROR = 64 << 10  # bytes read of an answer without success
+_LAST_SECONDS = 0.05  # for the end of a stream behind `[DONE]`
 _LINES = "application/x-ndjson"  # a stream with one JSON object on each line
 
 
@@ -69,6 +71,7 @@ async def events(
             async for chunk in chunks:
                 for data in splitter.feed(chunk):
                     if data == b"[DONE]":
+                        await _read_on(chunks)
                         return
                     event = _parsed(data, errors, response)
                     if event is None:
@@ -85,6 +88,13 @@ async def events(
                         slot.resume()
                 if splitter.size > _LONGEST:
                     raise _too_long(errors, response)
+
+
+async def _read_on(chunks: AsyncGenerator[bytes]) -> None:
+    """Read the end of a stream behind its last event: without it the connection could not be used again."""
+    with anyio.move_on_after(_LAST_SECONDS), suppress(httpx.HTTPError):
+        async for _ in chunks:
+            pass
 
 
 def _parsed(data: bytes, errors: Errors, response: httpx.Response) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from anyio.lowlevel import current_token
 
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.http.errors import FIXED_WAIT, Errors
+from cosd_providers.http.httpx2_client import behind_httpx, is_httpx2
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
 from cosd_providers.http.limits import Limiter, Limits, Slot
 from cosd_providers.http.propagation import trace_headers
@@ -59,12 +60,13 @@ class Transport:
         headers: sent with every request.
         timeout: seconds for each of connecting (at most 5), writing, and waiting for bytes (at most 60 where nothing
             is generated), or an `httpx.Timeout`.
-        http_client: used as it is, with its own timeouts unless `timeout` is given, and never closed.
+        http_client: used as it is, with its own timeouts unless `timeout` is given, and never closed. An
+            `httpx2.AsyncClient` will do, too.
         limits: the server's rate limits, see `limits.Limits`; none by default.
 
     Attributes:
         endpoint: the server's URL.
-        http_client: the user's own client, if one was given.
+        http_client: the user's own client, if one was given; that of httpx2 behind httpx's interface.
 
     Raises:
         ValueError: the URL, the key or a header cannot be used.
@@ -81,7 +83,7 @@ class Transport:
         limits: Limits | None = None,
     ) -> None:
         self.endpoint = checked_url(base_url)
-        self.http_client = http_client
+        self.http_client = behind_httpx(http_client) if is_httpx2(http_client) else http_client
         self._headers = checked_headers(api_key, headers)
         try:
             port = httpx.Request("GET", base_url).url.port or 0

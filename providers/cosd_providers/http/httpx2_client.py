@@ -1,0 +1,80 @@
+"""A user's `httpx2.AsyncClient` behind httpx's interface. httpx2 is not imported here: who has such a client has it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+
+__all__ = ["behind_httpx", "is_httpx2"]
+
+
+def is_httpx2(client: object) -> bool:
+    """Test whether this is an `httpx2.AsyncClient`."""
+    module = sys.modules.get("httpx2")
+    return module is not None and isinstance(client, module.AsyncClient)
+
+
+def behind_httpx(client: Any) -> httpx.AsyncClient:
+    """A client of httpx that sends everything by an `httpx2.AsyncClient`, with its headers and time limits."""
+    timeout = httpx.Timeout(**client.timeout.as_dict())
+    made = httpx.AsyncClient(transport=_Transport(client), timeout=timeout, trust_env=False)
+    for name in [*made.headers]:
+        del made.headers[name]  # those of the user's client are sent
+    return made
+
+
+class _Transport(httpx.AsyncBaseTransport):
+    """Transport by another client, which is never closed."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._httpx2: Any = sys.modules["httpx2"]
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        own = (b"host", b"content-length")
+        asked = self._client.build_request(
+            request.method,
+            str(request.url),
+            content=await request.aread() or None,
+            headers=[(name, value) for name, value in request.headers.raw if name.lower() not in own],
+            timeout=self._httpx2.Timeout(**request.extensions["timeout"]),
+        )
+        try:
+            answer = await self._client.send(asked, stream=True, follow_redirects=False)
+        except self._httpx2.HTTPError as error:
+            raise _translated(error) from error
+        except self._httpx2.InvalidURL as error:
+            raise httpx.InvalidURL(str(error)) from error
+        coded = (b"content-encoding", b"content-length")  # which it undoes
+        headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in coded]
+        return httpx.Response(answer.status_code, headers=headers, stream=_Body(answer, self._httpx2.HTTPError))
+
+
+class _Body(httpx.AsyncByteStream):
+    """The body of an answer, as it arrives."""
+
+    def __init__(self, answer: Any, errors: type[Exception]) -> None:
+        self._answer = answer
+        self._errors = errors
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._answer.aiter_bytes():
+                yield part
+        except self._errors as error:
+            raise _translated(error) from error
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()
+
+
+def _translated(error: Exception) -> httpx.TransportError:
+    """The error of the same name."""
+    for kind in type(error).__mro__:
+        found: object = getattr(httpx, kind.__name__, None)
+        if isinstance(found, type) and issubclass(found, httpx.TransportError):
+            return found(str(error))
+    return httpx.TransportError(str(error))
