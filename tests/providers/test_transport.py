@@ -283,6 +283,15 @@ async def test_events() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "text"),
+    [("Text/Event-Stream", 'data: \r\ndata: {"a": 1}\r\n\r\n'), ("Application/X-NDJSON", '\r\n{"a": 1}\r\n \n')],
+)
+async def test_kinds_of_streams_in_any_case_and_lines_of_white_space(kind: str, text: str) -> None:
+    found, _ = transport(httpx.Response(200, text=text, headers={"content-type": kind}))
+    assert await events(found) == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
     ("lines", "kind", "words"),
     [
         ("data: {oops\n\n", ResponseError, "an event of the stream is not JSON"),

@@ -60,7 +60,7 @@ async def events(
         StatusError: an event is an error.
         ResponseError: the answer is not a stream, or an event is too long or not JSON.
     """
-    kind = response.headers.get("content-type", "")
+    kind = response.headers.get("content-type", "").lower()
     if not kind.startswith(("text/event-stream", _LINES)):
         raise errors.no_stream(response, await read(response, errors))
     splitter = LineSplitter() if kind.startswith(_LINES) else EventSplitter()
@@ -99,7 +99,7 @@ async def _read_on(chunks: AsyncGenerator[bytes]) -> None:
 
 def _parsed(data: bytes, errors: Errors, response: httpx.Response) -> dict[str, Any] | None:
     """The object of an event; None where it has none: a sign of life, or a server that greets with null."""
-    if not data:
+    if not data or data.isspace():
         return None
     try:
         try:
