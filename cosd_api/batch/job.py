@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,10 +68,12 @@ class BatchJob:
             SettingError: a file is invalid, or the output was written by another fusion; nothing was asked.
             ProviderError: an endpoint failed before the first line was asked.
         """
-        with LineIndex() as index, OutputFile(self.target, index) as output:
+        with LineIndex() as index, ExitStack() as stack:
             self._enter(index)
             facts = await fusion.endpoints.discover()
             models = {one.name: one.model for one in (facts.draft, *facts.assistants)}
+            prices = checked_prices(self.prices, models)
+            output = stack.enter_context(OutputFile(self.target, index))  # last: until here there need not be one
             written_by = fusion.settings.method.name, tuple(models.values())
             _check_same(self.target, output, written_by)
             counts = index.counts()
@@ -82,7 +84,7 @@ class BatchJob:
                 others=index.others(),
                 before=output.usage,
                 total=output.usage,
-                prices=checked_prices(self.prices, models),
+                prices=prices,
             )
             run = _BatchRun(self, fusion, answering or Answerer(fusion), index, output, tally, written_by)
             await run.ask()

@@ -128,6 +128,9 @@ class Answerer:
             found = {"code": type(error).__name__, "message": str(error), "retryable": error.retryable}
             cut = isinstance(error, BudgetError) and not own_limit and error.limit == "max_billed_tokens"
             return _failed(line, done, found, cut=cut, server_failed=_is_servers(error))
+        if nothing := next((one for one in done if one.finish_reason == "budget" and not one.tokens), None):
+            words = f"the limit {nothing.stop_reason} of one answer ended it before its first token: allow more"
+            return _failed(line, done, {"code": BudgetError.__name__, "message": words, "retryable": False})
         return _answered(line, asked, done)
 
 

@@ -231,7 +231,7 @@ async def test_an_invalid_input_is_refused_before_anything_is_sent(
         with pytest.raises(SettingError) as caught:
             await run(source, target, fused)
         assert words in str(caught.value) and str(source) in str(caught.value)
-        assert sent(fused) == 0
+        assert sent(fused) == 0 and not target.exists()
 
 
 def written(model: str) -> str:
@@ -407,6 +407,19 @@ async def test_an_output_that_is_a_link(paths: tuple[Path, Path]) -> None:
     assert link.is_symlink() and texts(target) == ALL
 
 
+async def test_an_answer_without_a_token_is_none(paths: tuple[Path, Path]) -> None:
+    source, target = paths
+    async with fusion() as fused:
+        fused.limits = {"max_billed_tokens": 1, "on_budget": "end"}
+        found = await run(source, target, fused)
+        assert (found.answered, found.failed) == (0, 6)
+        words = "the limit max_billed_tokens of one answer ended it before its first token: allow more"
+        assert {row["error"]["message"] for row in read(target).values()} == {words}
+        fused.limits = {"max_billed_tokens": 100, "on_budget": "end"}
+        assert (await run(source, target, fused, retry_failed=True)).answered == 6
+    assert texts(target) == ALL
+
+
 async def test_an_error_that_is_no_unicode(paths: tuple[Path, Path]) -> None:
     async with fusion(faults=[Fault(ServerError("it broke at \udc80"), request=3)]) as fused:
         assert (await run(*paths, fused, concurrency=1)).failed == 1
@@ -433,7 +446,7 @@ async def test_a_server_that_is_down_at_first_is_an_error(paths: tuple[Path, Pat
     async with Fusion(draft=Down(fused.endpoints.draft.model), assistant=fused.endpoints.assistants[0]) as down:  # type: ignore[attr-defined]
         with pytest.raises(ConnectError):
             await run(source, target, down)
-    assert target.read_bytes() == b""
+    assert not target.exists()
 
 
 async def test_an_input_that_changes_meanwhile(paths: tuple[Path, Path]) -> None:
