@@ -20,43 +20,48 @@ __all__ = ["app", "run"]
 
 # Name, function and the first line of its help, so that `cosd --help` imports none of them.
 _COMMANDS = {
-    "advise": (
-        "cosd_api.cli.advise:advise",
-        "Find out from a hundred questions if two or more models are to be fused, and how.",
-    ),
-    "batch": ("cosd_api.cli.batch:batch", "Answer a file of prompts, line by line, into another file."),
     "fuse": ("cosd_api.cli.fuse:fuse", "Fuse one answer."),
     "chat": (
         "cosd_api.cli.chat:chat",
         "Hold a conversation: each model reads it through its own chat template, and both write the answers.",
     ),
-    "collect": ("cosd_api.cli.training:collect", "Compare two models at every place of known answers."),
-    "compare": (
-        "cosd_api.cli.compare:compare",
-        "Find out if fusing two or more models is worth it, on your own questions.",
-    ),
-    "demo": (
-        "cosd_api.cli.demo:demo",
-        "Start three small models and fuse them: two questions in full, a table of many.",
-    ),
-    "explain": ("cosd_api.cli.explain:explain", "Show why each token of an answer is there."),
-    "probe": ("cosd_api.cli.probe:probe_servers", "Find out what servers can do, by questions with known answers."),
     "serve": (
         "cosd_api.cli.serve:serve",
         "Serve fusions behind OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.",
     ),
-    "servers": ("cosd_api.cli.demo:servers", "Start the three bundled models on llama.cpp servers, until interrupted."),
-    "train-deferral": (
-        "cosd_api.cli.training:train_gate",
-        "Train a gate that hands single tokens to the assistant; cosd fuse --method defer --set gate=FILE takes it.",
+    "batch": ("cosd_api.cli.batch:batch", "Answer a file of prompts, line by line, into another file."),
+    "probe": ("cosd_api.cli.probe:probe_servers", "Find out what servers can do, by questions with known answers."),
+    "explain": ("cosd_api.cli.explain:explain", "Show why each token of an answer is there."),
+    "compare": (
+        "cosd_api.cli.compare:compare",
+        "Find out if fusing two or more models is worth it, on your own questions.",
     ),
+    "advise": (
+        "cosd_api.cli.advise:advise",
+        "Find out from a hundred questions if two or more models are to be fused, and how.",
+    ),
+    "collect": ("cosd_api.cli.training:collect", "Compare two models at every place of known answers."),
     "train-tree": (
         "cosd_api.cli.training:train",
         "Train a decision tree that chooses between draft and assistant; cosd fuse --tree takes it.",
     ),
+    "train-deferral": (
+        "cosd_api.cli.training:train_gate",
+        "Train a gate that hands single tokens to the assistant; cosd fuse --method defer --set gate=FILE takes it.",
+    ),
     "tune": ("cosd_api.cli.training:tune_rule", "Find the alpha and beta that decide best."),
+    "servers": ("cosd_api.cli.demo:servers", "Start the three bundled models on llama.cpp servers, until interrupted."),
+    "demo": (
+        "cosd_api.cli.demo:demo",
+        "Start three small models and fuse them: two questions in full, a table of many.",
+    ),
 }
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def _unwrapped(text: str) -> str:
+    """A docstring with each paragraph on one line, so that its help is wrapped at the terminal's width alone."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 class _Command(TyperCommand):
@@ -70,7 +75,8 @@ class _Command(TyperCommand):
         """The context of the imported command."""
         module, function = self._target.split(":")
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(self.name)(getattr(import_module(module), function))
+        command = getattr(import_module(module), function)
+        single.command(self.name, help=_unwrapped(command.__doc__ or ""))(command)
         return get_command(single).make_context(info_name, args, parent, **extra)
 
 

@@ -36,7 +36,7 @@ def serve(
     options: SharedOptions,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Settings of several fusions, or of one; without, see --draft."),
+        typer.Argument(metavar="FILE", help="Settings of several fusions, or of one; without, see --draft."),
     ] = None,
     name: Annotated[str, typer.Option(help="The model name of a single fusion.")] = "cosd",
     host: Annotated[str, typer.Option(help="The address to listen on. Any but this machine's own needs a key.")] = (
