@@ -89,7 +89,7 @@ def frontier_plot(found: Comparison) -> Element:
     x, y = _axes(spots)
     label = f"Accuracy and billed tokens of {counted(len(spots), 'contestant')}"
     svg = element("svg", None, id="frontier", viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", role="img", aria_label=label)
-    svg.extend(_grid(x, y))
+    svg.extend(_grid(x, y, "all" if found.more_assistants else "both"))
     oracle = next((one for one in found.standings if one.name == ORACLE and one.answered), None)
     if oracle is not None and not math.isnan(oracle.accuracy.value):
         height = y(oracle.accuracy.value)
@@ -102,7 +102,7 @@ def frontier_plot(found: Comparison) -> Element:
         svg.append(_spot(one, x, y))
     named = [one for one in spots if len(spots) <= _ALL_NAMED or one.on_frontier or one.kind == "alone"]
     svg.extend(_labels(named, x, y))
-    return element("div", None, svg, _key({one.kind for one in spots}))
+    return element("div", None, svg, _key({one.kind for one in spots}, "an" if found.more_assistants else "the"))
 
 
 def _axes(spots: Sequence[Standing]) -> tuple[Scale, Scale]:
@@ -116,7 +116,7 @@ def _axes(spots: Sequence[Standing]) -> tuple[Scale, Scale]:
     return x, Scale(bottom, top if top > bottom else bottom + 0.1, _HEIGHT - 44, _TOP + 44 - _HEIGHT)
 
 
-def _grid(x: Scale, y: Scale) -> Iterator[Element]:
+def _grid(x: Scale, y: Scale, models: str) -> Iterator[Element]:
     bottom, right = y(y.low), _WIDTH - _RIGHT
     for value in y.ticks():
         yield element("path", "grid", d=f"M{_LEFT:g} {y(value):.1f}H{right:g}")
@@ -124,7 +124,7 @@ def _grid(x: Scale, y: Scale) -> Iterator[Element]:
     for value in x.ticks():
         yield element("path", "grid", d=f"M{x(value):.1f} {_TOP:g}V{bottom:.1f}")
         yield element("text", "tick", f"{value:,.0f}", x=x(value), y=bottom + 16, text_anchor="middle")
-    words = "tokens read and written for an answer, all models" + (" (logarithmic)" if x.log else "")
+    words = f"tokens read and written for an answer, {models} models" + (" (logarithmic)" if x.log else "")
     yield element("text", "axis", words, x=(_LEFT + right) / 2, y=bottom + 35, text_anchor="middle")
     middle = (y(y.low) + y(y.high)) / 2
     turn = f"rotate(-90 12 {middle:g})"
@@ -178,13 +178,13 @@ def _labels(spots: Sequence[Standing], x: Scale, y: Scale) -> Iterator[Element]:
         yield element("text", "name", in_line(one.name), x=place, y=down, text_anchor=anchor)
 
 
-def _key(kinds: set[ContestantKind]) -> Element:
-    key = element("ul", "key")
+def _key(kinds: set[ContestantKind], which: str) -> Element:
+    key, turned = element("ul", "key"), f", hollow if {which} assistant drafts"
     for kind, words in _KINDS.items():
         if kind in kinds:
             shape = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
             shape.append(element("path", f"mark {kind}", d=_mark(kind, 9, 9)))
-            key.append(element("li", None, shape, f" {words}{', hollow if an assistant drafts' * (kind == 'method')}"))
+            key.append(element("li", None, shape, f" {words}{turned * (kind == 'method')}"))
     line = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
     line.append(element("path", "frontier", d="M1 9h16"))
     key.append(element("li", None, line, " frontier: nothing is better for as many tokens"))

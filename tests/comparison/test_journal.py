@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,26 @@ def test_other_files_are_not_changed(content: bytes, words: str, tmp_path: Path)
         pass
     assert words in str(caught.value)
     assert path.read_bytes() == content
+
+
+def test_the_header_of_two_models_is_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    other = Endpoint(name="assistant 2", endpoint="scripted:", engine="scripted", model="other")
+    for more in ((), (other,)):
+        path.unlink(missing_ok=True)
+        with Journal(path, header(more_assistants=more)):
+            pass
+        fields = json.loads(path.read_text())
+        assert [*fields] == [
+            "kind",
+            "schema_version",
+            "draft",
+            "assistant",
+            *["more_assistants"] * len(more),
+            "library_version",
+        ]
+        with Journal(path, header(more_assistants=more)) as journal:
+            assert journal.answers == {}
 
 
 def test_one_run_at_a_time_has_the_file(tmp_path: Path) -> None:

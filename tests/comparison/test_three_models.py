@@ -13,6 +13,7 @@ from cosd_api import (
     Advice,
     Average,
     Comparison,
+    ComparisonEstimate,
     CoSD,
     Example,
     Fusion,
@@ -29,7 +30,8 @@ from cosd_api.comparison.exports import answers_jsonl, standings_csv
 from cosd_api.comparison.page import comparison_page
 from cosd_api.comparison.statistics import PairedCounts
 from cosd_api.methods.base import METHODS, Method, method_named
-from cosd_providers.testing import ScriptedProvider
+from cosd_providers import ConnectError
+from cosd_providers.testing import Fault, ScriptedProvider
 
 TEST = ("all", "first", "second", "surest", "misled", "draft", "none", "first")
 ASKED = examples(TEST, ("all", "first"))
@@ -148,6 +150,31 @@ async def test_the_same_call_asks_nothing_again_and_other_models_are_refused(tmp
     words = "holds answers with large as assistant 1, not other: give the models in the same order, or give another"
     with pytest.raises(SettingError, match=words):
         await compare(ASKED.values(), draft=draft, assistant=[other, one], path=path)
+
+
+async def test_the_bill_is_within_its_estimate_and_its_limit(tmp_path: Path) -> None:
+    seen: list[ComparisonEstimate] = []
+
+    def confirm(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return True
+
+    path = tmp_path / "answers.jsonl"
+    found = await compared(methods=["cosd", "cool", "average"], confirm=confirm, path=path)
+    assert seen[0].billed_tokens.low <= found.billed_tokens <= seen[0].billed_tokens.high
+    assert (seen[0].answers, {*seen[0].contestants}) == (len(found.answers), {one.contestant for one in found.answers})
+    again = await compared(methods=["cosd", "cool", "average"], confirm=confirm, path=path)
+    assert (seen[1].answers, seen[1].known, again.spent_tokens) == (0, len(found.answers), 0)
+    cut = await compared(methods=["cosd", "cool", "average"], max_billed_tokens=found.billed_tokens // 2)
+    assert cut.stopped is not None and cut.billed_tokens <= found.billed_tokens // 2
+
+
+async def test_a_server_that_is_down_ends_it() -> None:
+    models = trio(ASKED)
+    models[2].faults = [Fault(ConnectError("it is down"), request=at) for at in range(1, 100)]
+    found = await compared(models=models, concurrency=1, baselines=False, methods=["average"])
+    assert found.stopped is not None and found.stopped.startswith("8 answers in a row have failed, the last one with: ")
+    assert {one.contestant for one in found.failures} <= {"assistant 2", "average"}
 
 
 async def test_prices_are_of_each_endpoint() -> None:
