@@ -127,15 +127,16 @@ async def log_likelihood_of(
 ) -> LogLikelihood:
     """The log-likelihood of a continuation under a fusion. See `Fusion.log_likelihood` for arguments and errors."""
     _check(settings, continuation, end=limits.end)
+    ledgers = {name: Usage() for name in [DRAFT, *endpoints.names]}
     with fusion_span(f"{settings.method.name} log_likelihood", prompt) as span:
         with anyio.move_on_after(limits.timeout):
             try:
-                found = await _found(endpoints, settings, prompt, continuation, limits, span)
+                return await _found(endpoints, settings, prompt, continuation, limits, ledgers, span)
             except BudgetError as error:
                 error.hint = "Allow more."  # there is no answer that could end earlier
                 raise
-            span.billed(found.usage)
-            return found
+            finally:
+                span.billed(_usage(ledgers))
         late = BudgetTimeoutError(f"the log-likelihood took longer than timeout={limits.timeout:g} seconds")
         late.limit, late.hint = "timeout", "Allow more."
         raise late
@@ -167,26 +168,25 @@ async def _found(
     prompt: str | Sequence[Message],
     continuation: str,
     limits: LikelihoodLimits,
+    ledgers: Mapping[str, Usage],
     span: FusionSpan,
 ) -> LogLikelihood:
     began = time.perf_counter()
     facts = await endpoints.discover()
     turns, facts = await endpoints.turns(prompt, settings.on_special_tokens, facts)
-    names = [DRAFT, *endpoints.names]
+    names = [*ledgers]
     for error in facts.without.values():  # without an assistant it would be another distribution
         raise error
     await _check_endpoints(turns, names, facts)
-    ledgers = [Usage() for _ in turns]
-    budget = Budget(ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
+    budget = Budget([*ledgers.values()], max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
     timeline = Timeline(began, span.observer((facts.draft, *facts.assistants)))
     mixture = _GatedMixture(Calls(turns, budget, timeline), settings, names, continuation.encode())
     tokens = await mixture.tokens(end=limits.end)
-    usage = {name: EndpointUsage.of(ledger) for name, ledger in zip(names, ledgers, strict=True)}
     return LogLikelihood(
         total=math.fsum(token.logprob for token in tokens),
         is_greedy=all(token.is_greedy for token in tokens),
         tokens=tuple(tokens),
-        usage=usage,
+        usage=_usage(ledgers),
         requests=tuple(Request.of(span, names) for span in timeline.spans),
         seconds=time.perf_counter() - began,
         warnings=(
@@ -197,6 +197,10 @@ async def _found(
         draft=facts.draft,
         assistants=facts.assistants,
     )
+
+
+def _usage(ledgers: Mapping[str, Usage]) -> dict[str, EndpointUsage]:
+    return {name: EndpointUsage.of(ledger) for name, ledger in ledgers.items()}
 
 
 async def _check_endpoints(turns: Sequence[RenderedPrompt], names: Sequence[str], facts: Facts) -> None:

@@ -114,8 +114,7 @@ class Gateway:
             await send(message)
 
         try:
-            with callers_context(headers, exchange.id):
-                await self._app(scope, receive, noted)
+            await self._app(scope, receive, noted)
         finally:
             if exchange.path in _ANSWERS:
                 self._metrics.count(exchange)
@@ -195,7 +194,11 @@ class Gateway:
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
             try:
-                with self._clients.admitted(client), self._metrics.in_flight(asked.model):
+                with (
+                    self._clients.admitted(client),
+                    self._metrics.in_flight(asked.model),
+                    callers_context(request.headers, exchange.id),
+                ):
                     await answering.respond(scope, receive, send)
             except ApiError as error:
                 exchange.outcome, exchange.error = "error", error.code or str(error.status)

@@ -56,7 +56,8 @@ def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
     """Continue a caller's trace while the block lasts; see `start.callers_context`."""
     found = context.set_value(names.REQUEST_ID, request_id)
     if not trace.get_current_span().get_span_context().is_valid:  # else an instrumentation of the server has done it
-        found = propagate.extract(headers, found)
+        caller = trace.get_current_span(propagate.extract(headers))
+        found = trace.set_span_in_context(caller, found)  # its span alone: its baggage is not for the models' servers
     token = context.attach(found)
     try:
         yield

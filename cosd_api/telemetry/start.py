@@ -13,7 +13,7 @@ _NO_SPAN = FusionSpan()
 
 
 def callers_context(headers: Mapping[str, str], request_id: str) -> AbstractContextManager[None]:
-    """Context of a caller in another process: spans inside the block are children of its span.
+    """Context of a caller in another process: spans inside the block are children of its span. Its baggage stays out.
 
     Args:
         headers: of its request, such as W3C's `traceparent`; names in lower case, or found in any case.

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import anyio
+import httpx
 import pytest
 from opentelemetry import trace
 
-from cosd_api import Fusion
+from cosd_api import Fusion, connect
 from cosd_api.telemetry import names
+from cosd_providers.testing import TextModel
+from fake_llama_cpp import FakeLlamaCpp
 from lima import FUSED, assistant, draft
 from traced import Spans, attributes, collected, own, parent
 from visits import Visit, opened, until, visit
@@ -78,6 +81,27 @@ async def test_the_span_of_a_server_that_is_instrumented_itself_stays_the_parent
             await visit(app, PATH, BODY, headers=traceparent(9))
     assert parent(spans.fusion) == outer.get_span_context().span_id
     assert names.REQUEST_ID in attributes(spans.fusion)
+
+
+async def test_the_models_servers_get_the_trace_of_an_answer_and_nothing_else_of_a_client(spans: Spans) -> None:
+    behind, seen = FakeLlamaCpp(TextModel({"Q:": [" The", "."]})), list[httpx.Request]()
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return behind.handle(request)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+        models = [connect(f"http://gpu{at}", engine="llama.cpp", http_client=client) for at in (1, 2)]
+        headers = {**traceparent(0xABC), "baggage": "user=alice"}
+        async with opened(Fusion(draft=models[0], assistant=models[1])) as app:
+            await visit(app, "/ready", headers=headers)
+            asked_before = len(seen)
+            assert (await visit(app, PATH, BODY, headers=headers)).status == 200
+    assert not [one for one in seen if "baggage" in one.headers]
+    assert asked_before
+    assert not [one for one in seen[:asked_before] if "traceparent" in one.headers]
+    traces = {one.headers["traceparent"].split("-")[1] for one in seen[asked_before:]}
+    assert traces == {f"{0xABC:032x}"}
 
 
 async def test_a_client_that_leaves_ends_the_spans(spans: Spans) -> None:

@@ -120,6 +120,17 @@ async def test_a_log_likelihood_has_a_span_with_its_bill(spans: Spans) -> None:
     assert attributes(spans.fusion)["cosd.usage.draft.requests"] == found.usage["draft"].requests
 
 
+async def test_a_log_likelihood_that_fails_has_its_bill_too(spans: Spans) -> None:
+    server = FakeLlamaCpp(TextModel({"a": [" b", " a"]}))
+    one, other = (connect(f"http://gpu{at}:8080", http_client=server.client(), engine="llama.cpp") for at in (1, 2))
+    async with Fusion(draft=one, assistant=other, unit="token") as fusion:
+        with pytest.raises(BudgetError):
+            await fusion.log_likelihood("a", " b a", max_requests=1)
+    found = attributes(spans.fusion)
+    assert (found[names.OUTCOME], found[names.ERROR]) == ("failed", "BudgetError")
+    assert int(str(found["cosd.usage.draft.requests"])) + int(str(found["cosd.usage.assistant.requests"])) == 1
+
+
 # -------------------------------------------------------------------------------------------------- whose children
 
 
