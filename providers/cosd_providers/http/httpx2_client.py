@@ -50,10 +50,10 @@ class _Transport(httpx.AsyncBaseTransport):
             raise httpx.InvalidURL(str(error)) from error
         coded = (b"content-encoding", b"content-length")  # which it undoes
         headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in coded]
-        return httpx.Response(answer.status_code, headers=headers, stream=_Body(answer, self._httpx2.HTTPError))
+        return httpx.Response(answer.status_code, headers=headers, stream=_Httpx2Body(answer, self._httpx2.HTTPError))
 
 
-class _Body(httpx.AsyncByteStream):
+class _Httpx2Body(httpx.AsyncByteStream):
     """The body of an answer, as it arrives."""
 
     def __init__(self, answer: Any, errors: type[Exception]) -> None:
