@@ -52,10 +52,10 @@ def post(**body: Any) -> bytes:
 
 
 @contextmanager
-def unread(url: str) -> Iterator[socket.socket]:
-    """A client that has asked for a long stream and reads nothing."""
+def unread(url: str, **body: Any) -> Iterator[socket.socket]:
+    """A client that has asked for a long stream, or for something else, and reads nothing."""
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", port_of(url)))
-        client.sendall(post(max_tokens=8000))
+        client.sendall(post(**{"max_tokens": 8000, **body}))
         yield client

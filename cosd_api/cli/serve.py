@@ -134,10 +134,12 @@ def _fusion(options: SharedOptions) -> Fusion:
 @contextmanager
 def _logged_to_stderr() -> Iterator[None]:
     """Write the access log, and what goes wrong, to standard error."""
-    from cosd_api.gateway.log_writer import LogWriter  # noqa: PLC0415 - with the rest
+    from cosd_api.gateway.exchange import ACCESS_LOG  # noqa: PLC0415 - with the rest
+    from cosd_api.gateway.log_writer import LogLineFormatter, LogWriter  # noqa: PLC0415
 
     with closing(LogWriter(sys.stderr.fileno())) as handler:
-        access = logging.getLogger("cosd_api.gateway.access")
+        handler.setFormatter(LogLineFormatter())
+        access = logging.getLogger(ACCESS_LOG)
         access.setLevel(logging.INFO)
         access.propagate = False
         loggers = [access, logging.getLogger("uvicorn")]

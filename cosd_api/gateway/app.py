@@ -258,6 +258,9 @@ class Gateway:
         found = await self._readiness.check()
         ready = not self._draining and self._readiness.needed(found)
         status = "stopping" if self._draining else "ready" if ready else "not ready"
+        if not ready:
+            exchange: Exchange = request.scope["exchange"]
+            exchange.outcome, exchange.error = "error", status.replace(" ", "_")
         answer: dict[str, Any] = {"status": status}
         with suppress(ApiError):  # without a key nothing else is told
             self._recognized(request.scope)

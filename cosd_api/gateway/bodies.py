@@ -119,6 +119,7 @@ class RequestBody(BaseModel):
 
     model: str
     max_tokens: _Positive | None = None
+    max_completion_tokens: _Positive | None = None
     stop: _Text | Annotated[list[_Text], Field(max_length=_MOST_STOPS, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
@@ -134,8 +135,9 @@ class RequestBody(BaseModel):
     def options(self) -> AnswerOptions:
         """The limits of an answer that it gives."""
         found: AnswerOptions = {}
-        if self.max_tokens is not None:
-            found["max_tokens"] = self.max_tokens
+        length = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        if length is not None:
+            found["max_tokens"] = length
         if self.stop is not None:
             found["stop"] = self.stop
         return found
@@ -145,7 +147,6 @@ class ChatBody(RequestBody):
     """The body of `POST /v1/chat/completions`."""
 
     messages: Annotated[list[Any], WithJsonSchema(_MESSAGES)]
-    max_completion_tokens: _Positive | None = None
     logprobs: bool | None = None
     top_logprobs: _UpToOne | None = None
     response_format: _TextFormat | None = None
@@ -158,13 +159,6 @@ class ChatBody(RequestBody):
     service_tier: _Ignored = None
     safety_identifier: _Ignored = None
     prompt_cache_key: _Ignored = None
-
-    def options(self) -> AnswerOptions:
-        """The limits of an answer that it gives."""
-        found = super().options()
-        if self.max_completion_tokens is not None:
-            found["max_tokens"] = self.max_completion_tokens
-        return found
 
 
 class CompletionBody(RequestBody):

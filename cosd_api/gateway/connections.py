@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
+from contextlib import suppress
 from typing import Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+if sys.platform == "linux":
+    from fcntl import ioctl
 
 __all__ = ["ClientConnection"]
 
 HEAD_SECONDS = 10.0
 """Time for the head of a request: of the first from the start of the connection, of others from their first byte."""
 
-TAKING_SECONDS = 30.0
-"""Time within which a client whose buffers are full must take something."""
+TAKING_SECONDS = 300.0
+"""Time within which a client whose buffers are full must take something. A slow one's system asks for more in large
+steps: minutes may pass between two.
+"""
+
+_UNSENT = 0x5411  # Linux's SIOCOUTQ: bytes that the client's system has not taken
 
 
 class ClientConnection(H11Protocol):
     """One client's connection, which is not left open for nothing.
 
-    It is hung up on when the head of a request does not come in time, when its client takes nothing of an answer for
-    too long, and when it is the longest without a request while there are more connections than may be.
+    It ends when the head of a request does not come in time, when its client takes nothing of an answer for too long,
+    and when it is the one that waits longest for a request while there are more connections than may be.
 
     Args:
         most: connections at a time.
@@ -34,17 +44,24 @@ class ClientConnection(H11Protocol):
         self._taking_timer: asyncio.TimerHandle | None = None
 
     @property
-    def _free(self) -> bool:
+    def _waits(self) -> bool:
         """True while no request is in progress."""
         cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn's type leaves out the None before the first
         return cycle is None or cycle.response_complete
+
+    @property
+    def _free(self) -> bool:
+        """True while no request is in progress, and every answer was taken."""
+        return self._waits and not self._unsent()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, in place of another one if there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self._most:
             free = [one for one in self.connections if isinstance(one, ClientConnection) and one._free]
-            min(free, key=lambda one: one._free_since)._hang_up()
+            oldest = min(free, key=lambda one: one._free_since)
+            self.connections.discard(oldest)  # it counts no more
+            oldest.transport.close()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -56,7 +73,7 @@ class ClientConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take a part of a request."""
         super().data_received(data)
-        if self._free:
+        if self._waits:
             self._await_head()
         else:
             self._cancel_head()
@@ -65,6 +82,7 @@ class ClientConnection(H11Protocol):
         """Wait for the next request."""
         self._free_since = self.loop.time()
         super().on_response_complete()
+        self._await_taking()
 
     def pause_writing(self) -> None:
         """Wait for a client whose buffers are full."""
@@ -75,6 +93,8 @@ class ClientConnection(H11Protocol):
         """Go on, as the client has taken what there was."""
         self._cancel_taking()
         super().resume_writing()
+        if self._waits:
+            self._await_taking()
 
     def _await_head(self) -> None:
         if self._head_timer is None:
@@ -86,15 +106,24 @@ class ClientConnection(H11Protocol):
             self._head_timer = None
 
     def _await_taking(self) -> None:
-        left = self.transport.get_write_buffer_size()
         self._cancel_taking()
-        self._taking_timer = self.loop.call_later(TAKING_SECONDS, self._check_taking, left)
+        if left := self._unsent():
+            self._taking_timer = self.loop.call_later(TAKING_SECONDS, self._check_taking, left)
 
     def _check_taking(self, left: int) -> None:
-        if self.transport.get_write_buffer_size() < left:
+        if self._unsent() < left:
             self._await_taking()
         else:
             self._hang_up()
+
+    def _unsent(self) -> int:
+        """Bytes that the client has not taken, with those in the system's buffer where that is known."""
+        left = self.transport.get_write_buffer_size()
+        found: socket.socket | None = self.transport.get_extra_info("socket")
+        if left and sys.platform == "linux" and found is not None:
+            with suppress(OSError, ValueError):  # it was closed
+                left += int.from_bytes(ioctl(found.fileno(), _UNSENT, bytes(4)), sys.byteorder)
+        return left
 
     def _cancel_taking(self) -> None:
         if self._taking_timer is not None:
@@ -102,5 +131,4 @@ class ClientConnection(H11Protocol):
             self._taking_timer = None
 
     def _hang_up(self) -> None:
-        self.connections.discard(self)  # it counts no more
         self.transport.abort()

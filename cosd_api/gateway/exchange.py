@@ -16,9 +16,12 @@ from cosd_api.records import EndpointUsage
 from cosd_api.result import FusionResult
 from cosd_api.stream import FusionStream
 
-__all__ = ["Exchange", "Outcome", "request_id"]
+__all__ = ["ACCESS_LOG", "Exchange", "Outcome", "request_id"]
 
-_log = logging.getLogger("cosd_api.gateway.access")
+ACCESS_LOG = "cosd_api.gateway.access"
+"""Name of the access log's logger."""
+
+_log = logging.getLogger(ACCESS_LOG)
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 

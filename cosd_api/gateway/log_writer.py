@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import queue
 import threading
+import time
+import traceback
 from contextlib import suppress
+from datetime import UTC, datetime
 
-__all__ = ["LogWriter"]
+from cosd_api.gateway.exchange import ACCESS_LOG
+
+__all__ = ["LogLineFormatter", "LogWriter"]
 
 _LAST_SECONDS = 1.0
+_AGAIN_SECONDS = 0.01
+
+
+class LogLineFormatter(logging.Formatter):
+    """A line of JSON for each record: of the access log its own, of others the time, the level and the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line. Of an exception it has the kind and the frames, and not the words, which may quote a prompt."""
+        message = record.getMessage()
+        if record.name == ACCESS_LOG:
+            return message
+        time_of = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": time_of, "level": record.levelname.lower(), "message": message}
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = record.exc_info[0].__name__
+            line["frames"] = "".join(traceback.format_tb(record.exc_info[2]))
+        return json.dumps(line)
 
 
 class LogWriter(logging.Handler):
@@ -34,12 +57,16 @@ class LogWriter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a record, or drop it."""
-        line = f"{self.format(record)}\n".encode(errors="backslashreplace")
         try:
-            self._lines.put_nowait(line)
+            self._lines.put_nowait(f"{self.format(record)}\n".encode(errors="backslashreplace"))
         except queue.Full:
-            with self._counting:
-                self._dropped += 1
+            self._drop()
+        except Exception:  # noqa: BLE001 - a record that cannot be formatted; as other handlers do
+            self.handleError(record)
+
+    def _drop(self) -> None:
+        with self._counting:
+            self._dropped += 1
 
     def close(self) -> None:
         """Write what waits, as far as it is taken within a second or two."""
@@ -59,6 +86,11 @@ class LogWriter(logging.Handler):
 
     def _write(self, line: bytes) -> None:
         rest = memoryview(line)
-        with suppress(OSError):  # nobody reads any more
-            while rest:
+        while rest:
+            try:
                 rest = rest[os.write(self._descriptor, rest) :]
+            except BlockingIOError:  # another program that writes there has made it so
+                time.sleep(_AGAIN_SECONDS)
+            except OSError:  # nobody reads any more
+                self._drop()
+                return

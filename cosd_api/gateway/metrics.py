@@ -59,8 +59,9 @@ class GatewayMetrics:
         )
 
     def page(self) -> bytes:
-        """The page for Prometheus."""
-        return generate_latest(self._registry)
+        """The page for Prometheus, without the times at which counters began."""
+        lines = generate_latest(self._registry).splitlines(keepends=True)
+        return b"".join(line for line in lines if b"_created" not in line.partition(b"{")[0])
 
     @contextmanager
     def in_flight(self, model: str) -> Iterator[None]:

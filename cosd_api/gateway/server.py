@@ -15,13 +15,12 @@ import uvicorn
 from cosd_api.errors import SettingError
 from cosd_api.gateway.app import Gateway
 from cosd_api.gateway.clients import is_local
-from cosd_api.gateway.connections import ClientConnection
+from cosd_api.gateway.connections import TAKING_SECONDS, ClientConnection
 
 __all__ = ["GatewayServer", "check_host", "listening", "run_gateway"]
 
 _SEND_BYTES = 16_384  # for each connection
-_STUCK_MILLISECONDS = 120_000
-_LAST_SECONDS = 2.0  # for the errors of requests that were ended to be sent
+_LAST_SECONDS = 3.0  # for the errors of requests that were ended to be sent; longer than the gateway tries itself
 _MORE_CONNECTIONS = 64  # than twice the requests in progress: for clients between two requests, and for probes
 
 
@@ -98,7 +97,7 @@ def listening(host: str, port: int) -> socket.socket:
         # What the system would hold for a client that does not read, megabytes by default, nothing pauses for.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux: hang up on a client that takes nothing, ever
-            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STUCK_MILLISECONDS)
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * TAKING_SECONDS))
         found.bind((host, port))
     except (OSError, OverflowError) as error:
         found.close()

@@ -97,6 +97,7 @@ async def test_what_a_stranger_gets_wrong_first_is_said() -> None:
         form = await visit(app, TEXT, BODY, headers={"content-type": "application/x-www-form-urlencoded"})
         assert form.error["message"] == "the body must be JSON, with the header content-type: application/json"
         assert (await visit(app, "/")).error["message"] == "there is no such route; /openapi.json lists them"
+        assert b"_created" not in (await visit(app, "/metrics")).body
 
 
 async def test_other_machines_need_a_key() -> None:
@@ -214,7 +215,8 @@ class Down(ScriptedProvider):
         raise ConnectError("refused")
 
 
-async def test_it_is_ready_when_every_model_answers() -> None:
+async def test_it_is_ready_when_every_model_answers(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "cosd_api.gateway")
     async with opened(fusion()) as app:
         reply = await visit(app, "/ready")
     assert (reply.status, reply.json["fusions"]) == (200, {"fused": {"draft": "ready", "assistant": "ready"}})
@@ -223,6 +225,7 @@ async def test_it_is_ready_when_every_model_answers() -> None:
         async with opened(broken) as app:
             reply = await visit(app, "/ready")
         assert (reply.status, reply.json["fusions"]["fused"]["assistant"]) == (status, "ConnectError")
+    assert caplog.text.count('"outcome": "error", "error": "not_ready"') == 1
 
 
 async def test_the_document_describes_what_is_answered() -> None:

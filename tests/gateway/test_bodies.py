@@ -51,6 +51,7 @@ def test_what_means_nothing_else_is_taken() -> None:
 
 def test_lengths_and_stops_are_those_of_an_answer() -> None:
     assert chat(max_completion_tokens=7, stop="x").options == {"max_tokens": 7, "stop": "x"}
+    assert text(max_completion_tokens=7).options == {"max_tokens": 7}
     assert chat(max_tokens=9, max_completion_tokens=7).options == {"max_tokens": 7}  # the newer name
     assert text(max_tokens=7.0, stop=["x", "y"]).options == {"max_tokens": 7, "stop": ["x", "y"]}
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 
 from cosd_api import Fusion
+from cosd_providers.testing import ScriptedProvider
 from lima import assistant, draft
-from on_sockets import port_of, post, served
+from on_sockets import port_of, post, served, unread
+from visits import until
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 
@@ -77,3 +80,24 @@ async def test_the_connection_that_waits_longest_gives_way(monkeypatch: pytest.M
             assert await ended(oldest)
             asking.write(whole)
             assert await answered(older)
+
+
+@pytest.mark.extended
+async def test_an_answer_on_its_way_does_not_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosd_api.gateway.server._MORE_CONNECTIONS", 0)
+    models = [ScriptedProvider.from_texts({"Q:": [" a"] * 2000}) for _ in range(2)]
+    async with (
+        served(Fusion(draft=models[0], assistant=models[1]), concurrency=1) as (server, url),
+        AsyncExitStack() as stack,
+    ):
+        with unread(url, stream=False, logprobs=1, max_tokens=2000) as client:
+            await until(lambda: server.server_state.total_requests == 1)  # it is answered, and not taken
+            idle = [await stack.enter_async_context(connected(url, b"")) for _ in range(3)]
+            assert await ended(idle[0][0])
+            client.setblocking(False)
+            whole = b""
+            with anyio.fail_after(60):
+                while not whole.endswith(b"}}}"):
+                    whole += await asyncio.get_running_loop().sock_recv(client, 65536)
+        head, _, data = whole.partition(b"\r\n\r\n")
+        assert f"content-length: {len(data)}".encode() in head

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from cosd_api.gateway.log_writer import LogWriter
+from cosd_api.gateway.exchange import ACCESS_LOG
+from cosd_api.gateway.log_writer import LogLineFormatter, LogWriter
 
 
 @pytest.fixture
@@ -56,6 +59,45 @@ def test_a_reader_that_stands_still_delays_nobody_and_hears_what_it_missed(pipe:
         os.close(pipe[1])
         reading.join()
     assert found[0].decode().splitlines() == [long, '{"log_lines_dropped": 3}', "line 0", "line 1"]
+
+
+def test_a_pipe_that_does_not_block_loses_nothing(pipe: tuple[int, int]) -> None:
+    os.set_blocking(pipe[1], False)
+    writer = LogWriter(pipe[1])
+    long = "x" * 1_000_000
+    logger_to(writer).info(long)
+    found: list[bytes] = []
+    with open(pipe[0], "rb", closefd=False) as reader:
+        reading = threading.Thread(target=lambda: found.append(reader.read()))
+        reading.start()
+        writer._lines.put(None)
+        writer._thread.join()
+        os.close(pipe[1])
+        reading.join()
+    assert found[0].decode() == f"{long}\n"
+
+
+def test_a_record_that_cannot_be_formatted_is_no_error(
+    pipe: tuple[int, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = LogWriter(pipe[1])
+    logger_to(writer).info("%d", "x")
+    writer.close()
+    assert "TypeError" in capsys.readouterr().err
+
+
+def test_every_line_is_json_and_names_no_words_of_an_exception() -> None:
+    formatter = LogLineFormatter()
+    access = logging.LogRecord(ACCESS_LOG, logging.INFO, "", 1, '{"a": 1}', (), None)
+    assert formatter.format(access) == '{"a": 1}'
+    try:
+        raise ValueError("PRIVATE")
+    except ValueError:
+        failed = logging.LogRecord("uvicorn.error", logging.ERROR, "", 1, "it %s", ("broke",), sys.exc_info())
+    line = json.loads(formatter.format(failed))
+    assert (line["level"], line["message"], line["error"]) == ("error", "it broke", "ValueError")
+    assert "test_every_line_is_json" in line["frames"] and line["time"].endswith("+00:00")
+    assert line.keys() == {"time", "level", "message", "error", "frames"}
 
 
 def test_a_reader_that_has_gone_is_no_error(pipe: tuple[int, int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -14,12 +15,17 @@ import openai
 import pytest
 
 from cosd_api import Fusion, SettingError
-from cosd_api.gateway.server import check_host, listening
+from cosd_api.gateway.connections import ClientConnection
+from cosd_api.gateway.server import GatewayServer, check_host, listening
 from cosd_providers import ServerError
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
 from lima import FUSED, assistant, draft
 from on_sockets import KEY, port_of, post, served, unread
 from visits import until
+
+
+def connections(server: GatewayServer) -> list[ClientConnection]:
+    return [one for one in server.server_state.connections if isinstance(one, ClientConnection)]
 
 
 def endless(**options: Any) -> tuple[ScriptedProvider, ScriptedProvider]:
@@ -145,6 +151,25 @@ async def test_a_client_that_takes_nothing_is_hung_up_on(monkeypatch: pytest.Mon
         with unread(url):
             await until(lambda: models[0].requests == 1 and not any(one.open_requests for one in models))
             await until(lambda: not server.server_state.connections)
+
+
+async def test_a_client_that_takes_little_is_not_hung_up_on() -> None:
+    models = endless()
+    async with served(Fusion(draft=models[0], assistant=models[1]), unread_tokens=16) as (server, url):
+        with unread(url) as client:
+            await until(lambda: any(one._taking_timer for one in connections(server)))
+            [connection] = connections(server)
+            before = connection._unsent()
+            client.setblocking(False)
+            while connection._unsent() >= before:
+                with suppress(BlockingIOError):
+                    client.recv(4096)
+                await anyio.sleep(0.001)
+            connection._check_taking(before)
+            await anyio.sleep(0.01)
+            assert connections(server) == [connection]
+            connection._check_taking(0)
+            await until(lambda: not connections(server))
 
 
 async def test_a_client_that_leaves_before_the_first_token_cancels_the_models_and_is_counted() -> None:
