@@ -54,6 +54,7 @@ EXTRAS = (
     "cosd_api.integrations.lm_eval",
     "cosd_api.report",
     "cosd_api.telemetry.otel",
+    "cosd_providers.http.fast",
 )
 
 #: The same, as LangChain's model.
