@@ -1,4 +1,4 @@
-"""The figure of the laboratory: gain over complementarity and over calibration, and quality against cost."""
+"""The figure of the laboratory: gain by pair, over complementarity and over calibration, and quality against cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab.analysis import accuracy, gain, table, ways
+from benchmarks.lab.analysis import accuracy, gain, room, table, ways
 from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import Scenarios
 from benchmarks.lab.plan import BACK
@@ -24,7 +24,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "average": {"color": "#CC79A7", "marker": "D"},
     "rerank": {"color": "#777777", "marker": "^"},
 }
-_FRONTIER = "a-b"
+_FRONTIER = "c-d"
 
 Spot = tuple[float, str, Estimated]
 """A point of a curve: its place, its way to answer, and the gain."""
@@ -38,12 +38,37 @@ def draw(found: Scenarios, picture: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "cosd"
     from matplotlib import pyplot  # noqa: PLC0415
 
-    figure, (shares, sure, cost) = pyplot.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
-    _curve(shares, [*_by_share(found)], "share of the own domain in the training")
-    _curve(sure, [*_by_sureness(found)], "of the answers that cosd-1-1 puts right: with a sure token")
+    by_share = [*_by_share(found)]
+    curve = len({x for x, *_ in by_share}) > 1
+    figure, (pairs, *shares, sure, cost) = pyplot.subplots(
+        1, 3 + curve, figsize=(14 + 4 * curve, 4.2), layout="constrained"
+    )
+    _pairs(pairs, found)
+    for axes in shares:
+        _curve(axes, by_share, "share of the own domain in the training", "-")
+    _curve(sure, [*_by_sureness(found)], "of the answers that cosd-1-1 puts right: with a sure token", "")
     _costs(cost, found)
     figure.savefig(picture, metadata={"Date": None})
     pyplot.close(figure)
+
+
+def _pairs(axes: Any, found: Scenarios) -> None:
+    """The gain of each way in each pair and direction; as a bar the room, up to the oracle."""
+    cells = [cell for cell in CELLS if cell.scenario in ("complementary", "tokenizers", "calibration")]
+    names = [name for cell in cells for name in (cell.name, cell.name + BACK) if name in found]
+    for row, name in enumerate(names):
+        axes.barh(row, 100 * room(found[name]), height=0.8, color="#DDDDDD", zorder=0)
+        shown = [way for way in _STYLES if way in ways(found[name])]
+        for at, way in enumerate(shown):
+            one = gain(found[name], way)
+            low, high = 100 * (one.value - one.low), 100 * (one.high - one.value)
+            place = row + 0.6 * ((at + 0.5) / len(shown) - 0.5)
+            axes.errorbar(100 * one.value, place, xerr=[[low], [high]], markersize=5, capsize=2, **_STYLES[way])
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.axvline(0, color="#000000", linewidth=0.8)
+    axes.set_xlabel("gain over the better model of each task, points (bar: room)")
+    axes.grid(alpha=0.3, axis="x")
 
 
 def _by_share(found: Scenarios) -> Iterator[Spot]:
@@ -64,7 +89,7 @@ def _by_sureness(found: Scenarios) -> Iterator[Spot]:
                 yield from ((share, way, gain(runs, way)) for way in _STYLES if way in ways(runs))
 
 
-def _curve(axes: Any, spots: list[Spot], label: str) -> None:
+def _curve(axes: Any, spots: list[Spot], label: str, line: str) -> None:
     for way, style in _STYLES.items():
         mine = sorted((x, 100 * one.value, 100 * one.low, 100 * one.high) for x, name, one in spots if name == way)
         if mine:
@@ -73,7 +98,7 @@ def _curve(axes: Any, spots: list[Spot], label: str) -> None:
                 [value - low for value, low in zip(values, lows, strict=True)],
                 [high - value for value, high in zip(values, highs, strict=True)],
             ]
-            axes.errorbar(xs, values, yerr=reach, label=way, linewidth=1.4, markersize=5, capsize=2, **style)
+            axes.errorbar(xs, values, yerr=reach, label=way, linestyle=line, markersize=5, capsize=2, **style)
     axes.axhline(0, color="#000000", linewidth=0.8)
     axes.set_xlabel(label)
     axes.set_ylabel("gain over the better model of each task, points")

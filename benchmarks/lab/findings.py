@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.lab.analysis import accuracy, caught, counts, difference, gain, of_tasks, sure_and_wrong, table
+from benchmarks.lab.analysis import caught, counts, difference, gain, of_tasks, sure_and_wrong, table
 from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import Scenarios
-from benchmarks.lab.numbers import percent, points
+from benchmarks.lab.numbers import cost, percent, points, share
 from benchmarks.lab.runs import Run, RunsFile
+from cosd_api.comparison.contestants import BEST, ORACLE
 
 __all__ = ["findings", "named"]
 
@@ -38,17 +38,30 @@ def findings(path: Path, file: RunsFile, found: Scenarios) -> str:
     words = path.read_text(encoding="utf-8")
     if not words.startswith(named(file)):
         return _NOTHING
-    return re.sub(r"\{(\w+): ([^}]*)\}", lambda one: _figure(one, found), words.removeprefix(named(file)))
+    return re.sub(r"\{(\w+): ([^}]*)\}", lambda one: _figure(one, file, found), words.removeprefix(named(file)))
 
 
-def _figure(placeholder: re.Match[str], found: Scenarios) -> str:
+def _figure(placeholder: re.Match[str], file: RunsFile, found: Scenarios) -> str:
     cell, *arguments = placeholder[2].split("; ")
+    if placeholder[1] == "perplexity":
+        return _perplexity(file, cell, *arguments)
     return _MEASURES[placeholder[1]](found[cell], *arguments)
+
+
+def _perplexity(file: RunsFile, cell: str, task: str, way: str) -> str:
+    """The perplexity of texts, over that of the better model."""
+    [one] = [one for one in file.about["likelihoods"] if (one["cell"], one["task"]) == (cell, task)]
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*one["ways"][way]["ratio"])
 
 
 def _right(runs: Sequence[Run], way: str, *tasks: str) -> str:
     """The share of right answers: of all tasks, or of some."""
-    return f"{percent(accuracy(of_tasks(runs, tasks or None), way).value)} %"
+    return f"{percent(share(of_tasks(runs, tasks or None), way))} %"
+
+
+def _room(runs: Sequence[Run]) -> str:
+    """The gain of the oracle over the better model of each task."""
+    return points(difference(runs, ORACLE, BEST))
 
 
 def _less(runs: Sequence[Run], way: str, than: str, *tasks: str) -> str:
@@ -86,8 +99,24 @@ def _sure(runs: Sequence[Run], model: str) -> str:
 
 def _times(runs: Sequence[Run], way: str, than: str) -> str:
     """The tokens billed for an answer, as a multiple."""
-    rows: Mapping[str, Any] = {row.way: row for row in table(runs)}
-    return f"{rows[way].tokens / rows[than].tokens:.1f}"
+    return f"{cost(runs, way)[1] / cost(runs, than)[1]:.1f}"
+
+
+def _requests(runs: Sequence[Run], way: str) -> str:
+    """The requests for an answer, to both models together."""
+    return f"{cost(runs, way)[0]:.1f}"
+
+
+def _milliseconds(runs: Sequence[Run], way: str) -> str:
+    """The median over answers of the milliseconds for a token."""
+    rows = {row.way: row for row in table(runs)}
+    return f"{rows[way].milliseconds:.1f}"
+
+
+def _spoilt_sure(runs: Sequence[Run], way: str) -> str:
+    """Answers of which the draft was sure and right, and that were spoilt."""
+    one = caught(runs, way)
+    return f"{one.spoilt} of {one.right}"
 
 
 _MEASURES: Mapping[str, Callable[..., str]] = {
@@ -99,4 +128,8 @@ _MEASURES: Mapping[str, Callable[..., str]] = {
     "beyond": _beyond,
     "sure": _sure,
     "times": _times,
+    "room": _room,
+    "requests": _requests,
+    "ms": _milliseconds,
+    "sure_spoilt": _spoilt_sure,
 }

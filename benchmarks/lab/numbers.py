@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 
+from benchmarks.lab.runs import Run
 from cosd_api.comparison.statistics import Estimated
 
-__all__ = ["interval", "percent", "points"]
+__all__ = ["cost", "interval", "percent", "points", "share"]
 
 
 def percent(value: float) -> str:
@@ -28,3 +31,19 @@ def points(found: Estimated | None) -> str:
 def interval(found: Estimated) -> str:
     """A share in per cent, with its interval."""
     return f"{percent(found.value)} [{percent(found.low)}, {percent(found.high)}]"
+
+
+def share(runs: Sequence[Run], way: str) -> float:
+    """The mean share of right answers, as `analysis.accuracy` has it, without the draws for its interval."""
+    seeds: dict[int, list[float]] = {}
+    for run in runs:
+        if right := run.right(way):
+            seeds.setdefault(run.seed, []).append(statistics.fmean(right.values()))
+    return statistics.fmean(map(statistics.fmean, seeds.values())) if seeds else math.nan
+
+
+def cost(runs: Sequence[Run], way: str) -> tuple[float, float]:
+    """The requests for an answer and the tokens billed for it, by all models together."""
+    answers = [one for run in runs for one in run.comparison.answers_of(way).values()]
+    requests = sum(use.requests for one in answers for use in one.usage.values())
+    return requests / len(answers), sum(one.billed for one in answers) / len(answers)

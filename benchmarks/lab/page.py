@@ -17,7 +17,6 @@ from benchmarks.lab.analysis import (
     of_tasks,
     places,
     replaced_tasks,
-    room,
     sure_and_wrong,
     table,
     ways,
@@ -26,11 +25,12 @@ from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import CLAIMS, CONTROLS, PAIRS, Claim, Evidence, Scenarios, decided, scenarios
 from benchmarks.lab.figure import draw
 from benchmarks.lab.findings import findings
-from benchmarks.lab.numbers import interval, percent, points
+from benchmarks.lab.numbers import cost, interval, percent, points, share
 from benchmarks.lab.plan import BACK
 from benchmarks.lab.printed import BENCHMARKS, PRINTED, PrintedTable
 from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, SIZES, Cell, protocol_hash
 from benchmarks.lab.runs import ALONE, Run, RunsFile
+from benchmarks.lab.studies import STUDIES
 from benchmarks.lab.study_tables import study_tables
 from benchmarks.report import Table
 from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
@@ -103,6 +103,7 @@ def _p(value: float | None) -> str:
 def _about(file: RunsFile, found: Scenarios) -> dict[str, str]:
     ran = {run.cell.removesuffix(BACK) for run in file.runs}
     size = SIZES[file.about["size"]]
+    every = [*(cell.name for cell in CELLS), *(study.name for study in STUDIES)]
     return {
         **{name: str(file.about[name]) for name in ("size", "items", "date", "hash", "machine")},
         "minutes": f"{file.about['seconds'] / 60:.0f}",
@@ -110,13 +111,20 @@ def _about(file: RunsFile, found: Scenarios) -> dict[str, str]:
         "answers": f"{sum(len(run.comparison.answers) for run in file.runs):,}",
         "test": str(max((run.comparison.questions for run in file.runs), default=0)),
         "development": str(max((len(run.comparison.development) for run in file.runs), default=0)),
-        "ran": ", ".join(f"`{cell.name}`" for cell in CELLS if cell.name in ran),
+        "ran": ", ".join(f"`{name}`" for name in every if name in ran),
         "findings": findings(FOLDER / "results" / f"{size.name}.md", file, found),
         "planned": str(size.items),
-        "analysis": "that of the protocol" if file.about["hash"] == protocol_hash() else "changed after the run",
+        "analysis": _analysis(file.about["hash"]),
         "to_come": "; ".join(file.about["to_come"]) or "nothing",
-        "not_run": ", ".join(f"`{one.name}`" for one in CELLS if one.name not in size.cells) or "none",
+        "not_run": ", ".join(f"`{name}`" for name in every if name not in ran) or "none",
     }
+
+
+def _analysis(hashed: str) -> str:
+    """Words on the hash of what decides: that of the run, and today's."""
+    if hashed == protocol_hash():
+        return "that of the protocol"
+    return f"**changed after the run**: what decides has the hash `{protocol_hash()}` today"
 
 
 # Tables.
@@ -132,10 +140,7 @@ def _alone(names: Mapping[str, Cell], found: Scenarios) -> Table:
             rows.append(
                 [
                     name,
-                    *(
-                        " / ".join(percent(accuracy(one, way).value) for way in one[0].alone) if one else None
-                        for one in single
-                    ),
+                    *(" / ".join(percent(share(one, way)) for way in one[0].alone) if one else None for one in single),
                 ]
             )
     return Table("", ["draft / assistant", *tasks], rows)
@@ -146,10 +151,10 @@ def _summary(names: Mapping[str, Cell], found: Scenarios) -> Table:
     rows: list[list[str | None]] = []
     for name in names:
         runs = found[name]
-        draft, *assistants = (percent(accuracy(runs, way).value) for way in runs[0].alone)
-        alone = [draft, " / ".join(assistants), *(percent(accuracy(runs, way).value) for way in (BEST, ORACLE))]
+        draft, *assistants = (percent(share(runs, way)) for way in runs[0].alone)
+        alone = [draft, " / ".join(assistants), *(percent(share(runs, way)) for way in (BEST, ORACLE))]
         gains = [points(gain(runs, way)) if way in ways(runs) else None for way in shown]
-        rows.append([name, *alone, percent(room(runs)), *gains])
+        rows.append([name, *alone, percent(share(runs, ORACLE) - share(runs, BEST)), *gains])
     return Table("", ["cell", "draft", "assistant", "better of each task", "oracle", "room", *shown], rows)
 
 
@@ -161,7 +166,7 @@ def _single(names: Mapping[str, Cell], found: Scenarios) -> Table:
         runs = found[name]
         better = better_overall(runs)
         apart = [points(difference(runs, way, better)) if way in ways(runs) else None for way in shown]
-        rows.append([name, f"{better}: {percent(accuracy(runs, better).value)}", *apart])
+        rows.append([name, f"{better}: {percent(share(runs, better))}", *apart])
     title = "Against the better single model for all tasks, in points"
     return Table(title, ["cell", "better model", *shown], rows)
 
@@ -171,7 +176,7 @@ def _apart(found: Scenarios) -> Table:
     several = {name: runs for name, runs in found.items() if ", " in name and name.split(", ")[-1] not in BACK}
     shown = [way for way in SHOWN if any(way in ways(runs) for runs in several.values())]
     rows: list[list[str | None]] = [
-        [name, *(percent(accuracy(runs, way).value) if way in ways(runs) else None for way in (*ALONE, *shown))]
+        [name, *(percent(share(runs, way)) if way in ways(runs) else None for way in (*ALONE, *shown))]
         for name, runs in several.items()
     ]
     return Table("Apart from the headline: right answers in per cent", ["cell and task", *ALONE, *shown], rows)
@@ -224,14 +229,14 @@ def _itself(runs: Sequence[Run]) -> tuple[str, str]:
 def _surprise(names: Mapping[str, Cell], found: Scenarios) -> Table:
     rows: list[list[str]] = []
     for name, cell in names.items():
-        by_way = {row.way: row for row in table(found[name])}
-        if "cosd-surprise" not in by_way or cell.scenario == "control":
+        if "cosd-surprise" not in ways(found[name]) or cell.scenario == "control":
             continue
-        for way, row in by_way.items():
+        for way in ways(found[name]):
             if way.startswith(("cosd", "rule 0.9", "average", RANDOM)):
                 one = caught(found[name], way)
                 parts = [f"{one.mended} of {one.wrong}", f"{one.spoilt} of {one.right}"]
-                rows.append([f"{name}, {way}", *parts, f"{row.requests:.1f}", f"{row.tokens:.0f}"])
+                requests, tokens = cost(found[name], way)
+                rows.append([f"{name}, {way}", *parts, f"{requests:.1f}", f"{tokens:.0f}"])
     columns = ["", "sure and wrong, put right", "sure and right, spoilt", "requests", "tokens billed"]
     return Table("", columns, rows)
 
@@ -273,9 +278,7 @@ def _places(names: Mapping[str, Cell], found: Scenarios) -> Table:
 
 def _ways(name: str, cell: Cell, runs: Sequence[Run]) -> Table:
     tasks = [task for task in HEADLINE if of_tasks(runs, [task])]
-    lines = [
-        _way(row, [percent(accuracy(of_tasks(runs, [task]), row.way).value) for task in tasks]) for row in table(runs)
-    ]
+    lines = [_way(row, [percent(share(of_tasks(runs, [task]), row.way)) for task in tasks]) for row in table(runs)]
     columns = ["way", *tasks, "mean", "gain", "won, lost", "p", "Holm", "kept", "requests", "tokens", "ms a token"]
     models = (cell.draft, *cell.assistants)
     draft, *assistants = reversed(models) if name.endswith(BACK) else models
@@ -299,7 +302,8 @@ def _way(row: Row, by_task: Sequence[str]) -> list[str]:
 
 
 def _beside(one: PrintedTable, found: Scenarios) -> Table:
-    runs = [run for run in found.get(one.scenario, ()) if run.task in one.tasks and not run.cell.endswith(BACK)]
+    cells = [cell.name for cell in CELLS if cell.scenario == one.scenario]
+    runs = [run for cell in cells for run in found.get(cell, ()) if run.task in one.tasks]
     rows: list[list[str | None]] = [
         [f"printed: {name}", *(f"{value:.1f}" for value in row)] for name, row in one.rows.items()
     ]

@@ -22,12 +22,15 @@ from benchmarks.lab.analysis import (
     drawn,
     gain,
     itself,
+    of_seeds,
     places,
     sign_flips,
     sure_and_wrong,
     table,
     ways,
 )
+from benchmarks.lab.long_answers import slots
+from benchmarks.lab.numbers import cost, share
 from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
 from cosd_api.comparison.statistics import Estimated, PairedCounts, holm, mcnemar, paired_difference, wilson
 from lab_runs import run
@@ -56,6 +59,37 @@ async def test_differences_and_tests_are_those_of_the_outcomes() -> None:
     assert rows[ORACLE].tokens == pytest.approx(rows["draft"].tokens + rows["assistant"].tokens)
     assert rows["cosd"].iterations == 1  # all its replacements end their answers
     assert rows["draft"].acceptance is None
+
+
+async def test_shares_and_costs_need_no_draws() -> None:
+    runs = [await run(), await run(task="steps", test=["both", "fixed", "draft"])]
+    runs.append(replace(runs[0], seed=2))
+    rows = {row.way: row for row in table(runs)}
+    for way in ("draft", "cosd", BEST, ORACLE):
+        assert share(runs, way) == pytest.approx(accuracy(runs, way).value)
+    assert math.isnan(share([], "draft"))
+    for way in ("draft", "cosd"):
+        assert cost(runs, way) == pytest.approx((rows[way].requests, rows[way].tokens))
+
+
+async def test_of_several_seeds_an_interval_is_no_narrower_than_students() -> None:
+    one = await run(test=["fixed"] * 8 + ["both"] * 4)
+    other = replace(await run(test=["both"] * 12), seed=2)
+    assert of_seeds([_part([1.0, 0.0])]) is None
+    found = of_seeds([_part([1.0] * 4), _part([0.0, 1.0] * 2, seed=2)])
+    assert found is not None and found.value == 0.75
+    assert (found.low, found.high) == (0, 1)  # 0.25 * 12.7 on each side
+    assert gain([one, other], "cosd").high == 1
+    several = of_seeds([_part([1.0] * right + [0.0] * (10 - right), seed=right) for right in (4, 5, 6)])
+    assert several is not None and several.high == pytest.approx(0.5 + 4.303 * 0.1 / math.sqrt(3))
+
+
+async def test_statements_of_reports_are_counted_by_their_place() -> None:
+    one = await run("lengths", "report 512")
+    said = [True] * 4 + [False, True] * 2 + [False] * 8
+    found = slots([replace(one, slots={"cosd": {"1": said, "2": said}})], "cosd")
+    assert [part.value for part in found] == [1, 0.5, 0, 0, 0.375] and found[-1].low == 0.375
+    assert slots([one], "cosd") == []
 
 
 async def test_sure_errors_are_counted_and_found() -> None:

@@ -60,7 +60,7 @@ async def test_a_whole_run_is_kept_and_less_does_not_replace_it(folders: Folders
     folders.to_come = []
     folders.main("--so-far", "--items", "10")
     assert (kept.read_bytes(), page.read_bytes()) == before
-    assert "| cells | `a-b` |" in (folders.work / "quick-100" / "laboratory.md").read_text(encoding="utf-8")
+    assert "| cells and studies | `a-b` |" in (folders.work / "quick-100" / "laboratory.md").read_text(encoding="utf-8")
     assert read_runs(folders.work / "quick-10" / "quick.jsonl.xz").about["items"] == 10
     page.unlink()
     folders.main("--page")

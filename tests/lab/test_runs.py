@@ -43,8 +43,8 @@ async def test_runs_come_back_with_the_same_numbers(tmp_path: Path) -> None:
 
 async def test_the_page_says_what_was_run_and_what_was_not() -> None:
     words = page(RunsFile([await run(), await run("a-b", "mixed"), await run("n1")], ABOUT))
-    assert "| cells | `a-b`, `n1` |" in words
-    assert "`n2`" in words.split("| cells of the full size alone |")[1].splitlines()[0]
+    assert "| cells and studies | `a-b`, `n1` |" in words
+    assert "`n2`" in words.split("| not run |")[1].splitlines()[0]
     assert "## What this does not show" in words
     assert "### Apart from the headline" in words
     assert "{" not in words
