@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--items", type=int, help="questions of each task, for a shorter look")
     parser.add_argument("--list", action="store_true", help="show the steps: what is done, and what is to come")
     parser.add_argument("--so-far", action="store_true", help="show what is finished, and run nothing")
-    parser.add_argument("--page", action="store_true", help="write docs/laboratory.md from what is kept, and no more")
+    parser.add_argument("--keep", action="store_true", help="keep what is finished as if it were all of the size")
+    parser.add_argument("--page", action="store_true", help="write the page from what is kept, and no more")
     parser.add_argument("--jobs", type=int, default=JOBS, help="steps at the same time, each with two servers")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of the steps' results")
     given = parser.parse_args(arguments)
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         file = finished(size, several, graph)
         if not file.runs:
             parser.error(f"nothing is finished in {given.work}")
-        if file.about["to_come"] or size.items != planned:
+        if (file.about["to_come"] and not given.keep) or size.items != planned:
             docs = given.work / f"{size.name}-{size.items}"
             path = docs / path.name
         write_runs(path, file)

@@ -43,6 +43,8 @@ _WORDS = FOLDER / "page.md"
 _TABLES = FOLDER / "tables.md"
 _CONTROL = {"seen": "as predicted", "reversed": "not as predicted", "not seen": "undecided", "not tested": "not tested"}
 
+_MANY = 10
+
 SHOWN = ("cosd", "cosd-1-1", "cosd-surprise", "cosd-diff", "average", "rerank", RANDOM)
 """Ways to answer in the summary, where they were run."""
 
@@ -115,9 +117,21 @@ def _about(file: RunsFile, found: Scenarios) -> dict[str, str]:
         "findings": findings(FOLDER / "results" / f"{size.name}.md", file, found),
         "planned": str(size.items),
         "analysis": _analysis(file.about["hash"]),
-        "to_come": "; ".join(file.about["to_come"]) or "nothing",
+        "to_come": _to_come(file.about["to_come"]),
+        "name": _name(file),
         "not_run": ", ".join(f"`{name}`" for name in every if name not in ran) or "none",
     }
+
+
+def _name(file: RunsFile) -> str:
+    """The name of the page, without its ending."""
+    size = file.about["size"]
+    return "laboratory" if size == "quick" else f"laboratory-{size}"
+
+
+def _to_come(steps: Sequence[str]) -> str:
+    """The steps that are not finished, or their number if they are many."""
+    return "; ".join(steps) if 0 < len(steps) < _MANY else counted(len(steps), "step") if steps else "nothing"
 
 
 def _analysis(hashed: str) -> str:
@@ -350,7 +364,7 @@ def _claims(claims: Sequence[Claim], found: Scenarios) -> Table:
 
 def write_pages(file: RunsFile, docs: Path) -> list[Path]:
     """Write the page, its tables and its figure; returns their files."""
-    written = [docs / "laboratory.md", docs / "laboratory-tables.md", docs / "laboratory.svg"]
+    written = [docs / f"{_name(file)}{ending}" for ending in (".md", "-tables.md", ".svg")]
     written[0].write_text(page(file), encoding="utf-8")
     written[1].write_text(tables(file), encoding="utf-8")
     draw(scenarios(file.runs), written[2])

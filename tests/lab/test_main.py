@@ -62,6 +62,12 @@ async def test_a_whole_run_is_kept_and_less_does_not_replace_it(folders: Folders
     assert (kept.read_bytes(), page.read_bytes()) == before
     assert "| cells and studies | `a-b` |" in (folders.work / "quick-100" / "laboratory.md").read_text(encoding="utf-8")
     assert read_runs(folders.work / "quick-10" / "quick.jsonl.xz").about["items"] == 10
+    assert read_runs(kept).about["items"] == 100 and len(read_runs(kept).runs) == 2
+    folders.to_come = [f"step {at}" for at in range(12)]
+    folders.main("--so-far", "--keep")
+    assert "| of this size, not finished | 12 steps |" in page.read_text(encoding="utf-8")
+    assert len(read_runs(kept).runs) == 1
+    kept.write_bytes(before[0])
     page.unlink()
     folders.main("--page")
     assert page.read_bytes() == before[1]

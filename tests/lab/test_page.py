@@ -14,7 +14,7 @@ from benchmarks.lab.protocol import FOLDER, protocol_hash
 from benchmarks.lab.runs import RunsFile, read_runs
 from lab_runs import run
 
-KEPT = FOLDER / "results" / "quick.jsonl.xz"
+RESULTS = FOLDER / "results"
 DOCS = FOLDER.parents[1] / "docs"
 
 
@@ -26,12 +26,13 @@ def _without_draws(words: str) -> str:
 
 @pytest.mark.extended
 @pytest.mark.usefixtures("few_draws")
-@pytest.mark.skipif(not KEPT.exists(), reason="the laboratory was not run yet")
-def test_the_pages_are_what_was_kept() -> None:
-    file = read_runs(KEPT)
-    for name, made in (("laboratory", page(file)), ("laboratory-tables", tables(file))):
-        written = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-        assert _without_draws(written) == _without_draws(made), "run `make lab ARGS='--quick --page'`"
+@pytest.mark.parametrize("kept", sorted(RESULTS.glob("*.jsonl.xz")), ids=lambda path: path.name)
+def test_the_pages_are_what_was_kept(kept: Path) -> None:
+    file = read_runs(kept)
+    name = "laboratory" if file.about["size"] == "quick" else "laboratory-full"
+    for ending, made in (("", page(file)), ("-tables", tables(file))):
+        written = (DOCS / f"{name}{ending}.md").read_text(encoding="utf-8")
+        assert _without_draws(written) == _without_draws(made), "run `make lab ARGS=--page`, of the quick size too"
 
 
 @pytest.mark.usefixtures("few_draws")
