@@ -64,7 +64,7 @@ _LOADED = (
 
 @dataclass(frozen=True, slots=True)
 class Visited:
-    """What a client saw of one stream: when it asked, and when each token came."""
+    """Times of one stream at its client: of the request, and of each token."""
 
     asked: float
     came: Sequence[float]

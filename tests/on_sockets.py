@@ -18,7 +18,7 @@ KEY = "k" * 16
 
 
 class Served(GatewayServer):
-    """One that leaves the signals of the tests alone."""
+    """Server that leaves the signals of the tests alone."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

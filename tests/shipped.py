@@ -98,7 +98,7 @@ def install(wheel: Path, folder: Path, *extras: str) -> Environment:
 
 
 def _required(ours: importlib.metadata.Distribution, extras: Sequence[str]) -> list[importlib.metadata.Distribution]:
-    """What a distribution requires with some extras, and what that requires, out of this environment."""
+    """Requirements of a distribution with some extras, and theirs, out of this environment."""
     found = {NAME: ours}
     waiting = [(NAME, ""), *((NAME, extra) for extra in extras)]
     seen: set[tuple[str, str]] = set()

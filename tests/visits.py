@@ -18,7 +18,7 @@ ASGI = Callable[..., Any]
 
 @dataclass
 class Reply:
-    """What the gateway has answered so far.
+    """The gateway's answers so far.
 
     Attributes:
         parts: of the body, as they were sent.

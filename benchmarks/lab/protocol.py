@@ -67,7 +67,7 @@ DOMAINS: Mapping[str, Mapping[str, float]] = {
 EVERYWHERE: Mapping[str, float] = {"mixed": 0.04, "report": 0.012}
 """Share of each of these among the documents of every model alike: they hold several domains."""
 RARELY: Mapping[str, float] = {"knowledge": 0.05, "sums": 0.05, "code": 0.003}
-"""How often a model of one half of every domain meets the other half, where it always meets its own."""
+"""Chance, by domain, that a model of one half of every domain meets what is of the other half."""
 HEADLINE = ("bio", "choice", "steps", "code")
 """The tasks of the headline, its mean: each can be done by one of two complementary models."""
 MAX_TOKENS: Mapping[str, int] = {

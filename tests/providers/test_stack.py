@@ -1,4 +1,4 @@
-"""Which library carries HTTP, and what holds for each of them."""
+"""The library that carries HTTP, and what holds for each of them."""
 
 from __future__ import annotations
 
