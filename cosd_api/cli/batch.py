@@ -14,12 +14,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cosd_api.alignment import Unit
 from cosd_api.batch.job import WINDOW, BatchJob
 from cosd_api.batch.summary import BatchSummary, BatchTally
 from cosd_api.cli.compare import resumable
 from cosd_api.cli.console import guarded, say
-from cosd_api.cli.options import SharedOptions, check_writable, with_options
+from cosd_api.cli.options import ChosenUnit, SharedOptions, StopTexts, check_writable, with_options
 from cosd_api.comparison.prices import prices_from
 from cosd_api.fusion import Fusion
 from cosd_api.report.terminal import visible
@@ -47,12 +46,8 @@ def batch(
             "--out", "-o", metavar="FILE", help="File for the answers. The same command resumes.", dir_okay=False
         ),
     ],
-    unit: Annotated[
-        Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
-    ] = None,
+    unit: ChosenUnit = None,
+    stop: StopTexts = None,
     on_assistant_error: Annotated[
         OnAssistantError,
         typer.Option(help="When an assistant fails for good: the line fails, or continues without it."),

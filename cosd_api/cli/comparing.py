@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from cosd_api.alignment import Unit
 from cosd_api.cli.options import (
     AssistantModels,
     AssistantUrls,
+    ChosenUnit,
     DraftModel,
     DraftUrl,
     MaxTokens,
+    StopTexts,
     connect_assistants,
     connect_server,
 )
@@ -96,12 +97,8 @@ class ComparingOptions(GraderOptions):
         ),
     ] = None
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS
-    stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
-    ] = None
-    unit: Annotated[
-        Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
-    ] = None
+    stop: StopTexts = None
+    unit: ChosenUnit = None
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of what is drawn.")] = 0
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Answers at the same time.")] = 4
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask if the estimate is all right.")] = False

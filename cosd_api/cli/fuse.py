@@ -10,9 +10,8 @@ from typing import Annotated
 import anyio
 import typer
 
-from cosd_api.alignment import Unit
 from cosd_api.cli.console import Writer, guarded, say
-from cosd_api.cli.options import SharedOptions, check_writable, seconds, with_options
+from cosd_api.cli.options import ChosenUnit, SharedOptions, check_writable, seconds, with_options
 from cosd_api.fusion import Fusion
 from cosd_api.report.terminal import show, summary
 from cosd_api.result import FusionResult
@@ -28,9 +27,7 @@ def fuse(
     prompt: Annotated[
         str, typer.Argument(help="The text to continue; - reads it from standard input, less one final line end.")
     ],
-    unit: Annotated[
-        Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
-    ] = None,
+    unit: ChosenUnit = None,
     stop: Annotated[
         list[str] | None,
         typer.Option(metavar="TEXT", help="The answer ends before this text; may be repeated. A line end: $'\\n'."),

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar
 import typer
 from pydantic import ValidationError
 
+from cosd_api.alignment import Unit
 from cosd_api.config.file import FusionConfig
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
@@ -36,10 +37,12 @@ from cosd_providers.contract import Provider
 __all__ = [
     "AssistantModels",
     "AssistantUrls",
+    "ChosenUnit",
     "DraftModel",
     "DraftUrl",
     "MaxTokens",
     "SharedOptions",
+    "StopTexts",
     "check_writable",
     "connect_assistants",
     "connect_server",
@@ -62,6 +65,12 @@ DraftModel = Annotated[
 AssistantModels = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="The same for the assistants: one each, in their order."),
+]
+ChosenUnit = Annotated[
+    Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
+]
+StopTexts = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
 ]
 MethodName = Annotated[
     str | None,

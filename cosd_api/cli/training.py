@@ -17,9 +17,11 @@ from cosd_api.alignment import Unit
 from cosd_api.cli.console import guarded, progress, say
 from cosd_api.cli.options import (
     AssistantModels,
+    ChosenUnit,
     DraftModel,
     DraftUrl,
     MaxTokens,
+    StopTexts,
     check_writable,
     connect_assistants,
     connect_server,
@@ -43,10 +45,6 @@ from cosd_providers.contract import Provider
 from cosd_providers.errors import ContextLengthError, ProviderError
 
 __all__ = ["collect", "train", "train_gate", "tune_rule"]
-
-ChosenUnit = Annotated[
-    Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
-]
 
 GateMethod = Literal["defer", "co-llm"]
 """The methods that a gate can be trained for."""
@@ -330,9 +328,7 @@ def tune_rule(
         bool, typer.Option("--answers", help="Also fuse every example with every pair, and count right answers.")
     ] = False,
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS,
-    stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")
-    ] = None,
+    stop: StopTexts = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Answers at the same time.")] = 8,
     png: Annotated[
         Path | None,
