@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 import errno
+import gzip
 import logging
+import os
 import pickle
 import socket
 import ssl
+import sys
 import traceback
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -562,8 +566,11 @@ async def test_a_client_that_is_closed() -> None:
     assert not caught.value.retryable
 
 
-async def test_half_a_surrogate_pair_cannot_be_sent() -> None:
+@pytest.mark.parametrize("own", [True, False], ids=["a user's client", "ours"])
+async def test_half_a_surrogate_pair_cannot_be_sent(own: bool, each_stack: str) -> None:
     found, requests = transport(httpx.Response(200, json=1))
+    if not own:
+        found = Transport(URL)
     with pytest.raises(InvalidRequestError, match="half a surrogate pair") as caught:
         await found.post("/go", {"prompt": "hello \ud800"})
     assert requests == []
@@ -835,6 +842,119 @@ async def test_a_redirect_is_not_followed_to_another_host() -> None:
             with pytest.raises(StatusError, match=f"the server redirects to {target}; give that URL"):
                 await found.post("/go", {})
     assert asked == []
+
+
+async def receive_request(stream: SocketStream) -> bytes:
+    """The next request, at least its headers."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += await stream.receive()
+    return data
+
+
+@pytest.mark.usefixtures("each_stack")
+async def test_cookies_come_back() -> None:
+    """A balancer knows by them which server has the prompt in its cache."""
+    seen: list[bytes] = []
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        await stream.send(GOOD.replace(b"\r\n\r\n", b"\r\nset-cookie: server=7; Path=/\r\n\r\n"))
+        for _ in range(2):
+            seen.append(await receive_request(stream))
+            await stream.send(GOOD)
+
+    async with server(handle) as url, Transport(url) as found:
+        assert [await found.get("/props") for _ in range(3)] == [1, 1, 1]
+    assert all(b"cookie: server=7\r\n" in request.lower() for request in seen)
+
+
+@pytest.mark.usefixtures("each_stack")
+async def test_answers_that_are_compressed() -> None:
+    packed = gzip.compress(b'{"a": "' + b"x" * 999 + b'"}')
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n"
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        await stream.send(head % len(packed) + packed)
+
+    async with server(handle) as url, Transport(url) as found:
+        assert await found.post("/go", {}) == {"a": "x" * 999}
+
+
+@pytest.mark.usefixtures("each_stack")
+async def test_the_same_is_sent() -> None:
+    seen: list[bytes] = []
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        await stream.send(GOOD)
+        request = await receive_request(stream)
+        while not request.endswith(b"}"):
+            request += await stream.receive()
+        seen.append(request)
+        await stream.send(GOOD)
+
+    async with server(handle) as url, Transport(url, api_key=KEY, headers={"User-Agent": "mine"}) as found:
+        await found.get("/props")
+        await found.post("/go", {"a": "ü", "b": [1, None]}, usage=Usage())
+    head, body = seen[0].split(b"\r\n\r\n")
+    first, *headers = head.decode().split("\r\n")
+    sent = {name.lower(): value for name, value in (line.split(": ", 1) for line in headers)}
+    compressed = sent.pop("accept-encoding")
+    assert (first, body.decode()) == ("POST /go HTTP/1.1", '{"a":"ü","b":[1,null]}')
+    assert compressed.startswith("gzip, deflate")
+    assert sent == {
+        "accept": "*/*",
+        "authorization": f"Bearer {KEY}",
+        "connection": "keep-alive",
+        "content-length": str(len(body)),
+        "content-type": "application/json",
+        "host": url.removeprefix("http://"),
+        "user-agent": "mine",
+    }
+
+
+#: A program that asks, forks within its event loop and without, and asks again in both processes.
+FORKS = """
+import asyncio, os, sys
+from cosd_providers.http.transport import Transport
+
+transport = Transport(sys.argv[1])
+
+async def ask(times, fork=False):
+    async with transport:
+        for _ in range(times):
+            print(await transport.get("/props"), flush=True)
+        if fork and os.fork() == 0:
+            os._exit(0)
+        print(await transport.get("/props"), flush=True)
+
+async def forgotten():
+    await transport.get("/props")
+    return os.fork()
+
+asyncio.run(ask(2, fork=True))
+os.wait()
+child = asyncio.run(forgotten())
+asyncio.run(ask(1))
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of POSIX")
+@pytest.mark.extended
+async def test_forks_have_connections_of_their_own(each_stack: str) -> None:
+    """A child that ends closes none of its parent's connections, and sends nothing over them."""
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            while True:
+                await stream.send(GOOD.replace(b"length: 1", b"length: 4").replace(b"\r\n1", b"\r\n%4d" % count))
+                await receive_request(stream)
+
+    async with server(handle) as url:
+        done = await anyio.run_process([sys.executable, "-c", FORKS, url], check=False, stderr=None)
+    assert done.returncode == 0
+    assert sorted(Counter(done.stdout.split()).values()) == [2, 2, 3]  # answers by connection
 
 
 MANY = 110  # more than the connections that aiohttp and httpx have by default

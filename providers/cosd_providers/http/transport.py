@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ import httpx
 from anyio.lowlevel import current_token
 
 from cosd_providers.errors import InvalidRequestError
+from cosd_providers.http.answers import Answer
 from cosd_providers.http.errors import FIXED_WAIT, Errors
 from cosd_providers.http.httpx2_client import behind_httpx, is_httpx2
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
@@ -183,7 +185,7 @@ class Transport:
             return answer
 
     @asynccontextmanager
-    async def _open(self, call: _Call) -> AsyncGenerator[tuple[httpx.Response, Any, Slot]]:
+    async def _open(self, call: _Call) -> AsyncGenerator[tuple[Answer, Any, Slot]]:
         """Send a request, count it, and close it when left. The answer is parsed already, unless it is a stream."""
         usage = call.usage
         async with self._limiter.slot(usage, draft=call.draft) as slot:
@@ -201,7 +203,7 @@ class Transport:
                     usage.closed(time.monotonic())
 
     @asynccontextmanager
-    async def _answered(self, call: _Call) -> AsyncGenerator[tuple[httpx.Response, Any]]:
+    async def _answered(self, call: _Call) -> AsyncGenerator[tuple[Answer, Any]]:
         start = time.monotonic()
         response, answer = await self._send_until_answered(call)
         waited = time.monotonic() - start
@@ -214,12 +216,12 @@ class Transport:
             where = f"{call.method} {self.endpoint}{call.path}"
             _log.debug("%s: %d after %.3f s, closed after %.3f s", where, response.status_code, waited, took)
 
-    async def _send_until_answered(self, call: _Call) -> tuple[httpx.Response, Any]:
+    async def _send_until_answered(self, call: _Call) -> tuple[Answer, Any]:
         """Send, and retry what may succeed later. Nothing of an answer has been used yet."""
         if call.once:
             return await self._send(call)
 
-        async def attempt(number: int) -> tuple[httpx.Response, Any]:
+        async def attempt(number: int) -> tuple[Answer, Any]:
             if number > 1 and call.usage is not None:
                 await self._limiter.admit(call.usage)
             return await self._send(call)
@@ -231,12 +233,11 @@ class Transport:
 
         return await until_answered(attempt, again, few=1 if call.quick else 2)
 
-    async def _send(self, call: _Call) -> tuple[httpx.Response, Any]:
-        response: httpx.Response | None = None
+    async def _send(self, call: _Call) -> tuple[Answer, Any]:
+        response: Answer | None = None
         try:
             client = self.http_client or self._clients.get()
-            request = self._request(client, call)
-            response = await client.send(request, stream=True, follow_redirects=False)
+            response = await self._sent(client, call)
         except httpx.LocalProtocolError:
             pass  # it quotes headers: raised here, the new error would carry it as its context
         except (httpx.HTTPError, OSError) as error:
@@ -259,22 +260,36 @@ class Transport:
             return response, self._errors.parsed(response, text, generated=call.usage is not None)
         raise self._errors.refusal(response, text)
 
-    def _request(self, client: HttpClient, call: _Call) -> httpx.Request:
+    async def _sent(self, client: HttpClient, call: _Call) -> Answer:
         timeout = client.timeout if self._own_timeout else self._timeout
         wait = _QUICK if call.quick else _SMALL if call.usage is None else math.inf
         extensions: dict[str, bool] = {}
         if wait < (timeout.read or math.inf):
             extensions = {FIXED_WAIT: True}
             timeout = httpx.Timeout(connect=timeout.connect, read=wait, write=timeout.write, pool=timeout.pool)
+        url = self._urls[call.path] = self._urls.get(call.path) or httpx.URL(self.endpoint + call.path)
+        ask: Callable[..., Awaitable[Answer]] = getattr(client, "ask", partial(_ask, client))
         with suppress(UnicodeEncodeError):  # which holds the whole body
-            headers = httpx.Headers(trace_headers())
-            headers.update({**self._headers, **(call.headers or {})})  # a header of the user's own stays
-            url = self._urls[call.path] = self._urls.get(call.path) or httpx.URL(self.endpoint + call.path)
-            return client.build_request(
-                call.method, url, json=call.body, headers=headers, timeout=timeout, extensions=extensions
+            return await ask(
+                call.method, url, body=call.body, headers=self._sent_with(call), timeout=timeout, extensions=extensions
             )
         words = "the text has half a surrogate pair, which is not a character and cannot be sent"
         raise self._errors.make(InvalidRequestError, words, hint="Read it with errors='replace'.")
+
+    def _sent_with(self, call: _Call) -> Mapping[str, str]:
+        """The headers of a request; one of the user's own goes before that of a trace."""
+        traced = trace_headers()
+        if not traced:
+            return {**self._headers, **(call.headers or {})}
+        headers = httpx.Headers(traced)
+        headers.update({**self._headers, **(call.headers or {})})
+        return headers
+
+
+async def _ask(client: HttpClient, method: str, url: httpx.URL, *, body: object, **options: Any) -> httpx.Response:
+    """Send a request with a client of httpx."""
+    request = client.build_request(method, url, json=body, **options)
+    return await client.send(request, stream=True, follow_redirects=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,5 +366,5 @@ def _new_client(timeout: httpx.Timeout) -> HttpClient:
     _log.debug("HTTP by %s", stack())
     if carrier() == "httpx":
         return httpx.AsyncClient(timeout=timeout, limits=_LIMITS)
-    transport: httpx.AsyncBaseTransport = import_module(_FAST).AiohttpTransport(_IDLE)
-    return httpx.AsyncClient(timeout=timeout, transport=transport)
+    client: HttpClient = import_module(_FAST).FastClient(timeout, _IDLE)
+    return client
