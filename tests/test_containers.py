@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,11 @@ def test_a_release_is_published_without_a_kept_token() -> None:
     assert {workflow["jobs"][name]["needs"] for name in ("publish", "image")} == {"build"}
     text = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
     assert "PYPI" not in text and "password: ${{ secrets.GITHUB_TOKEN }}" in text
+
+
+def test_a_release_runs_what_was_seen() -> None:
+    text = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    used = re.findall(r"uses: (.+)", text)
+    assert len(used) == 10
+    for one in used:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", one), one
