@@ -6,13 +6,10 @@ import copy
 import errno
 import gzip
 import logging
-import os
 import pickle
 import socket
 import ssl
-import sys
 import traceback
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -910,51 +907,6 @@ async def test_the_same_is_sent() -> None:
         "host": url.removeprefix("http://"),
         "user-agent": "mine",
     }
-
-
-#: A program that asks, forks within its event loop and without, and asks again in both processes.
-FORKS = """
-import asyncio, os, sys
-from cosd_providers.http.transport import Transport
-
-transport = Transport(sys.argv[1])
-
-async def ask(times, fork=False):
-    async with transport:
-        for _ in range(times):
-            print(await transport.get("/props"), flush=True)
-        if fork and os.fork() == 0:
-            os._exit(0)
-        print(await transport.get("/props"), flush=True)
-
-async def forgotten():
-    await transport.get("/props")
-    return os.fork()
-
-asyncio.run(ask(2, fork=True))
-os.wait()
-child = asyncio.run(forgotten())
-asyncio.run(ask(1))
-if child:
-    assert os.waitpid(child, 0)[1] == 0
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of POSIX")
-@pytest.mark.extended
-async def test_forks_have_connections_of_their_own(each_stack: str) -> None:
-    """A child that ends closes none of its parent's connections, and sends nothing over them."""
-
-    async def handle(stream: SocketStream, count: int) -> None:
-        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-            while True:
-                await stream.send(GOOD.replace(b"length: 1", b"length: 4").replace(b"\r\n1", b"\r\n%4d" % count))
-                await receive_request(stream)
-
-    async with server(handle) as url:
-        done = await anyio.run_process([sys.executable, "-c", FORKS, url], check=False, stderr=None)
-    assert done.returncode == 0
-    assert sorted(Counter(done.stdout.split()).values()) == [2, 2, 3]  # answers by connection
 
 
 MANY = 110  # more than the connections that aiohttp and httpx have by default
