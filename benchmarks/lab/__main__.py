@@ -10,18 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.lab.answers import answers, comparison_in
+from benchmarks.lab.endless import ENDLESS, endless_asked
 from benchmarks.lab.graph import Graph
 from benchmarks.lab.likelihoods import likelihoods, likelihoods_in
+from benchmarks.lab.merging import merged
 from benchmarks.lab.page import write_pages
 from benchmarks.lab.plan import BACK, Asked, asked, scored
-from benchmarks.lab.protocol import FOLDER, FULL, QUICK, Size, items_seed, protocol_hash
+from benchmarks.lab.protocol import CELLS, FOLDER, FULL, QUICK, Size, items_seed, protocol_hash
 from benchmarks.lab.runs import Run, RunsFile, facts_asked, read_runs, slots_said, write_runs
+from benchmarks.lab.studies import studies_of
 from benchmarks.lab.workers import finish_all
 from cosd_api.comparison.result import Comparison
 
 _ABOUT = """Run the laboratory. What is finished is not made again: the same command goes on after any interruption.
 A whole run is kept in the repository, with its page; of less (--items, --so-far, CELL) both go into the folder of the
-steps."""
+steps. With --keep a part is kept, too: beside what there is of other cells under the same protocol."""
 
 RESULTS = FOLDER / "results"
 DOCS = FOLDER.parents[1] / "docs"
@@ -33,25 +36,36 @@ JOBS = 3
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the laboratory, as the arguments of the command line say."""
     parser = argparse.ArgumentParser("python -m benchmarks.lab", description=_ABOUT)
-    parser.add_argument("cells", nargs="*", metavar="CELL", help="only these; what others have finished is shown, too")
+    parser.add_argument(
+        "cells",
+        nargs="*",
+        metavar="CELL",
+        help="only these, which need not be in the size; what others have finished is shown, too",
+    )
     parser.add_argument("--quick", action="store_true", help="one seed, 100 questions a task, the kept weights")
+    parser.add_argument("--every-way", action="store_true", help="ask in every way of the full size")
+    parser.add_argument("--seed", type=int, help="only models of this seed of the training")
     parser.add_argument("--items", type=int, help="questions of each task, for a shorter look")
     parser.add_argument("--list", action="store_true", help="show the steps: what is done, and what is to come")
     parser.add_argument("--so-far", action="store_true", help="show what is finished, and run nothing")
-    parser.add_argument("--keep", action="store_true", help="keep what is finished as if it were all of the size")
+    parser.add_argument("--keep", action="store_true", help="keep what is finished, though it is not all of the size")
     parser.add_argument("--page", action="store_true", help="write the page from what is kept, and no more")
     parser.add_argument("--jobs", type=int, default=JOBS, help="steps at the same time, each with two servers")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of the steps' results")
     given = parser.parse_args(arguments)
     size = QUICK if given.quick else FULL
     planned = size.items
-    size = replace(size, items=given.items or planned)
-    several = [*asked(size), *scored(size)]
-    known = dict.fromkeys(one.cell.removesuffix(BACK) for one in several)
-    unknown = {*given.cells} - {*known}
-    if unknown:
+    known = (*(cell.name for cell in CELLS), *(study.name for study in studies_of(size)), ENDLESS)
+    if unknown := {*given.cells} - {*known}:
         parser.error(f"there is no cell {', '.join(sorted(unknown))} in this size, but {', '.join(known)}")
-    chosen = [one for one in several if not given.cells or one.cell.removesuffix(BACK) in given.cells]
+    further = [cell.name for cell in CELLS if cell.name in given.cells and cell.name not in size.cells]
+    size = replace(size, items=given.items or planned, cells=(*size.cells, *further))
+    plain = several = _steps(size, given.cells)
+    if given.every_way:  # of the cells; the studies have their own ways
+        several = [one for one in _steps(replace(size, name=FULL.name), given.cells) if _cell(one) in size.cells]
+    chosen = [
+        one for one in several if (not given.cells or _cell(one) in given.cells) and given.seed in (None, one.seed)
+    ]
     path, graph = RESULTS / f"{size.name}.jsonl.xz", Graph(given.work)
     docs = DOCS
     if given.list:
@@ -62,29 +76,49 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not given.page:
         if not given.so_far:
             finish_all(given.work, [one.step for one in chosen], given.jobs)
-        file = finished(size, several, graph)
+        file = finished(size, several, graph, every_way=given.every_way)
         if not file.runs:
             parser.error(f"nothing is finished in {given.work}")
         if (file.about["to_come"] and not given.keep) or size.items != planned:
             docs = given.work / f"{size.name}-{size.items}"
             path = docs / path.name
+        elif path.exists():
+            file = merged(read_runs(path), file, plain)
         write_runs(path, file)
-    for written in write_pages(read_runs(path), docs):
+    others = [read_runs(one) for one in sorted(RESULTS.glob("*.jsonl.xz")) if one.name != path.name]
+    for written in write_pages(read_runs(path), others, docs):
         print(written)
 
 
-def finished(size: Size, several: Sequence[Asked], graph: Graph) -> RunsFile:
+def _steps(size: Size, named: Sequence[str]) -> list[Asked]:
+    return [*asked(size), *scored(size), *(endless_asked(size) if ENDLESS in named else [])]
+
+
+def _cell(one: Asked) -> str:
+    return one.cell.removesuffix(BACK)
+
+
+def finished(size: Size, several: Sequence[Asked], graph: Graph, *, every_way: bool = False) -> RunsFile:
     """The comparisons that are finished, and what is to be known of them."""
     done = [one for one in several if graph.state(one.step) == "done"]
     steps = {
         step.key: step for one in done for step in (one.step, *one.step.inputs.values()) if graph.state(step) == "done"
     }
+    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    part = {
+        "date": date,
+        "seconds": round(graph.busy(steps.values())),
+        "cells": [*dict.fromkeys(map(_cell, done))],
+        "library": done[0].step.settings["library"] if done else "",
+        "every_way": every_way,
+    }
     about = {
         "size": size.name,
         "items": size.items,
         "hash": protocol_hash(),
-        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        "seconds": round(graph.busy(steps.values())),
+        "date": date,
+        "seconds": part["seconds"],
+        "parts": [part],
         "machine": f"{platform.system()} {platform.machine()}",
         "likelihoods": [
             {"cell": one.cell, "task": one.task, "seed": one.seed, "ways": likelihoods_in(graph.path(one.step))}

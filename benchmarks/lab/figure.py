@@ -1,110 +1,181 @@
-"""The figure of the laboratory: gain by pair, over complementarity and over calibration, and quality against cost."""
+"""The figures of the laboratory: gain over complementarity and over calibration, quality against cost; gain by pair."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab.analysis import accuracy, gain, room, table, ways
+from benchmarks.lab.analysis import (
+    accuracy,
+    better_overall,
+    calibration_error,
+    difference,
+    gain,
+    room,
+    sure_and_wrong,
+    table,
+    ways,
+)
 from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import Scenarios
 from benchmarks.lab.plan import BACK
 from benchmarks.lab.protocol import CELLS
+from benchmarks.lab.runs import Run
 from cosd_api.comparison.contestants import BEST, ORACLE
 from cosd_api.comparison.statistics import Estimated, frontier
 
-__all__ = ["draw"]
+__all__ = ["draw", "draw_pairs"]
 
 # Colours of Okabe and Ito, for any colour vision; marks tell them apart in grey.
 _STYLES: dict[str, dict[str, Any]] = {
-    "cosd": {"color": "#0072B2", "marker": "o"},
-    "cosd-1-1": {"color": "#D55E00", "marker": "v"},
-    "cosd-surprise": {"color": "#009E73", "marker": "s"},
-    "average": {"color": "#CC79A7", "marker": "D"},
-    "rerank": {"color": "#777777", "marker": "^"},
+    "cosd": {"color": "#0072B2", "marker": "o", "label": "cosd: the rule, alpha = beta = 0.5"},
+    "cosd-1-1": {"color": "#D55E00", "marker": "v", "label": "cosd-1-1: alpha = beta = 1"},
+    "average": {"color": "#CC79A7", "marker": "D", "label": "average of the probabilities"},
+    "cosd-surprise": {"color": "#009E73", "marker": "s", "label": "cosd-surprise"},
+    "rerank": {"color": "#777777", "marker": "^", "label": "rerank"},
 }
+_CURVES = ("cosd", "cosd-1-1", "average")
 _FRONTIER = "c-d"
+_HALVES = 1.03
+"""Place of `c-d`, whose halves are of every domain: behind the axis of shares."""
+_NUDGE = 0.004
+"""Between the ways at one place of an axis from 0 to 1."""
 
 Spot = tuple[float, str, Estimated]
 """A point of a curve: its place, its way to answer, and the gain."""
+Gains = Callable[[str, str], Estimated]
+"""The gain in a cell, of a way, over some choice of a model."""
 
 
 def draw(found: Scenarios, picture: Path) -> None:
-    """Draw it; the same figures give the same file."""
-    import matplotlib as mpl  # noqa: PLC0415 - an extra of its own
+    """Draw the curves and the frontier; the same figures give the same file."""
+    figure, places = _figure(2, 3, (15, 8.6))
 
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "cosd"
-    from matplotlib import pyplot  # noqa: PLC0415
+    @cache
+    def gains(name: str, way: str) -> Estimated:
+        return gain(found[name], way)
 
-    by_share = [*_by_share(found)]
-    curve = len({x for x, *_ in by_share}) > 1
-    figure, (pairs, *shares, sure, cost) = pyplot.subplots(
-        1, 3 + curve, figsize=(14 + 4 * curve, 4.2), layout="constrained"
+    def over_single(name: str, way: str) -> Estimated:
+        return difference(found[name], way, better_overall(found[name]))
+
+    choices: dict[str, Gains] = {"model of each task": gains, "single model": over_single}
+    for axes, (words, over) in zip(places[:2], choices.items(), strict=True):
+        _complementarity(axes, found, over)
+        axes.set_ylabel(f"gain over the better {words}, points")
+    if places[0].get_legend_handles_labels()[0]:
+        places[0].legend(frameon=False, fontsize=9)
+    _costs(places[2], found)
+    shares: tuple[tuple[str, Callable[[Sequence[Run]], float]], ...] = (
+        ("of the draft's wrong answers: nowhere unsure, per cent", _sure),
+        ("calibration error of the draft, points", lambda runs: 100 * calibration_error(runs, "draft")),
+        ("of what cosd-1-1 puts right: with a sure token, per cent", _beyond),
     )
-    _pairs(pairs, found)
-    for axes in shares:
-        _curve(axes, by_share, "share of the own domain in the training", "-")
-    _curve(sure, [*_by_sureness(found)], "of the answers that cosd-1-1 puts right: with a sure token", "")
-    _costs(cost, found)
+    for axes, (words, place) in zip(places[3:], shares, strict=True):
+        _calibration(axes, found, place, gains)
+        axes.set_xlabel(words)
+        axes.set_ylabel("gain over the better model of each task, points")
     figure.savefig(picture, metadata={"Date": None})
-    pyplot.close(figure)
 
 
-def _pairs(axes: Any, found: Scenarios) -> None:
-    """The gain of each way in each pair and direction; as a bar the room, up to the oracle."""
-    cells = [cell for cell in CELLS if cell.scenario in ("complementary", "tokenizers", "calibration")]
+def draw_pairs(found: Scenarios, picture: Path) -> None:
+    """Draw the gain of each way in each pair and direction; as a bar the room, up to the oracle."""
+    cells = [cell for cell in CELLS if cell.scenario not in ("control", "upper bound")]
     names = [name for cell in cells for name in (cell.name, cell.name + BACK) if name in found]
+    figure, [axes] = _figure(1, 1, (9, 1.6 + 0.42 * len(names)))
     for row, name in enumerate(names):
         axes.barh(row, 100 * room(found[name]), height=0.8, color="#DDDDDD", zorder=0)
         shown = [way for way in _STYLES if way in ways(found[name])]
         for at, way in enumerate(shown):
             one = gain(found[name], way)
-            low, high = 100 * (one.value - one.low), 100 * (one.high - one.value)
+            reach = [[100 * (one.value - one.low)], [100 * (one.high - one.value)]]
             place = row + 0.6 * ((at + 0.5) / len(shown) - 0.5)
-            axes.errorbar(100 * one.value, place, xerr=[[low], [high]], markersize=5, capsize=2, **_STYLES[way])
+            style = _STYLES[way] | {"label": ""}
+            axes.errorbar(100 * one.value, place, xerr=reach, linestyle="", markersize=5, capsize=2, **style)
+    for style in _STYLES.values():
+        axes.plot([], [], linestyle="", **style)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.axvline(0, color="#000000", linewidth=0.8)
     axes.set_xlabel("gain over the better model of each task, points (bar: room)")
     axes.grid(alpha=0.3, axis="x")
+    axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=2)
+    figure.savefig(picture, metadata={"Date": None})
 
 
-def _by_share(found: Scenarios) -> Iterator[Spot]:
-    for cell in CELLS:
-        runs = found.get(cell.name, ())
-        if runs and cell.scenario == "complementary" and cell.x is not None:
-            yield from ((cell.x, way, gain(runs, way)) for way in _STYLES if way in ways(runs))
+def _figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
+    import matplotlib as mpl  # noqa: PLC0415 - an extra of its own
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    mpl.rcParams["svg.hashsalt"] = "cosd"
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, [*figure.subplots(rows, columns, squeeze=False).flat]
 
 
-def _by_sureness(found: Scenarios) -> Iterator[Spot]:
-    """Every pair with complementary knowledge, in both directions."""
-    for cell in CELLS:
-        for name in (cell.name, cell.name + BACK):
-            runs = found.get(name, ())
-            if runs and cell.scenario in ("complementary", "calibration"):
-                everywhere = mended(runs, "cosd-1-1")
-                share = everywhere.sure / max(1, everywhere.answers)
-                yield from ((share, way, gain(runs, way)) for way in _STYLES if way in ways(runs))
+# Gain over complementarity.
 
 
-def _curve(axes: Any, spots: list[Spot], label: str, line: str) -> None:
-    for way, style in _STYLES.items():
-        mine = sorted((x, 100 * one.value, 100 * one.low, 100 * one.high) for x, name, one in spots if name == way)
-        if mine:
-            xs, values, lows, highs = (list(column) for column in zip(*mine, strict=True))
-            reach = [
-                [value - low for value, low in zip(values, lows, strict=True)],
-                [high - value for value, high in zip(values, highs, strict=True)],
-            ]
-            axes.errorbar(xs, values, yerr=reach, label=way, linestyle=line, markersize=5, capsize=2, **style)
+def _complementarity(axes: Any, found: Scenarios, over: Gains) -> None:
+    """A curve for each way by the share of the own domain, the oracle's above; `c-d` apart, behind the axis."""
+    cells = {cell.name: cell.x for cell in CELLS if cell.scenario == "complementary" and cell.x is not None}
+    spots = [(x, name) for name, x in cells.items() if name in found]
+    halves = [(_HALVES, _FRONTIER)] if _FRONTIER in found else []
+    for places, line in ((sorted(spots), "-"), (halves, "")):
+        for at, way in enumerate(_CURVES):
+            mine = [(x + _NUDGE * (at - 1), way, over(name, way)) for x, name in places if way in ways(found[name])]
+            _errors(axes, mine, way, line, filled=True, named=line == "-" or not spots)
+        if places:
+            rooms = [100 * over(name, ORACLE).value for _, name in places]
+            style = {"color": "#777777", "linestyle": "--", "marker": "_"}
+            axes.plot([x for x, _ in places], rooms, label="the oracle" if line or not spots else "", **style)
     axes.axhline(0, color="#000000", linewidth=0.8)
-    axes.set_xlabel(label)
-    axes.set_ylabel("gain over the better model of each task, points")
+    ticks = {x: f"{x:.2f}" for x, _ in spots} | ({_HALVES: "c-d"} if halves else {})
+    axes.set_xticks([*ticks], [*ticks.values()])
+    axes.set_xlabel("share of the own domain (c-d: halves of every domain)")
     axes.grid(alpha=0.3)
-    if spots:
-        axes.legend(frameon=False, fontsize=8)
+
+
+# Gain over calibration.
+
+
+def _sure(runs: Sequence[Run]) -> float:
+    sure, wrong = sure_and_wrong(runs, "draft")
+    return 100 * sure / max(1, wrong)
+
+
+def _beyond(runs: Sequence[Run]) -> float:
+    everywhere = mended(runs, "cosd-1-1")
+    return 100 * everywhere.sure / max(1, everywhere.answers)
+
+
+def _calibration(axes: Any, found: Scenarios, place: Callable[[Sequence[Run]], float], gains: Gains) -> None:
+    """Every pair that divides the domains and is varied in its calibration; hollow where the assistant drafts."""
+    cells = [cell.name for cell in CELLS if cell.scenario == "calibration" or cell.name in ("a-b", _FRONTIER)]
+    for back in ("", BACK):
+        names = [name + back for name in cells if name + back in found]
+        spots = {name: place(found[name]) for name in names}
+        for way in _CURVES:
+            mine = [(spots[name], way, gains(name, way)) for name in names if way in ways(found[name])]
+            _errors(axes, mine, way, "", filled=not back, named=not back)
+        for name in names:
+            lowest = min(gains(name, way).value for way in _CURVES if way in ways(found[name]))
+            spot = spots[name], 100 * lowest
+            axes.annotate(name.replace(BACK, " rev."), spot, textcoords="offset points", xytext=(4, -9), fontsize=7)
+    axes.axhline(0, color="#000000", linewidth=0.8)
+    axes.grid(alpha=0.3)
+
+
+def _errors(axes: Any, spots: Sequence[Spot], way: str, line: str, *, filled: bool, named: bool) -> None:
+    if not spots:
+        return
+    xs, values = [x for x, *_ in spots], [100 * one.value for *_, one in spots]
+    reach = [[100 * (one.value - one.low) for *_, one in spots], [100 * (one.high - one.value) for *_, one in spots]]
+    style = _STYLES[way] | ({} if named else {"label": ""}) | ({} if filled else {"markerfacecolor": "none"})
+    axes.errorbar(xs, values, yerr=reach, linestyle=line, markersize=5, capsize=2, **style)
+
+
+# Quality against cost.
 
 
 def _costs(axes: Any, found: Scenarios) -> None:

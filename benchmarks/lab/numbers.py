@@ -6,10 +6,11 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from benchmarks.lab.claims import Evidence
 from benchmarks.lab.runs import Run
 from cosd_api.comparison.statistics import Estimated
 
-__all__ = ["cost", "interval", "percent", "points", "share"]
+__all__ = ["cost", "evidence", "interval", "mean_length", "percent", "points", "share"]
 
 
 def percent(value: float) -> str:
@@ -26,6 +27,14 @@ def points(found: Estimated | None) -> str:
         for end in (found.value, found.low, found.high)
     )
     return f"{value} [{low}, {high}]"
+
+
+def evidence(one: Evidence, *, bound: bool = False) -> str:
+    """A measurement in points, and why it may decide nothing."""
+    shown = f"{one.what}: {points(one.effect)}" if one.effect is not None else ""
+    if bound and one.bound and shown:
+        shown += f" (to be above {100 * one.bound:+.0f})"
+    return "; ".join(filter(None, [shown, one.undecidable]))
 
 
 def interval(found: Estimated) -> str:
@@ -47,3 +56,9 @@ def cost(runs: Sequence[Run], way: str) -> tuple[float, float]:
     answers = [one for run in runs for one in run.comparison.answers_of(way).values()]
     requests = sum(use.requests for one in answers for use in one.usage.values())
     return requests / len(answers), sum(one.billed for one in answers) / len(answers)
+
+
+def mean_length(runs: Sequence[Run], way: str) -> float:
+    """The mean number of tokens of an answer."""
+    lengths = [one.tokens for run in runs for one in run.comparison.answers_of(way).values()]
+    return statistics.fmean(lengths) if lengths else 0.0

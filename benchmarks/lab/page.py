@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from benchmarks.lab.all_claims import all_claims, decided_in
 from benchmarks.lab.analysis import (
     Row,
     accuracy,
@@ -22,16 +24,19 @@ from benchmarks.lab.analysis import (
     ways,
 )
 from benchmarks.lab.beyond import mended
-from benchmarks.lab.claims import CLAIMS, CONTROLS, PAIRS, Claim, Evidence, Scenarios, decided, scenarios
-from benchmarks.lab.figure import draw
+from benchmarks.lab.claims import CONTROLS, PAIRS, Decided, Scenarios, decided, scenarios
+from benchmarks.lab.endless import ENDLESS, long_runs
+from benchmarks.lab.figure import draw, draw_pairs
 from benchmarks.lab.findings import findings
-from benchmarks.lab.numbers import cost, interval, percent, points, share
+from benchmarks.lab.forgetting import forgetting
+from benchmarks.lab.merging import parts_of
+from benchmarks.lab.numbers import cost, evidence, interval, percent, points, share
 from benchmarks.lab.plan import BACK
 from benchmarks.lab.printed import BENCHMARKS, PRINTED, PrintedTable
 from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, SIZES, Cell, protocol_hash
 from benchmarks.lab.runs import ALONE, Run, RunsFile
-from benchmarks.lab.studies import STUDIES
-from benchmarks.lab.study_tables import study_tables
+from benchmarks.lab.studies import STUDIES, studies_of
+from benchmarks.lab.study_tables import endless_tables, study_tables
 from benchmarks.report import Table
 from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
 from cosd_api.comparison.statistics import wilson
@@ -53,14 +58,18 @@ def page(file: RunsFile) -> str:
     """The page."""
     found = scenarios(file.runs)
     names = _named(found)
+    *several, last = decided_in(file)
+    added = [last] if long_runs(file.runs) else []
     shown: Mapping[str, Iterable[Table]] = {
         "alone": [_alone(names, found)],
         "summary": [_summary(names, found), _single(names, found), _apart(found)],
         "controls": [_controls(found), _coins(found)],
         "surprise": [_surprise(names, found)],
         "beyond": [_beyond(names, found)],
+        "forgetting": forgetting(found),
+        "predicted": [_predicted(names, found)],
         "calibration": [_calibration(names, found)],
-        "claims": [_claims(CLAIMS, found)],
+        "claims": [_claims("", several), _claims("Added after the protocol was fixed", added)],
     }
     return _filled(_WORDS, file, found, shown)
 
@@ -72,7 +81,7 @@ def tables(file: RunsFile) -> str:
     shown: Mapping[str, Iterable[Table]] = {
         "ways": [_ways(name, cell, found[name]) for name, cell in names.items()],
         "places": [_places(names, found)],
-        "miniature": [*(_beside(one, found) for one in PRINTED), *study_tables(found)],
+        "miniature": [*(_beside(one, found) for one in PRINTED), *study_tables(found), *endless_tables(file.runs)],
         "likelihoods": [_likelihoods(file)],
     }
     return _filled(_TABLES, file, found, shown)
@@ -105,22 +114,40 @@ def _p(value: float | None) -> str:
 def _about(file: RunsFile, found: Scenarios) -> dict[str, str]:
     ran = {run.cell.removesuffix(BACK) for run in file.runs}
     size = SIZES[file.about["size"]]
-    every = [*(cell.name for cell in CELLS), *(study.name for study in STUDIES)]
+    plain = {*size.cells, *(study.name for study in studies_of(size))}
+    every = [*(cell.name for cell in CELLS), *(study.name for study in STUDIES), ENDLESS]
     return {
         **{name: str(file.about[name]) for name in ("size", "items", "date", "hash", "machine")},
-        "minutes": f"{file.about['seconds'] / 60:.0f}",
+        "minutes": _minutes(file.about["seconds"]),
         "seeds": counted(len({run.seed for run in file.runs}), "training seed"),
         "answers": f"{sum(len(run.comparison.answers) for run in file.runs):,}",
         "test": str(max((run.comparison.questions for run in file.runs), default=0)),
         "development": str(max((len(run.comparison.development) for run in file.runs), default=0)),
-        "ran": ", ".join(f"`{name}`" for name in every if name in ran),
+        "ran": _names(name for name in every if name in ran and name in plain),
+        "added": _names(name for name in every if name in ran and name not in plain),
+        "parts": "; ".join(_part(one) for one in parts_of(file)),
         "findings": findings(FOLDER / "results" / f"{size.name}.md", file, found),
         "planned": str(size.items),
         "analysis": _analysis(file.about["hash"]),
         "to_come": _to_come(file.about["to_come"]),
         "name": _name(file),
-        "not_run": ", ".join(f"`{name}`" for name in every if name not in ran) or "none",
+        "not_run": _names(name for name in every if name not in ran),
     }
+
+
+def _names(several: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in several) or "none"
+
+
+def _minutes(seconds: float) -> str:
+    return counted(round(seconds / 60), "minute")
+
+
+def _part(one: Mapping[str, Any]) -> str:
+    """One day of a run."""
+    library = f", with the library `{one['library'][:12]}`" if one["library"] else ""
+    every = ", in every way of the full size" if one.get("every_way") else ""
+    return f"{one['date']}, {_minutes(one['seconds'])}{library}{every}: {_names(one['cells'])}"
 
 
 def _name(file: RunsFile) -> str:
@@ -185,6 +212,19 @@ def _single(names: Mapping[str, Cell], found: Scenarios) -> Table:
     return Table(title, ["cell", "better model", *shown], rows)
 
 
+def _predicted(names: Mapping[str, Cell], found: Scenarios) -> Table:
+    """What was written down of each cell before the first run, and the gain over the better model of each task."""
+    rows: list[list[str | None]] = []
+    for name, cell in names.items():
+        if not name.endswith(BACK) and cell.scenario != "control":
+            back = found.get(name + BACK, ())
+            several = [(found[name], "cosd"), (back, "cosd"), (found[name], "cosd-1-1"), (back, "cosd-1-1")]
+            shown = [points(gain(runs, way)) if way in ways(runs) else None for runs, way in several]
+            rows.append([name, cell.predicted, *shown])
+    columns = ["cell", "predicted", "cosd", "reversed", "cosd-1-1", "reversed"]
+    return Table("", columns, rows)
+
+
 def _apart(found: Scenarios) -> Table:
     """Tasks that are apart from the headline, such as questions that need both models."""
     several = {name: runs for name, runs in found.items() if ", " in name and name.split(", ")[-1] not in BACK}
@@ -202,7 +242,7 @@ def _controls(found: Scenarios) -> Table:
         words, verdict = _itself(alike)
         rows.append(["N1", "a model with itself: equal text, no replacement", words, "", verdict])
     for one in decided(CONTROLS, found):
-        shown = _found(one.evidence, bound=True)
+        shown = evidence(one.evidence, bound=True)
         rows.append([one.claim.source, one.claim.words, shown, _p(one.holm), _CONTROL[one.verdict]])
     return Table("", ["control", "predicted", "found, in points", "Holm", ""], rows)
 
@@ -218,14 +258,6 @@ def _coins(found: Scenarios) -> Table:
                 rows.append([f"{name}, {run.task}", *counts, points(difference([run], "cosd", RANDOM))])
     columns = ["", "places replaced by the rule", "by the coin", "the rule less the coin, in points"]
     return Table("N5, task by task, where the rule has replaced anything", columns, rows)
-
-
-def _found(one: Evidence, *, bound: bool = False) -> str:
-    """The measurement in points, and why it may decide nothing."""
-    shown = f"{one.what}: {points(one.effect)}" if one.effect is not None else ""
-    if bound and one.bound and shown:
-        shown += f" (to be above {100 * one.bound:+.0f})"
-    return "; ".join(filter(None, [shown, one.undecidable]))
 
 
 def _itself(runs: Sequence[Run]) -> tuple[str, str]:
@@ -347,25 +379,29 @@ def _likelihoods(file: RunsFile) -> Table:
     return Table("", columns, rows)
 
 
-def _claims(claims: Sequence[Claim], found: Scenarios) -> Table:
+def _claims(title: str, several: Sequence[Decided]) -> Table:
     rows = [
         [
             one.claim.source,
             one.claim.words,
-            _found(one.evidence, bound=True),
+            evidence(one.evidence, bound=True),
             _p(one.evidence.p),
             _p(one.holm),
             f"**{one.verdict}**",
         ]
-        for one in decided(claims, found)
+        for one in several
     ]
-    return Table("", ["source", "claim", "found, in points", "p", "Holm", ""], rows)
+    return Table(title, ["source", "claim", "found, in points", "p", "Holm", ""], rows)
 
 
-def write_pages(file: RunsFile, docs: Path) -> list[Path]:
-    """Write the page, its tables and its figure; returns their files."""
-    written = [docs / f"{_name(file)}{ending}" for ending in (".md", "-tables.md", ".svg")]
-    written[0].write_text(page(file), encoding="utf-8")
-    written[1].write_text(tables(file), encoding="utf-8")
-    draw(scenarios(file.runs), written[2])
-    return written
+def write_pages(file: RunsFile, others: Sequence[RunsFile], docs: Path) -> list[Path]:
+    """Write the page, its tables and figures, and the page of all claims, also those of other runs."""
+    found, stem = scenarios(file.runs), docs / _name(file)
+    words = {f"{stem.name}.md": page(file), f"{stem.name}-tables.md": tables(file)}
+    words["laboratory-claims.md"] = all_claims([file, *others])
+    for name, text in words.items():
+        (docs / name).write_text(text, encoding="utf-8")
+    pictures = [stem.with_suffix(".svg"), docs / f"{stem.name}-pairs.svg"]
+    draw(found, pictures[0])
+    draw_pairs(found, pictures[1])
+    return [*(docs / name for name in words), *pictures]

@@ -108,6 +108,18 @@ PRINTED: tuple[PrintedTable, ...] = (
         ("steps",),
     ),
     PrintedTable(
+        "CoSD, Table 8: three models",
+        "three models",
+        {
+            "draft": "draft",
+            "assistant 1": "assistant 1",
+            "assistant 2": "assistant 2",
+            "CoSD-Rule": "cosd",
+            "CoSD-Tree": "cosd-tree",
+        },
+        {"MMLU": (32.13, 47.65, 35.62, 44.14, 46.48)},
+    ),
+    PrintedTable(
         "Cool-Fusion, Table 3: GSM8K (three models)",
         "three models",
         {"Rerank": "rerank", "Cool-align": "cool-align", "Cool": "cool", "Cool+Rerank": "cool+rerank"},

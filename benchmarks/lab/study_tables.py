@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.lab.analysis import accuracy, gain, table
 from benchmarks.lab.claims import Scenarios
+from benchmarks.lab.endless import ENDLESS, long_runs
 from benchmarks.lab.long_answers import PARTS, slots
-from benchmarks.lab.numbers import interval, points
+from benchmarks.lab.numbers import interval, mean_length, points
 from benchmarks.lab.runs import ALONE, Run
 from benchmarks.lab.studies import LENGTHS, STUDIES, Study
 from benchmarks.lab.ways import PRINTED_SPECULATIVE
 from benchmarks.report import Table
 from cosd_api.comparison.contestants import BEST, ORACLE
 
-__all__ = ["study_tables"]
+__all__ = ["endless_tables", "study_tables"]
 
 _PRINTED: Mapping[str, str] = {
     "thresholds": "Printed: 0.5 and 0.75 are good for both thresholds (the figure's numbers are in a picture).",
@@ -37,7 +38,7 @@ def study_tables(found: Scenarios) -> Iterator[Table]:
     """A table for each study that was run."""
     for study in STUDIES:
         if study.name == "lengths":
-            yield from _of_lengths(study, found)
+            yield from _of_lengths(study.name, study, found)
         elif runs := found.get(study.name):
             yield _of_ways(study, runs)
 
@@ -58,23 +59,28 @@ def _of_ways(study: Study, runs: Sequence[Run]) -> Table:
     return Table(f"{study.name}: {study.shows}", columns, rows, _notes(study))
 
 
-def _of_lengths(study: Study, found: Scenarios) -> Iterator[Table]:
+def endless_tables(runs: Sequence[Run]) -> Iterator[Table]:
+    """The tables of the study `lengths`, of models that cannot end a text."""
+    [study] = [one for one in STUDIES if one.name == "lengths"]
+    yield from _of_lengths(ENDLESS, study, long_runs(runs))
+
+
+def _of_lengths(name: str, study: Study, found: Scenarios) -> Iterator[Table]:
     by_limit = {limit: found.get(f"{study.name}, report {limit}", ()) for limit in LENGTHS}
     by_limit = {limit: runs for limit, runs in by_limit.items() if runs}
     names = ["cosd", "cosd-tree", PRINTED_SPECULATIVE]
     rows: list[list[str | None]] = []
     for limit, runs in by_limit.items():
         drafts = {row.way: row.iterations for row in table(runs)}
-        shown = [drafts.get(way) for way in names]
-        rows.append([f"{limit} tokens", *(None if one is None else f"{one:.2f}" for one in shown)])
-    yield Table(f"{study.name}: mean number of drafts by {study.shows}", ["", *names], rows, _notes(study))
+        shown = [(drafts.get(way), mean_length(runs, way)) for way in names]
+        rows.append([f"{limit} tokens", *(f"{one:.2f} in {tokens:.0f}" if one else None for one, tokens in shown)])
+    title = f"{name}: mean number of drafts, and of tokens, by {study.shows}"
+    yield Table(title, ["", *names], rows, _notes(study))
     longest = by_limit.get(LENGTHS[-1], ())
     shares = {way: slots(longest, way) for way in (*ALONE, *names)}
     said = [[way, *map(interval, several)] for way, several in shares.items() if several]
     quarters = [f"quarter {part + 1}" for part in range(PARTS)]
-    yield Table(
-        f"{study.name}: right statements of a report in per cent, by their place in it", ["", *quarters, "all"], said
-    )
+    yield Table(f"{name}: right statements of a report in per cent, by their place in it", ["", *quarters, "all"], said)
 
 
 def _notes(study: Study) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.lab.all_claims import all_claims
 from benchmarks.lab.claims import scenarios
 from benchmarks.lab.findings import findings, named
 from benchmarks.lab.page import page, tables
@@ -33,6 +34,15 @@ def test_the_pages_are_what_was_kept(kept: Path) -> None:
     for ending, made in (("", page(file)), ("-tables", tables(file))):
         written = (DOCS / f"{name}{ending}.md").read_text(encoding="utf-8")
         assert _without_draws(written) == _without_draws(made), "run `make lab ARGS=--page`, of the quick size too"
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("few_draws")
+def test_the_page_of_all_claims_is_of_all_that_is_kept() -> None:
+    made = all_claims([read_runs(path) for path in RESULTS.glob("*.jsonl.xz")])
+    written = (DOCS / "laboratory-claims.md").read_text(encoding="utf-8")
+    several = [[line.split("|")[1:3] for line in words.splitlines() if "**" in line] for words in (made, written)]
+    assert several[0] == several[1], "run `make lab ARGS=--page`"
 
 
 @pytest.mark.usefixtures("few_draws")

@@ -19,7 +19,7 @@ from lab_runs import run
 pytestmark = pytest.mark.usefixtures("few_draws")
 
 ABOUT = {
-    "size": "toy",
+    "size": "quick",
     "items": 10,
     "date": "2026-01-01",
     "hash": "0" * 64,

@@ -1,0 +1,56 @@
+"""The page of all claims: the verdict of each, and the page on which it was decided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+from benchmarks.lab.claims import CLAIMS, Decided, Verdict, decided, scenarios
+from benchmarks.lab.endless import ENDLESS, growth_claim
+from benchmarks.lab.numbers import evidence
+from benchmarks.lab.protocol import FOLDER
+from benchmarks.lab.runs import RunsFile
+from benchmarks.report import Table
+
+__all__ = ["all_claims", "decided_in"]
+
+_WORDS = FOLDER / "all_claims.md"
+_NOT_TESTED: Verdict = "not tested"
+
+
+def decided_in(file: RunsFile) -> list[Decided]:
+    """The protocol's claims; then what was added after it was fixed, decided by itself."""
+    added = growth_claim(file.runs)
+    named = replace(added.claim, source=f"{added.claim.source}, added: `{ENDLESS}`")
+    return [*decided(CLAIMS, scenarios(file.runs)), replace(added, claim=named)]
+
+
+def all_claims(files: Sequence[RunsFile]) -> str:
+    """The page of some runs, of different sizes."""
+    ordered = sorted(files, key=lambda file: file.about["items"])
+    several = [decided_in(file) for file in ordered]
+    rows: list[list[str]] = []
+    found = Counter[str]()
+    for claim in zip(*several, strict=True):
+        tested = [at for at, one in enumerate(claim) if one.verdict != _NOT_TESTED]
+        measured = [at for at, one in enumerate(claim) if one.evidence.what and one.evidence.effect is not None]
+        at = max(tested or measured or [0])
+        one, where = claim[at], _page(ordered[at]) if tested or measured else ""
+        found[one.verdict] += 1
+        rows.append(
+            [one.claim.source, one.claim.words, f"**{one.verdict}**", where, evidence(one.evidence, bound=True)]
+        )
+    counts = [f"| *{verdict}* | {found[verdict]} of {len(rows)} |" for verdict in get_args(Verdict)]
+    table = Table("", ["source", "claim", "verdict", "decided on", "found, in points"], rows)
+    return _WORDS.read_text(encoding="utf-8").format(
+        counts="\n".join(counts),
+        table=table.markdown().removeprefix("### \n\n"),
+        pages=" and ".join(map(_page, ordered)),
+    )
+
+
+def _page(file: RunsFile) -> str:
+    name = "laboratory" if file.about["size"] == "quick" else f"laboratory-{file.about['size']}"
+    return f"[{file.about['items']} questions]({name}.md#the-papers-claims)"

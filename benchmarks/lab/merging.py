@@ -1,0 +1,67 @@
+"""What a new run adds to the kept one: further cells of the same questions, asked on another day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks.lab.answers import answers
+from benchmarks.lab.likelihoods import likelihoods
+from benchmarks.lab.plan import BACK, Asked
+from benchmarks.lab.runs import RunsFile
+
+__all__ = ["merged", "parts_of"]
+
+_Key = tuple[str, str, str, int]
+
+
+def merged(kept: RunsFile, new: RunsFile, several: Sequence[Asked]) -> RunsFile:
+    """The new run, and of the kept one all that the new has nothing for: the same cell, task and seed.
+
+    Args:
+        kept: what is kept; nothing of it stays if its protocol or its number of questions is another.
+        new: what has been run.
+        several: what belongs to the size, to say what is to come.
+    """
+    if any(kept.about[name] != new.about[name] for name in ("hash", "items")):
+        return new
+    made = {*_keys(new)}
+    stays = [one for one in kept.runs if (answers.__name__, one.cell, one.task, one.seed) not in made]
+    scored = [one for one in kept.about["likelihoods"] if _of_scored(one) not in made]
+    fresh = parts_of(new)
+    again = {cell for part in fresh for cell in part["cells"]}
+    parts: list[dict[str, Any]] = [
+        part | {"cells": cells}
+        for part in parts_of(kept)
+        if (cells := [cell for cell in part["cells"] if cell not in again])
+    ]
+    parts += fresh
+    have = {*_keys(kept), *made}
+    changed = {
+        "parts": parts,
+        "seconds": sum(part["seconds"] for part in parts),
+        "likelihoods": [*scored, *new.about["likelihoods"]],
+        "to_come": [one.step.name for one in several if (one.step.kind, one.cell, one.task, one.seed) not in have],
+    }
+    return RunsFile([*stays, *new.runs], new.about | changed)
+
+
+def parts_of(file: RunsFile) -> list[dict[str, Any]]:
+    """The days on which a run was made: of each its `date`, `seconds`, `cells` and the hash of the `library`'s code.
+
+    What was kept before there was more than one has no such list, and no hash.
+    """
+    whole = {"date": file.about["date"], "seconds": file.about["seconds"], "library": ""}
+    cells = dict.fromkeys(run.cell.removesuffix(BACK) for run in file.runs)
+    found: list[dict[str, Any]] = file.about.get("parts") or [whole | {"cells": [*cells]}]
+    return found
+
+
+def _keys(file: RunsFile) -> Iterator[_Key]:
+    """The comparisons and the scored texts of a run."""
+    yield from ((answers.__name__, one.cell, one.task, one.seed) for one in file.runs)
+    yield from map(_of_scored, file.about["likelihoods"])
+
+
+def _of_scored(one: dict[str, Any]) -> _Key:
+    return likelihoods.__name__, one["cell"], one["task"], one["seed"]

@@ -1,0 +1,68 @@
+"""Places of the weights in a GGUF file, to change some of them in a copy."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+__all__ = ["Weights", "weights_in"]
+
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_TEXT, _LIST = 8, 9
+_BYTES = {0: 4, 1: 2}
+_VERSION = 3
+
+
+class Weights(NamedTuple):
+    """Place of one tensor.
+
+    Attributes:
+        start: its first byte in the file.
+        shape: its extents, that of a row first.
+        width: bytes of a value: 4 for a float, 2 for one of half precision.
+    """
+
+    start: int
+    shape: tuple[int, ...]
+    width: int
+
+
+class _Header:
+    """The header of a GGUF file, read from behind its magic on."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 4
+
+    def number(self, form: str) -> Any:
+        (value,) = struct.unpack_from(f"<{form}", self.data, self.at)
+        self.at += struct.calcsize(f"<{form}")
+        return value
+
+    def text(self) -> str:
+        size = self.number("Q")
+        self.at += size
+        return self.data[self.at - size : self.at].decode()
+
+    def value(self, kind: int) -> Any:
+        if kind == _TEXT:
+            return self.text()
+        if kind == _LIST:
+            kind, count = self.number("I"), self.number("Q")
+            return [self.value(kind) for _ in range(count)]
+        return self.number(_NUMBERS[kind])
+
+
+def weights_in(data: bytes) -> tuple[dict[str, Any], dict[str, Weights]]:
+    """The fields of a GGUF file, and its tensors by name; all are floats of 32 or 16 bits."""
+    header = _Header(data)
+    assert header.number("I") == _VERSION
+    tensors, fields = header.number("Q"), header.number("Q")
+    known = {header.text(): header.value(header.number("I")) for _ in range(fields)}
+    found: dict[str, tuple[tuple[int, ...], int, int]] = {}
+    for _ in range(tensors):
+        name = header.text()
+        shape = tuple(header.number("Q") for _ in range(header.number("I")))
+        found[name] = shape, _BYTES[header.number("I")], header.number("Q")
+    step = known.get("general.alignment", 32)
+    begin = -(-header.at // step) * step
+    return known, {name: Weights(begin + offset, shape, width) for name, (shape, width, offset) in found.items()}
