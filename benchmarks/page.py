@@ -21,6 +21,7 @@ _SECTIONS = {
     "simulated": "A simulated pair",
     "cpu": "The client's processor time",
     "gateway": "The gateway",
+    "batch": "Batches",
     "live": "Two small models on llama.cpp",
     "methods": "Every method",
     "vllm": "The same on vLLM",

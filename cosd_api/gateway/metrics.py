@@ -89,8 +89,9 @@ class GatewayMetrics:
             for kind, tokens in kinds.items():
                 self._tokens.labels(model, endpoint, kind).inc(tokens)
         self._written.labels(model).inc(exchange.tokens)
+        each = self._each.labels(model)
         for gap in exchange.gaps:
-            self._each.labels(model).observe(gap)
+            each.observe(gap)
         if exchange.stream and exchange.first_seconds is not None:
             self._first.labels(model).observe(exchange.first_seconds)
         for result in exchange.results:

@@ -85,8 +85,7 @@ def event(value: object) -> bytes:
     return f"data: {_json(value)}\n\n".encode()
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps makes an encoder each time
 
 
 def _logprob(token: FusedToken) -> float | None:

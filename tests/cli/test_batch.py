@@ -9,9 +9,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
+import httpx
 import pytest
 from rich.console import Console
 from typer.testing import Result
@@ -19,8 +23,9 @@ from typer.testing import Result
 from batches import PROMPTS, input_file, pair, read, texts
 from commands import SERVERS, Scripted, cosd, start_scripted, words
 from cosd_api.training.json_lines import Appender
-from cosd_providers import ServerError
-from cosd_providers.testing import Fault
+from cosd_providers import Limits, Provider, ServerError, connect
+from cosd_providers.testing import Fault, Model
+from fake_llama_cpp import FakeLlamaCpp
 
 
 @pytest.fixture
@@ -96,6 +101,55 @@ def test_a_settings_file(scripted: Scripted, source: Path, monkeypatch: pytest.M
     done = cosd("batch", str(source), "-o", str(out), "--config", str(config), "--reorder", "1")
     assert done.exit_code == 0, done.output
     assert {*texts(out).values()} == {" yes"}
+
+
+def test_limits_of_an_endpoint_hold_over_all_lines(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = _Crowded([one.model for one in pair()])
+    given: dict[str, Any] = {}
+
+    def connected(url: str, **more: Any) -> Provider:
+        given[url] = more.get("limits")
+        return connect(url, http_client=server.client(url), **more)
+
+    monkeypatch.setattr("cosd_api.config.file.connect", connected)
+    config = tmp_path / "fusion.yaml"
+    config.write_text(
+        "draft: {url: http://draft, engine: llama.cpp}\n"
+        "assistants: [{url: http://one, engine: llama.cpp, limits: {concurrency: 2, requests_per_minute: 6000}}]\n"
+    )
+    out = tmp_path / "out.jsonl"
+    done = cosd("batch", str(source), "-o", str(out), "--config", str(config), "--concurrency", "6")
+    assert done.exit_code == 0, done.output
+    assert {*texts(out).values()} == {" yes."}
+    assert given == {"http://draft": None, "http://one": Limits(concurrency=2, requests_per_minute=6000)}
+    assert server.most == 2
+
+
+class _Crowded:
+    """Two servers; each request to the second one waits for another, and then for all that may still come."""
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self._servers = dict(zip(("http://draft", "http://one"), map(FakeLlamaCpp, models), strict=True))
+        self._under_way = self.most = 0
+
+    def client(self, url: str) -> httpx.AsyncClient:
+        """A client of one of them."""
+
+        async def answer(request: httpx.Request) -> httpx.Response:
+            answered = self._servers[url].handle(request)
+            if url == "http://one" and request.url.path == "/completion":
+                self._under_way += 1
+                self.most = max(self.most, self._under_way)
+                for _ in range(200):  # of the loop
+                    await anyio.lowlevel.checkpoint()
+                while self.most < 2:  # noqa: ASYNC110 - no event tells
+                    await anyio.sleep(0.001)
+                self._under_way -= 1
+            return answered
+
+        return httpx.AsyncClient(transport=httpx.MockTransport(answer))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_langchain(desk: Any, url: str) -> None:
 
 def test_llm(desk: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_USER_PATH", str(desk.folder))
-    (desk.folder / "extra-openai-models.yaml").write_text(block("yaml", "api_base").replace(SHOWN, url))
+    (desk.folder / "extra-openai-models.yaml").write_text(block("yaml", "model_id").replace(SHOWN, url))
     command = shlex.split(block("bash", "llm -m"))
     for more in ([], ["--no-stream"]):
         assert TEXT in desk.run(*command, *more)
