@@ -30,7 +30,7 @@ from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import DraftEnd, Piece, Provider, ServerInfo, Token, WordEnds
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.http.limits import Limits
-from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.http.transport import DEFAULT_TIMEOUT, FEW_IDLE, HttpClient, Timeout, Transport
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.parsing import parse
 from cosd_providers.sampling import DraftOptions
@@ -108,6 +108,7 @@ class Adapter:
     _listing: str | None = "/v1/models"
     _ready_route: str | None = None
     _near = False
+    _idle: int = FEW_IDLE
     _recalled: Mapping[str, Any] | None = None
     _chats: Adapter | None = None
     _talk: ChatRenderer | None = None
@@ -130,7 +131,13 @@ class Adapter:
         self._extra = checked_extra(extra_body, owned)
         self._model = model
         self._transport = Transport(
-            url, api_key=api_key, headers=headers, timeout=timeout, http_client=http_client, limits=limits
+            url,
+            api_key=api_key,
+            headers=headers,
+            timeout=timeout,
+            http_client=http_client,
+            limits=limits,
+            idle=self._idle,
         )
 
     def __repr__(self) -> str:

@@ -6,10 +6,13 @@ import copy
 import errno
 import gzip
 import logging
+import os
 import pickle
 import socket
 import ssl
+import sys
 import traceback
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -909,6 +912,53 @@ async def test_the_same_is_sent() -> None:
     }
 
 
+#: A program that asks, forks within its event loop, where the child ends, and behind it, where both ask again.
+FORKS = """
+import asyncio, os, sys
+from cosd_providers.http.transport import Transport
+
+transport = Transport(sys.argv[1])
+
+def say(answer):
+    os.write(1, f"{answer}\\n".encode())
+
+async def ask(times, fork=False):
+    async with transport:
+        for _ in range(times):
+            say(await transport.get("/props"))
+        if fork and os.fork() == 0:
+            os._exit(0)
+        say(await transport.get("/props"))
+
+asyncio.run(ask(2, fork=True))
+os.wait()
+asyncio.run(transport.get("/props"))  # which nobody closes
+child = os.fork()
+asyncio.run(ask(1))
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of POSIX")
+@pytest.mark.extended
+async def test_forks_have_connections_of_their_own(each_stack: str) -> None:
+    """A child that ends closes none of its parent's connections, and sends nothing over them."""
+    numbers = iter(range(10))
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        number = next(numbers)
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            while True:
+                await stream.send(GOOD.replace(b"length: 1", b"length: 4").replace(b"\r\n1", b"\r\n%4d" % number))
+                await receive_request(stream)
+
+    async with server(handle) as url:
+        done = await anyio.run_process([sys.executable, "-c", FORKS, url], check=False, stderr=None)
+    assert done.returncode == 0
+    assert sorted(Counter(done.stdout.split()).values()) == [2, 2, 3]  # answers by connection
+
+
 MANY = 110  # more than the connections that aiohttp and httpx have by default
 
 
@@ -938,6 +988,29 @@ async def test_no_request_waits_for_a_connection_and_few_stay_open() -> None:
                 for _ in range(MANY):
                     group.start_soon(lambda: found.post("/go", {}, usage=Usage()))
             await few.wait()
+
+
+@pytest.mark.usefixtures("each_stack")
+async def test_more_stay_open_where_a_server_has_no_thread_for_each() -> None:
+    connections, all_here, again = 0, anyio.Event(), 20
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        nonlocal connections
+        connections = count
+        if count == again:
+            all_here.set()
+        await all_here.wait()
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            while True:
+                await stream.send(GOOD)
+                await receive_request(stream)
+
+    async with server(handle) as url, Transport(url, idle=again) as found:
+        for _ in range(2):
+            async with anyio.create_task_group() as group:
+                for _ in range(again):
+                    group.start_soon(found.get, "/props")
+    assert connections == again
 
 
 # Clients.

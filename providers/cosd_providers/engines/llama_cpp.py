@@ -88,7 +88,7 @@ from cosd_providers.greedy import (
     within,
 )
 from cosd_providers.hidden_states import no_states
-from cosd_providers.http.transport import Transport
+from cosd_providers.http.transport import FEW_IDLE, Transport
 from cosd_providers.parsing import parse, unless_none
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
 from cosd_providers.sampling import DraftOptions
@@ -926,6 +926,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         ask = partial(ask_only, self._transport, looks="a llama.cpp server", url="`llama-server`")
         chosen = self._choose(await ask(LlamaCppModels, "/v1/models"))
         props = await ask(_Props, self._props_route())
+        # It has more threads than slots, and one waits at each idle connection: half of them are left to others.
+        self._transport.idle = max(FEW_IDLE, (props.total_slots or 0) // 2)
         end = await self._encode(props.eos_token)
         visible = await self._encode("a")
         if not visible:

@@ -42,7 +42,7 @@ from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.engines.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named, bill, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.greedy import ROUNDING, TIES, boundaries
-from cosd_providers.http.transport import Transport
+from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import RawReply, RawRequest, RawScores
 from cosd_providers.sampling import DraftOptions
@@ -276,6 +276,7 @@ class Ollama(Engine[ServerFacts]):
 
     _facts_type = ServerFacts
     _ready_route = "/api/version"
+    _idle = MANY_IDLE
 
     def __init__(
         self, url: str, *, tokenizer: object = None, context: int | None = None, **options: Unpack[EngineOptions]

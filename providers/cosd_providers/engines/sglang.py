@@ -86,7 +86,7 @@ from cosd_providers.greedy import (
     with_alternatives,
     within,
 )
-from cosd_providers.http.transport import Transport
+from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
@@ -1006,6 +1006,7 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
     _facts_type = SglangFacts
     _owned = _OWNED
     _ready_route = "/v1/models"
+    _idle = MANY_IDLE
 
     async def _draft(
         self,

@@ -76,7 +76,7 @@ from cosd_providers.greedy import (
     within,
 )
 from cosd_providers.http.retries import until_answered
-from cosd_providers.http.transport import Transport
+from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import parse, unless_none
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
@@ -919,6 +919,7 @@ class Tgi(Engine[TgiFacts]):
 
     _facts_type = TgiFacts
     _ready_route = "/health"
+    _idle = MANY_IDLE
 
     def __init__(
         self,

@@ -83,7 +83,7 @@ from cosd_providers.greedy import (
     within,
 )
 from cosd_providers.http.retries import resumed
-from cosd_providers.http.transport import Transport
+from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
@@ -880,6 +880,7 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
     _facts_type = VllmFacts
     _owned = _OWNED
     _ready_route = "/health"
+    _idle = MANY_IDLE
 
     async def _draft(
         self,

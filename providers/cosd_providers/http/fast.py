@@ -47,7 +47,7 @@ class FastClient(httpx.AsyncClient):
         idle: as in `AiohttpTransport`.
     """
 
-    def __init__(self, timeout: httpx.Timeout, idle: int) -> None:
+    def __init__(self, timeout: httpx.Timeout, idle: Callable[[], int]) -> None:
         self._carrier = AiohttpTransport(idle)
         super().__init__(timeout=timeout, transport=self._carrier)
         self._common = dict(self.headers)
@@ -99,11 +99,11 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     """Transport of one event loop, made within it.
 
     Args:
-        idle: connections kept for later requests, at most: of so many requests at the same time the connection is
-            kept, of others it is closed.
+        idle: the number of connections kept for later requests, at most: of so many requests at the same time the
+            connection is kept, of others it is closed.
     """
 
-    def __init__(self, idle: int) -> None:
+    def __init__(self, idle: Callable[[], int]) -> None:
         certificates = httpx.create_ssl_context()
         self._keeping = _session(certificates, keepalive_timeout=_IDLE_SECONDS)
         self._closing = _session(certificates, force_close=True)
@@ -144,7 +144,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         """
         if url.scheme not in ("http", "https"):
             raise httpx.UnsupportedProtocol(f"Request URL has an unsupported protocol '{url.scheme}://'.")
-        keeps = self._kept < self._idle and headers.get("connection") != "close"
+        keeps = self._kept < self._idle() and headers.get("connection") != "close"
         if not keeps:
             headers = {**headers, "connection": "close"}
         self._kept += keeps

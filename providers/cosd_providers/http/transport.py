@@ -32,7 +32,7 @@ from cosd_providers.http.stack import carrier, stack
 from cosd_providers.http.streams import events, read
 from cosd_providers.usage import Usage
 
-__all__ = ["DEFAULT_TIMEOUT", "HttpClient", "Timeout", "Transport"]
+__all__ = ["DEFAULT_TIMEOUT", "FEW_IDLE", "MANY_IDLE", "HttpClient", "Timeout", "Transport"]
 
 HttpClient = httpx.AsyncClient
 Timeout = float | httpx.Timeout
@@ -40,10 +40,13 @@ Timeout = float | httpx.Timeout
 DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0, pool=None)
 """Seconds: 5 to connect, 600 between two bytes of an answer; no limit on waiting for a free connection."""
 
-_IDLE = 4
-"""Idle connections: with a hundred of them, some requests to llama.cpp's server were seen to stall for 5 s."""
+FEW_IDLE = 4
+"""Idle connections of a server that may have a thread for each: with a hundred of them, some requests to llama.cpp's
+were seen to stall for 5 s."""
 
-_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=_IDLE)
+MANY_IDLE = 64
+"""Idle connections of a server that has no thread for each. A new one costs as much processor time as a request does,
+and over TLS several times as much."""
 
 _SMALL = 60.0  # seconds between two bytes of an answer that the model does not generate
 _QUICK = 10.0  # the same for a question of what the server is
@@ -65,6 +68,7 @@ class Transport:
         http_client: used as it is, with its own timeouts unless `timeout` is given, and never closed. An
             `httpx2.AsyncClient` will do, too.
         limits: the server's rate limits, see `limits.Limits`; none by default.
+        idle: connections kept for later requests, at most.
 
     Attributes:
         endpoint: the server's URL.
@@ -83,6 +87,7 @@ class Transport:
         timeout: Timeout = DEFAULT_TIMEOUT,
         http_client: HttpClient | None = None,
         limits: Limits | None = None,
+        idle: int = FEW_IDLE,
     ) -> None:
         self.endpoint = checked_url(base_url)
         self.http_client = behind_httpx(http_client) if is_httpx2(http_client) else http_client
@@ -99,7 +104,7 @@ class Transport:
         if not isinstance(timeout, httpx.Timeout):
             timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
         self._timeout = timeout
-        self._clients = _Clients(timeout)
+        self._clients = _Clients(timeout, idle)
         self._limiter = Limiter(limits)
         if http_client is None and carrier() != "httpx":
             import_module(_FAST)  # now: it would take longer than a request does
@@ -113,10 +118,19 @@ class Transport:
         gone: dict[str, Any] = {"http_client": None, "_own_timeout": False, "_headers": {}}
         fresh = {
             "_errors": Errors(self.endpoint),
-            "_clients": _Clients(self._timeout),
+            "_clients": _Clients(self._timeout, self.idle),
             "_limiter": Limiter(self.limits),
         }
         return {**self.__dict__, **gone, **fresh}
+
+    @property
+    def idle(self) -> int:
+        """Connections kept for later requests, at most. httpx alone takes a change with its next client only."""
+        return self._clients.idle
+
+    @idle.setter
+    def idle(self, count: int) -> None:
+        self._clients.idle = count
 
     @property
     def sent(self) -> int:
@@ -324,7 +338,8 @@ class _Call:
 class _Clients:
     """A client for each event loop, closed when its last user leaves."""
 
-    def __init__(self, timeout: httpx.Timeout) -> None:
+    def __init__(self, timeout: httpx.Timeout, idle: int) -> None:
+        self.idle = idle
         self._timeout = timeout
         self._clients: dict[object, HttpClient] = {}
         self._users: dict[object, int] = {}
@@ -353,18 +368,18 @@ class _Clients:
         loop = current_token()
         client = self._clients.get(loop)
         if client is None or client.is_closed:
-            client = self._clients[loop] = _new_client(self._timeout)
+            client = self._clients[loop] = self._new()
         return client
 
+    def _new(self) -> HttpClient:
+        """A client for the running event loop.
 
-def _new_client(timeout: httpx.Timeout) -> HttpClient:
-    """A client for the running event loop.
-
-    Raises:
-        OSError: the certificates that `SSL_CERT_FILE` names cannot be read.
-    """
-    _log.debug("HTTP by %s", stack())
-    if carrier() == "httpx":
-        return httpx.AsyncClient(timeout=timeout, limits=_LIMITS)
-    client: HttpClient = import_module(_FAST).FastClient(timeout, _IDLE)
-    return client
+        Raises:
+            OSError: the certificates that `SSL_CERT_FILE` names cannot be read.
+        """
+        _log.debug("HTTP by %s", stack())
+        if carrier() == "httpx":
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=self.idle)
+            return httpx.AsyncClient(timeout=self._timeout, limits=limits)
+        client: HttpClient = import_module(_FAST).FastClient(self._timeout, lambda: self.idle)
+        return client

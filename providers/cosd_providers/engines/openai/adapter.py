@@ -43,7 +43,7 @@ from cosd_providers.errors import UnsupportedError
 from cosd_providers.greedy import answer, within
 from cosd_providers.http.keys import with_key
 from cosd_providers.http.limits import Limits
-from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout
+from cosd_providers.http.transport import DEFAULT_TIMEOUT, MANY_IDLE, HttpClient, Timeout
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import checked_strategy, counted
@@ -120,6 +120,8 @@ class OpenAICompatible(Adapter):
             http_client=http_client,
             limits=limits,
         )
+        if known.keep_alive and (known.engine != "openai" or url.startswith("https:")):
+            self._transport.idle = MANY_IDLE  # a server that is not known may have a thread for each
         self._api: str = wanted
         self._strategy = checked_strategy(strategy, self.strategies)
         self._context = context
