@@ -136,7 +136,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         headers: dict[str, str],
         content: bytes,
         limits: Mapping[str, float | None],
-    ) -> Body:
+    ) -> _Body:
         """Send a request with these headers alone, named in small letters; the answer's body is still to be read.
 
         Raises:
@@ -153,7 +153,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         except BaseException:
             self._kept -= keeps
             raise
-        return Body(answer, self._left if keeps else _nothing)
+        return _Body(answer, self._left if keeps else _nothing)
 
     async def _send(
         self,
@@ -193,7 +193,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         return url
 
 
-class Body(httpx.AsyncByteStream):
+class _Body(httpx.AsyncByteStream):
     """The body of an answer, as it arrives.
 
     Attributes:
@@ -235,7 +235,7 @@ class _Answer:
 
     __slots__ = ("_body", "_headers", "aclose", "aiter_bytes", "status_code")
 
-    def __init__(self, body: Body) -> None:
+    def __init__(self, body: _Body) -> None:
         self.status_code = body.answer.status
         self.aclose = body.aclose
         self.aiter_bytes = body.__aiter__
