@@ -33,8 +33,10 @@ from asked import (
 )
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import Token, UnsupportedError, Usage, connect
+from drawn import examples
 
 LOST = "\ufffd".encode()
+few = examples(8)  # of every engine, and of every property
 STRATEGIES = [
     pytest.param(engine, strategy, id=f"{engine}-{strategy or 'default'}")
     for engine in ENGINES
@@ -72,6 +74,7 @@ def over(*, written: bool = False, **drawn: Drawn) -> Callable[[Test], Callable[
     """
 
     def decorate(test: Test) -> Callable[..., None]:
+        @few
         @given(data=st.data())
         def run(self: object, engine: Engine, data: st.DataObject) -> None:
             models = engine.written() if written else engine.models()
@@ -315,6 +318,7 @@ def tied(case: Case, text: bytes) -> bool:
 
 
 @pytest.mark.parametrize(("engine", "strategy"), STRATEGIES)
+@few
 @given(data=st.data())
 def test_proposals_are_the_models_own(engine: Engine, strategy: str | None, data: st.DataObject) -> None:
     """By each strategy; they name the one they were found by, and so does the ledger."""
@@ -345,6 +349,7 @@ def test_proposals_are_the_models_own(engine: Engine, strategy: str | None, data
 
 
 @pytest.mark.parametrize(("engine", "strategy"), FIRST)
+@few
 @given(data=st.data())
 def test_proposed_alternatives_are_the_models_own(engine: Engine, strategy: str | None, data: st.DataObject) -> None:
     """They change nothing else, and no request is made for them, or none for what is known."""
