@@ -65,6 +65,7 @@ from cosd_providers.deferred import deferred
 from cosd_providers.messages import Message
 
 if TYPE_CHECKING:
+    from cosd_api.batch.actor import FusionActor
     from cosd_api.comparison.advice import Advice, advise
     from cosd_api.comparison.prices import ComparisonEstimate, Price
     from cosd_api.comparison.result import Comparison, Standing
@@ -108,6 +109,7 @@ __all__ = [
     "Example",
     "FusedToken",
     "Fusion",
+    "FusionActor",
     "FusionClosedError",
     "FusionConfig",
     "FusionError",
@@ -172,6 +174,7 @@ if not TYPE_CHECKING:
     __getattr__ = deferred(
         __name__,
         {
+            "FusionActor": "cosd_api.batch.actor",
             "FusionConfig": "cosd_api.config.file",
             "AnswerTuning": "cosd_api.training.answers",
             "tune_answers": "cosd_api.training.answers",

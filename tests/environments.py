@@ -1,7 +1,8 @@
 """Environments that hold a server for some tests: installed into the user's cache once, and ready when stamped.
 
-`vllm_cpu/install.py`, `sglang_cpu/install.py`, `llama_cpp_python/install.py` and `evaluators/install.py` (tools, not
-servers) define what is installed. Standard library only: they run as scripts, by any Python, before anything is.
+`vllm_cpu/install.py`, `sglang_cpu/install.py`, `llama_cpp_python/install.py`, `evaluators/install.py` and
+`ray_cluster/install.py` (the last two: tools, not servers) define what is installed. Standard library only: they run as
+scripts, by any Python, before anything is.
 """
 
 from __future__ import annotations

@@ -34,13 +34,15 @@ TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
-GATEWAY = "http://127.0.0.1:8000/v1"  # asked by programs that tests/live/test_gateway.py runs
+#: In programs that tests/live/test_gateway.py (those that ask the gateway) and tests/live_ray run.
+NOT_HERE = ("http://127.0.0.1:8000/v1", "import ray", "from datasets import")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def programs() -> Iterator[object]:
     for name, text in TEXTS.items():
-        blocks = [block for language, block in FENCE.findall(text) if language == "python" and GATEWAY not in block]
+        found = [block for language, block in FENCE.findall(text) if language == "python"]
+        blocks = [block for block in found if not any(words in block for words in NOT_HERE)]
         yield from (pytest.param(block, id=f"{name}-{number}") for number, block in enumerate(blocks))
 
 
@@ -127,7 +129,7 @@ def test_commands_run(name: str, pair: Pair, tmp_path: Path, monkeypatch: pytest
     shutil.copytree(ROOT / "examples", "examples")
     prompt = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
     for words in commands_of(TEXTS[name]):
-        if words[1] not in ELSEWHERE:
+        if words[1] not in ELSEWHERE and "--engine" not in words:  # Ray: tests/live_ray
             given = [
                 word.replace("http://gpu1:8080", pair.sums).replace("http://gpu2:8080", pair.facts) for word in words
             ]

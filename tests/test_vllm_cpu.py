@@ -17,13 +17,15 @@ import pytest
 import environments
 import evaluators.install
 import llama_cpp_python.install
+import ray_cluster.install
 import sglang_cpu.install
 import vllm_cpu.install
 from environments import InstallError, Recipe
 from vllm_cpu import _child, servers
 
 VLLM = vllm_cpu.install.RECIPE
-RECIPES = [VLLM, sglang_cpu.install.RECIPE, llama_cpp_python.install.RECIPE, evaluators.install.RECIPE]
+TOOLS = [evaluators.install.RECIPE, ray_cluster.install.RECIPE]
+RECIPES = [VLLM, sglang_cpu.install.RECIPE, llama_cpp_python.install.RECIPE, *TOOLS]
 
 pytestmark = [pytest.mark.extended, pytest.mark.skipif(sys.platform != "linux", reason="vLLM's tests run on Linux")]
 

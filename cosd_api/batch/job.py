@@ -194,7 +194,7 @@ class _BatchRun:
             self._limit.take(allowed)
             try:
                 reply = await self.answering.answer(line, allowed)
-                self._billed += reply.billed_tokens
+                self._billed += reply.billed_tokens + reply.unseen
             finally:
                 self._limit.give_back(allowed)
             if not reply.cut:

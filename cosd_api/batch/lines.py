@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from cosd_api.errors import SettingError
 from cosd_api.training.json_lines import JsonLine, LineReader, line_error, problem
 
-__all__ = ["CHAT", "COMPLETIONS", "BatchLine", "near_each_other", "read_batch"]
+__all__ = ["CHAT", "COMPLETIONS", "BatchLine", "line_of", "near_each_other", "read_batch"]
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _WINDOW_TEXT = 16_000_000  # characters of the lines that are put in order together
@@ -112,6 +112,18 @@ def _batch_line(path: Path, line: JsonLine) -> BatchLine:
 def _framed(line: JsonLine) -> BatchLine:
     found = _FramedLine.model_validate(line.fields)
     return BatchLine(line.number, found.custom_id, found.url, found.body, plain=False)
+
+
+def line_of(number: int, fields: Mapping[str, Any]) -> BatchLine:
+    """A plain line of its fields.
+
+    Raises:
+        SettingError: they are not those of one.
+    """
+    try:
+        return _plain(JsonLine(number, fields))
+    except ValidationError as error:
+        raise SettingError(problem(error, [*_PlainLine.model_fields])) from None
 
 
 def _plain(line: JsonLine) -> BatchLine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -28,7 +28,7 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 
-__all__ = ["CUT", "Answerer", "LineAnswerer", "Reply", "stopped"]
+__all__ = ["CUT", "Answerer", "LineAnswerer", "Reply", "failed", "lost", "stopped"]
 
 CUT = "max_billed_tokens"
 """Code of the error of a line that the limit of the whole batch ended."""
@@ -53,6 +53,7 @@ class Reply:
         error: code, message, and whether it may go well later; None for an answer.
         cut: whether its share of the whole batch's limit ended it.
         server_failed: whether other lines are likely to fail in the same way.
+        unseen: tokens at most that a lost process may have billed for it beside its cost.
         tokens: of its answers.
         kept: draft tokens kept in them.
         replaced: draft tokens replaced.
@@ -66,6 +67,7 @@ class Reply:
     error: Mapping[str, Any] | None = None
     cut: bool = False
     server_failed: bool = False
+    unseen: int = 0
     tokens: int = 0
     kept: int = 0
     replaced: int = 0
@@ -137,6 +139,16 @@ class Answerer:
 def _is_servers(error: ProviderError) -> bool:
     """Test whether other lines are likely to fail in the same way."""
     return isinstance(error, BudgetTimeoutError) or not isinstance(error, _OF_LINES)
+
+
+def failed(line: BatchLine, code: str, words: str) -> Reply:
+    """The reply to a line that nobody could answer, though it may go well later."""
+    return _failed(line, (), {"code": code, "message": words, "retryable": True}, server_failed=True)
+
+
+def lost(line: BatchLine, allowed: int) -> Reply:
+    """The reply to a line whose process was lost, with what it may have billed: it is asked again, within the rest."""
+    return replace(stopped(line, "the process that had it was lost"), unseen=allowed)
 
 
 def stopped(line: BatchLine, words: str) -> Reply:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import anyio
 import typer
@@ -15,7 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cosd_api.batch.job import WINDOW, BatchJob
+from cosd_api.batch.reply import LineAnswerer
 from cosd_api.batch.summary import BatchSummary, BatchTally
+from cosd_api.checks import check_installed
 from cosd_api.cli.compare import resumable
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import ChosenUnit, SharedOptions, StopTexts, check_writable, with_options
@@ -26,6 +29,8 @@ from cosd_api.settings import AnswerOptions, OnAssistantError, Tuning
 
 __all__ = ["batch"]
 
+_Elsewhere: TypeAlias = Callable[[Fusion, int], AbstractAsyncContextManager[LineAnswerer]]
+"""Opens what answers lines as a fusion would, up to so many at a time."""
 _LINES = 10
 """Lines of progress where standard error is no terminal."""
 
@@ -77,6 +82,21 @@ def batch(
             "caches; 1 keeps the order of the file.",
         ),
     ] = WINDOW,
+    engine: Annotated[
+        Literal["local", "ray"], typer.Option(help="Where lines are answered: in this process, or on a Ray cluster.")
+    ] = "local",
+    actors: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="With ray: processes that answer; by default one for each processor."),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="With ray: the cluster; by default that in RAY_ADDRESS, or one of this machine, which is started if "
+            "need be.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")] = False,
 ) -> None:
     """Answer a file of prompts, line by line, into another file.
@@ -92,6 +112,7 @@ def batch(
             priced = prices_from(prices) if prices else None
         except OSError as error:
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--prices") from error
+        elsewhere = _elsewhere(engine, actors, ray_address)
         fusion = options.fusion(unit=unit, on_assistant_error=on_assistant_error, tuning=Tuning())
         fusion.limits = _limits(options, fusion, stop)
         job = BatchJob(
@@ -105,7 +126,7 @@ def batch(
         )
         with resumable(out):
             try:
-                found = anyio.run(_answer, fusion, job)
+                found = anyio.run(_answer, fusion, job, elsewhere)
             except OSError as error:
                 if error.filename is None or Path(error.filename) not in (source, out):
                     raise
@@ -132,11 +153,32 @@ def _limits(options: SharedOptions, fusion: Fusion, stop: list[str] | None) -> A
     return limits
 
 
-async def _answer(fusion: Fusion, job: BatchJob) -> BatchSummary:
+def _elsewhere(engine: str, actors: int | None, ray_address: str | None) -> _Elsewhere | None:
+    """The way to answer lines in other processes; None for this one.
+
+    Raises:
+        typer.BadParameter: an option is for another engine.
+        SettingError: Ray is not installed.
+    """
+    if engine == "local":
+        for option, given in (("--actors", actors), ("--ray-address", ray_address)):
+            if given is not None:
+                raise typer.BadParameter("is for --engine ray", param_hint=option)
+        return None
+    check_installed("ray", "--engine ray needs Ray", "ray")
+    from cosd_api.batch.on_ray import on_cluster  # noqa: PLC0415 - of an extra
+
+    return partial(on_cluster, actors=actors, address=ray_address)
+
+
+async def _answer(fusion: Fusion, job: BatchJob, elsewhere: _Elsewhere | None) -> BatchSummary:
     with _shown() as progress:
         job.progress = progress
-        async with fusion:
-            return await job.run(fusion)
+        async with fusion, AsyncExitStack() as stack:
+            answering = None
+            if elsewhere is not None:
+                answering = await stack.enter_async_context(elsewhere(fusion, job.concurrency))
+            return await job.run(fusion, answering)
 
 
 @contextmanager

@@ -166,6 +166,10 @@ class FusionConfig(BaseModel):
         value = _relative(document, placed(path).parent, {"file", *_PATHS, *self.method.files()})
         write_whole(path, as_json(value) if path.suffix == ".json" else as_yaml(value, comment))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it by its document: the classes of the methods' settings are made at run time."""
+        return type(self).model_validate, (self.document(),)
+
     def document(self) -> dict[str, Any]:
         """Its fields as plain values: those that are not their defaults, and all settings of the method."""
         found: dict[str, Any] = {"schema_version": self.schema_version}

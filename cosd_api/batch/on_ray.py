@@ -1,0 +1,226 @@
+"""`cosd batch` on the machines of a Ray cluster. Extra: `cosd-api[ray]`. The only module that knows Ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Self
+
+import anyio
+from anyio.abc import TaskGroup
+
+from cosd_api.batch.actor import ActorState, FusionSource, LineActor
+from cosd_api.batch.lines import BatchLine
+from cosd_api.batch.reply import Reply, failed, lost
+from cosd_api.batch.sending import SentFusion
+from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.version import __version__
+
+__all__ = ["RayAnswering", "on_cluster"]
+
+ray: Any = import_module("ray")  # it is not installed where types are checked
+_errors: Any = import_module("ray.exceptions")
+
+_ATTEMPTS = 4
+"""Actors that one line may lose: it may be what ends them."""
+_PATIENCE = 120.0
+"""Seconds to wait for actors when there is none."""
+_PAUSES = (0.5, 1.0, 2.0, 5.0)
+"""Seconds before a lost actor is looked for, again and again."""
+_LOST: Any = (
+    _errors.RayActorError,
+    _errors.NodeDiedError,
+    _errors.ObjectLostError,
+    _errors.OutOfMemoryError,
+    _errors.WorkerCrashedError,
+)
+"""Errors after which an actor is asked whether it is still there."""
+_OPTIONS = {"num_cpus": 1, "max_restarts": -1, "scheduling_strategy": "SPREAD"}
+
+
+@asynccontextmanager
+async def on_cluster(
+    fusion: Fusion, concurrency: int, *, actors: int | None = None, address: str | None = None
+) -> AsyncGenerator[RayAnswering]:
+    """Actors that answer lines as a fusion would, on a cluster that is there, or one of this machine.
+
+    Args:
+        fusion: its settings are sent to the actors, and its servers' limits divided among them.
+        concurrency: lines asked at a time by all of them together.
+        actors: their number; by default one for each processor, up to `concurrency`.
+        address: of the cluster, unless this process has one already. By default that in RAY_ADDRESS, or a cluster that
+            runs on this machine, or a new one.
+
+    Raises:
+        SettingError: the fusion cannot be sent, a limit cannot be divided, there is no cluster at the address, it has
+            too few processors, or an actor cannot make the fusion.
+    """
+    sent = SentFusion.of(fusion)
+    if actors is not None:
+        sent.part(actors, 0)  # refuses, before anything is started
+    own = not ray.is_initialized()
+    if own:
+        _initialize(address)
+    try:
+        room = int(ray.cluster_resources().get("CPU", 0))
+        number = max(1, min(room, concurrency)) if actors is None else actors
+        if number > room:
+            raise SettingError(f"the cluster has {room} processors, and each actor takes one: take {room}, or fewer")
+        async with RayAnswering([sent.part(number, at) for at in range(number)], concurrency) as answering:
+            yield answering
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _initialize(address: str | None) -> None:
+    """Connect to a cluster, or start one.
+
+    Raises:
+        SettingError: there is none at the address.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here reports nothing to anybody
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        words = str(error).strip().partition("\n")[0]
+        raise SettingError(f"no Ray cluster{f' at {address}' if address else ''}: {words}") from error
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """An actor.
+
+    Attributes:
+        handle: Ray's.
+        busy: lines that it has at the moment.
+        alive: whether it gets lines.
+    """
+
+    handle: Any
+    busy: int = 0
+    alive: bool = True
+
+
+class RayAnswering:
+    """Actors of a cluster that answer lines. A line whose actor is lost is asked again, by another one.
+
+    An asynchronous context manager; it needs an initialized Ray.
+
+    Args:
+        sources: for each actor, what makes its fusion.
+        concurrency: lines asked at a time by all of them together.
+
+    Attributes:
+        lost: times that a line lost its actor.
+    """
+
+    def __init__(self, sources: Sequence[FusionSource], concurrency: int) -> None:
+        self._sources = sources
+        self._at_once = concurrency + 1  # one of them: the question for its state
+        self._workers: list[_Worker] = []
+        self._found = anyio.Event()
+        self._tasks: TaskGroup = anyio.create_task_group()
+        self.lost = 0
+
+    async def __aenter__(self) -> Self:
+        made = ray.remote(**_OPTIONS, max_concurrency=self._at_once)(LineActor)
+        self._workers = [_Worker(made.remote(one)) for one in self._sources]
+        try:
+            with anyio.fail_after(_PATIENCE):
+                for worker in self._workers:
+                    _check(await worker.handle.state.remote())
+        except TimeoutError:
+            self._kill()
+            words = f"Ray has not started {len(self._sources)} actors within {_PATIENCE:g} seconds"
+            raise SettingError(f"{words}: see whether others use the cluster's processors, or take fewer") from None
+        except _errors.RayError as error:
+            self._kill()
+            words = "an actor has not started. cosd-api of this version, and what its extras need, must be installed"
+            raise SettingError(f"{words} on every machine: {_last_line(error)}") from error
+        except BaseException:
+            self._kill()
+            raise
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._tasks.cancel_scope.cancel()
+        try:
+            await self._tasks.__aexit__(None, None, None)  # it would put an error of the block into a group
+        finally:
+            self._kill()
+
+    async def answer(self, line: BatchLine, allowed: int | None) -> Reply:
+        """Ask one line; see `cosd_api.batch.reply.LineAnswerer`."""
+        words = "no actor is left"
+        for _ in range(_ATTEMPTS):
+            if (worker := await self._free()) is None:
+                break
+            worker.busy += 1
+            try:
+                reply: Reply = await worker.handle.answer.remote(line, allowed)
+                return reply
+            except _LOST as error:  # its process or machine is gone
+                words = _last_line(error)
+                self._lose(worker)
+                if allowed is not None:
+                    return lost(line, allowed)
+            finally:
+                worker.busy -= 1
+        return failed(line, "RayActorError", f"the actors that had it were lost: {words}")
+
+    async def _free(self) -> _Worker | None:
+        """The actor with the fewest lines; None if there is none for a long time."""
+        with anyio.move_on_after(_PATIENCE):
+            while not (alive := [one for one in self._workers if one.alive]):
+                await self._found.wait()
+            return min(alive, key=lambda one: one.busy)
+        return None
+
+    def _lose(self, worker: _Worker) -> None:
+        self.lost += 1
+        if worker.alive:  # the first of its lines to notice
+            worker.alive = False
+            self._found = anyio.Event()
+            self._tasks.start_soon(self._find, worker)
+
+    async def _find(self, worker: _Worker) -> None:
+        """Wait until Ray has started a lost actor again, here or on another machine."""
+        attempt = 0
+        while not worker.alive:
+            await anyio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
+            attempt += 1
+            try:
+                state: ActorState = await worker.handle.state.remote()
+            except _LOST:
+                continue
+            worker.alive = state.problem is None and state.version == __version__
+        self._found.set()
+
+    def _kill(self) -> None:
+        for one in self._workers:
+            ray.kill(one.handle)
+        self._workers = []
+
+
+def _check(state: ActorState) -> None:
+    """Check that an actor can answer.
+
+    Raises:
+        SettingError: it has no fusion, or another version of this library.
+    """
+    if state.version != __version__:
+        words = f"{state.machine} has cosd-api {state.version}, and this machine {__version__}"
+        raise SettingError(f"{words}: install the same version")
+    if state.problem is not None:
+        raise SettingError(f"the fusion cannot be made on {state.machine}: {state.problem}")
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().rpartition("\n")[2]

@@ -1,0 +1,106 @@
+"""A fusion on its way to another process, and the limits of its servers divided among several of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from cosd_api.checks import check_count
+from cosd_api.config.file import FusionConfig
+from cosd_api.config.saving import config_of
+from cosd_api.config.shape import ServerConfig, ServerLimitsConfig
+from cosd_api.errors import SettingError
+from cosd_api.fusion import Fusion
+from cosd_api.methods.base import Method
+
+__all__ = ["SentFusion", "divided"]
+
+
+@dataclass(frozen=True, slots=True)
+class SentFusion:
+    """A fusion that can be pickled, and is made where it is called.
+
+    It has no key: a process finds the keys in its own environment. Trained parts travel whole; other files that the
+    settings name have to lie at the same paths.
+
+    Attributes:
+        config: servers, settings and limits.
+        method: in place of that of `config`, with its trained parts; None where there are none.
+    """
+
+    config: FusionConfig
+    method: Method | None = None
+
+    @classmethod
+    def of(cls, fusion: Fusion) -> Self:
+        """The settings of a fusion of this process.
+
+        Raises:
+            SettingError: a part of it cannot be sent.
+        """
+        endpoints = fusion.endpoints
+        try:
+            config, trained = config_of(
+                fusion.settings, fusion.limits, endpoints.draft, endpoints.assistants, Path("fusion.yaml").absolute()
+            )
+        except SettingError as error:
+            raise SettingError(f"this fusion cannot be sent to another process: {error}") from None
+        if not trained:
+            return cls(config)
+        own = {"method", "verifier", "unit", "temperature"}
+        left = {name: getattr(config, name) for name in config.model_fields_set - own}
+        return cls(FusionConfig.model_construct(**left), fusion.settings.method)
+
+    def part(self, actors: int, number: int) -> Self:
+        """The fusion of one of several processes, from 0, with its part of the limits."""
+        return replace(self, config=divided(self.config, actors, number))
+
+    def __call__(self) -> Fusion:
+        """Make it. Sends nothing yet.
+
+        Raises:
+            OSError: a file that it names cannot be read here.
+            SettingError: the settings cannot be used here: the variable of a key is not set, for one.
+        """
+        return Fusion.load(self.config) if self.method is None else Fusion.load(self.config, method=self.method)
+
+
+def divided(config: FusionConfig, actors: int, number: int | None = None) -> FusionConfig:
+    """The settings of one of several actors: each has its part of the limits of every server.
+
+    Args:
+        config: the settings of all.
+        actors: their number.
+        number: of this one, from 0. The first ones get one request at a time more, where the division leaves some;
+            without a number nobody does.
+
+    Raises:
+        SettingError: a server takes fewer requests at a time than there are actors.
+    """
+    check_count("actors", actors)
+    changed: dict[str, Any] = {}
+    for name in ("draft", "models", "assistants"):
+        given: ServerConfig | list[ServerConfig] | None = getattr(config, name)
+        if isinstance(given, list):
+            changed[name] = [_part(f"{name}[{at}]", one, actors, number) for at, one in enumerate(given)]
+        elif given is not None:
+            changed[name] = _part(name, given, actors, number)
+    return config.model_copy(update=changed)
+
+
+def _part(name: str, server: ServerConfig, actors: int, number: int | None) -> ServerConfig:
+    limits = server.limits
+    if limits is None or actors == 1:
+        return server
+    each: int | None = None
+    if limits.concurrency is not None:
+        each, left = divmod(limits.concurrency, actors)
+        if not each:
+            words = f"{name}: its limit of {limits.concurrency} requests at a time cannot be divided"
+            raise SettingError(f"{words} among {actors} actors: take {limits.concurrency}, or fewer")
+        each += number is not None and number < left
+    rates = limits.requests_per_minute, limits.tokens_per_minute
+    requests, tokens = (None if rate is None else rate / actors for rate in rates)
+    part = ServerLimitsConfig(concurrency=each, requests_per_minute=requests, tokens_per_minute=tokens)
+    return server.model_copy(update={"limits": part})

@@ -1,0 +1,202 @@
+"""Actors that answer the lines of a batch (on_ray), over a stand-in for Ray; `make test-ray` has the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batches import PROMPTS, fusion, input_file, read, texts
+from cosd_api import Fusion, SettingError
+from cosd_api.batch.actor import ActorState, LineActor
+from cosd_api.batch.job import BatchJob
+from cosd_api.batch.lines import BatchLine
+from cosd_api.batch.reply import Answerer, Reply
+from cosd_api.batch.summary import BatchSummary, BatchTally
+from cosd_api.batch.usage import billed_tokens
+from stand_in_ray import StandInCluster, installed
+
+pytestmark = pytest.mark.extended
+
+
+@pytest.fixture
+def cluster() -> StandInCluster:
+    return StandInCluster()
+
+
+@pytest.fixture
+def on_ray(cluster: StandInCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with installed(cluster) as module:
+        monkeypatch.setattr(module, "_PAUSES", (0.0, 0.001))
+        yield module
+
+
+def slow() -> Fusion:
+    return fusion(token_delay=0.001)
+
+
+async def answered(answering: Any, folder: Path, **options: Any) -> tuple[BatchSummary, Path]:
+    source, target = input_file(folder / "in.jsonl"), folder / "out.jsonl"
+    async with fusion() as local, answering as actors:
+        found = await BatchJob(source, target, concurrency=4, **options).run(local, actors)
+    return found, target
+
+
+async def test_actors_share_the_lines(on_ray: Any, cluster: StandInCluster, tmp_path: Path) -> None:
+    found, target = await answered(on_ray.RayAnswering([slow] * 2, 4), tmp_path)
+    assert (found.answered, found.failed) == (6, 0)
+    assert texts(target) == {one[0]: " yes." for one in PROMPTS}
+    assert [one.calls.count("answer") for one in cluster.actors] == [3, 3]
+    assert all(one.killed for one in cluster.actors)
+
+
+async def test_lines_of_a_lost_actor_are_asked_again(on_ray: Any, cluster: StandInCluster, tmp_path: Path) -> None:
+    def lose(tally: BatchTally) -> None:
+        if tally.answered == 1 and cluster.actors[0].lives == 1:
+            cluster.actors[0].lose(down=3)
+
+    answering = on_ray.RayAnswering([slow] * 2, 4)
+    found, target = await answered(answering, tmp_path, progress=lose)
+    assert (found.answered, found.failed) == (6, 0) and answering.lost > 0
+    assert len(read(target)) == 6
+
+
+async def test_all_actors_are_lost_for_a_while(on_ray: Any, cluster: StandInCluster, tmp_path: Path) -> None:
+    def lose(tally: BatchTally) -> None:
+        if tally.answered == 1:
+            for one in cluster.actors:
+                one.lose(down=5)
+
+    found, target = await answered(on_ray.RayAnswering([slow], 4), tmp_path, progress=lose)
+    assert (found.answered, len(read(target))) == (6, 6)
+
+
+async def test_actors_that_stay_away(
+    on_ray: Any, cluster: StandInCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(tally: BatchTally) -> None:
+        cluster.actors[0].lose(down=10**9)
+        monkeypatch.setattr(on_ray, "_PATIENCE", 0.01)
+
+    found, target = await answered(on_ray.RayAnswering([slow], 4), tmp_path, progress=lose)
+    assert (found.answered, found.failed) == (0, 6)
+    assert {row["error"]["code"] for row in read(target).values()} == {"RayActorError"}
+    messages = {row["error"]["message"] for row in read(target).values()}
+    assert all(one.startswith("the actors that had it were lost: ") for one in messages)
+
+
+async def test_a_line_may_lose_four_actors(
+    on_ray: Any, cluster: StandInCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Answerer.answer
+
+    async def deadly(self: Answerer, line: BatchLine, allowed: int | None) -> Reply:
+        if line.custom_id == "c":
+            cluster.actors[0].lose()
+        return await answer(self, line, allowed)
+
+    monkeypatch.setattr(Answerer, "answer", deadly)
+    source = input_file(tmp_path / "in.jsonl")
+    async with fusion() as local, on_ray.RayAnswering([fusion], 1) as actors:
+        found = await BatchJob(source, tmp_path / "out.jsonl", concurrency=1).run(local, actors)
+    assert (found.answered, found.failed, actors.lost) == (5, 1, 4)
+    words = "the actors that had it were lost: Its node is gone."
+    assert read(tmp_path / "out.jsonl")["c"]["error"]["message"] == words
+
+
+async def test_the_limit_counts_what_a_lost_actor_may_have_billed(
+    on_ray: Any, cluster: StandInCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[int | None] = []
+    answer = Answerer.answer
+
+    async def noted(self: Answerer, line: BatchLine, allowed: int | None) -> Reply:
+        shares.append(allowed)
+        if len(shares) == 1:
+            cluster.actors[0].lose()
+        return await answer(self, line, allowed)
+
+    monkeypatch.setattr(Answerer, "answer", noted)
+    source, limit = input_file(tmp_path / "in.jsonl"), 1000
+    job = BatchJob(source, tmp_path / "out.jsonl", concurrency=1, max_billed_tokens=limit)
+    async with fusion() as local, on_ray.RayAnswering([fusion], 1) as actors:
+        found = await job.run(local, actors)
+        first = shares[0]
+        assert first is not None and first + billed_tokens(found.usage) <= limit
+        assert found.stopped is not None and found.stopped.startswith("max_billed_tokens=1000 is reached")
+        assert found.failed == 0 and found.missing > 0
+        again = await job.run(local, actors)
+    assert again.complete
+
+
+async def test_the_cluster(on_ray: Any, cluster: StandInCluster) -> None:
+    made = Fusion(draft="http://127.0.0.1:9", assistant="http://127.0.0.1:9")
+    cluster.processors = 3
+    # The fusion opens without a request: servers that are down are found out at the first line.
+    async with on_ray.on_cluster(made, 2, address="head:1"):
+        assert len(cluster.actors) == 2  # no more than lines at a time
+    assert cluster.started[0]["address"] == "head:1" and cluster.started[0]["log_to_driver"] is False
+    assert cluster.ended == 1
+    async with on_ray.on_cluster(made, 8):
+        assert len(cluster.actors) == 2 + 3
+    for actors, words in (
+        (4, "the cluster has 3 processors, and each actor takes one: take 3, or fewer"),
+        (0, "actors must be a whole number"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            async with on_ray.on_cluster(made, 8, actors=actors):
+                raise AssertionError
+    with pytest.raises(SettingError) as refused:
+        async with on_ray.on_cluster(made, 8, address="nowhere:1"):
+            raise AssertionError
+    assert str(refused.value) == "no Ray cluster at nowhere:1: could not connect"
+    assert not cluster.is_initialized()
+    with pytest.raises(SettingError, match="this fusion cannot be sent to another process"):
+        async with on_ray.on_cluster(fusion(), 8):
+            raise AssertionError
+
+
+def broken() -> Fusion:
+    raise SettingError("draft: the environment variable MY_KEY, which is to hold its key, is not set")
+
+
+async def test_an_actor_that_cannot_make_the_fusion(on_ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingError, match=r"^the fusion cannot be made on .+: draft: the environment variable MY_KEY"):
+        async with on_ray.RayAnswering([fusion, broken], 4):
+            raise AssertionError
+
+    async def other(self: LineActor) -> ActorState:
+        return ActorState("far", "0.0.1", None)
+
+    monkeypatch.setattr(LineActor, "state", other)
+    with pytest.raises(SettingError, match=r"^far has cosd-api 0\.0\.1, and this machine .+: install the same version"):
+        async with on_ray.RayAnswering([fusion], 4):
+            raise AssertionError
+
+
+async def test_actors_that_do_not_start(on_ray: Any, cluster: StandInCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def gone(*_: object) -> None:
+        raise on_ray._errors.RayActorError("it died\nModuleNotFoundError: No module named 'cosd_api'")
+
+    monkeypatch.setattr("stand_in_ray.StandInActor.call", gone)
+    words = r"^an actor has not started\. .+ on every machine: ModuleNotFoundError: No module named 'cosd_api'"
+    with pytest.raises(SettingError, match=words):
+        async with on_ray.RayAnswering([fusion], 4):
+            raise AssertionError
+
+    async def never(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("stand_in_ray.StandInActor.call", never)
+    with pytest.raises(SettingError, match="Ray has not started 1 actors within 120 seconds: see whether others use"):
+        async with on_ray.RayAnswering([fusion], 4):
+            raise AssertionError
+    assert all(one.killed for one in cluster.actors)
+
+
+async def test_an_error_of_the_run_is_not_wrapped(on_ray: Any) -> None:
+    with pytest.raises(KeyError):
+        async with on_ray.RayAnswering([fusion], 4):
+            raise KeyError("x")
