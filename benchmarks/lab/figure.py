@@ -96,7 +96,7 @@ def draw_pairs(found: Scenarios, picture: Path) -> None:
     for style in _STYLES.values():
         axes.plot([], [], linestyle="", **style)
     axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
+    axes.set_ylim(len(names) - 0.5, -0.5)
     axes.axvline(0, color="#000000", linewidth=0.8)
     axes.set_xlabel("gain over the better model of each task, points (bar: room)")
     axes.grid(alpha=0.3, axis="x")
@@ -163,6 +163,7 @@ def _calibration(axes: Any, found: Scenarios, place: Callable[[Sequence[Run]], f
             spot = spots[name], 100 * lowest
             axes.annotate(name.replace(BACK, " rev."), spot, textcoords="offset points", xytext=(4, -9), fontsize=7)
     axes.axhline(0, color="#000000", linewidth=0.8)
+    axes.margins(x=0.12)
     axes.grid(alpha=0.3)
 
 
@@ -186,6 +187,7 @@ def _costs(axes: Any, found: Scenarios) -> None:
     axes.scatter(*zip(*spots, strict=True), color="#0072B2", s=18) if spots else None
     for row, spot in zip(rows, spots, strict=True):
         axes.annotate(row.way, spot, textcoords="offset points", xytext=(4, 3), fontsize=7)
+    axes.margins(x=0.14)  # for the names
     line = [spots[at] for at in frontier(spots)]
     if line:
         axes.plot(*zip(*line, strict=True), color="#D55E00", linewidth=1.2)

@@ -16,6 +16,7 @@ __all__ = ["beside_mean", "forgetting"]
 
 _MEAN = "mean of the weights"
 _FUSED = ("cosd", "cosd-1-1", "cosd-tree", "average")
+_LESS = ("cosd", "cosd-1-1")
 _HOW_MUCH = ("mildly", "rather", "badly")
 
 
@@ -48,8 +49,9 @@ def forgetting(found: Scenarios) -> Iterator[Table]:
         if runs:
             alone = [percent(share(runs, way)) for way in ("draft", "assistant", BEST, ORACLE, _MEAN)]
             gains = [points(gain(runs, way)) if way in ways(runs) else None for way in _FUSED]
-            apart = points(difference(runs, "cosd", _MEAN))
-            rows.append([f"forgot-{much}", *alone, *gains, points(gain(runs, _MEAN)), apart])
-    columns = ["forgotten", "before", "better of each task", "oracle", _MEAN, *_FUSED, _MEAN, f"cosd less {_MEAN}"]
+            apart = [points(difference(runs, way, _MEAN)) for way in _LESS]
+            rows.append([f"forgot-{much}", *alone, *gains, points(gain(runs, _MEAN)), *apart])
+    columns = ["forgotten", "before", "better of each task", "oracle", _MEAN, *_FUSED, _MEAN]
+    columns += [f"{way} less {_MEAN}" for way in _LESS]
     title = "Forgetting: right answers in per cent; gains over the better model of each task, in points"
     yield Table(title, ["cell", *columns], rows)

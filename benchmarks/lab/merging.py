@@ -1,4 +1,4 @@
-"""What a new run adds to the kept one: further cells of the same questions, asked on another day."""
+"""Addition of a run to the kept one: further cells of the same questions, asked on another day."""
 
 from __future__ import annotations
 

@@ -32,6 +32,8 @@ def points(found: Estimated | None) -> str:
 def evidence(one: Evidence, *, bound: bool = False) -> str:
     """A measurement in points, and why it may decide nothing."""
     shown = f"{one.what}: {points(one.effect)}" if one.effect is not None else ""
+    if shown.startswith("growth"):  # of means, as a multiple
+        shown += " hundredths"
     if bound and one.bound and shown:
         shown += f" (to be above {100 * one.bound:+.0f})"
     return "; ".join(filter(None, [shown, one.undecidable]))

@@ -213,7 +213,7 @@ def _single(names: Mapping[str, Cell], found: Scenarios) -> Table:
 
 
 def _predicted(names: Mapping[str, Cell], found: Scenarios) -> Table:
-    """What was written down of each cell before the first run, and the gain over the better model of each task."""
+    """Each cell with its prediction, and the gain over the better model of each task."""
     rows: list[list[str | None]] = []
     for name, cell in names.items():
         if not name.endswith(BACK) and cell.scenario != "control":
