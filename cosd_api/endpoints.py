@@ -13,6 +13,7 @@ import anyio
 from cosd_api.alignment import Unit
 from cosd_api.checks import missing_members
 from cosd_api.circuit_breaker import CircuitBreaker
+from cosd_api.decoding.lateness import Lateness
 from cosd_api.errors import FusionClosedError, SettingError
 from cosd_api.methods.base import Method
 from cosd_api.methods.cosd import CoSD
@@ -75,6 +76,7 @@ class Endpoints:
 
     Attributes:
         breaker: the assistants that have failed lately.
+        lateness: of this process, by the verdicts that it has heard.
 
     Raises:
         SettingError: one of them is neither a URL nor a provider.
@@ -92,6 +94,7 @@ class Endpoints:
         self.method = method or CoSD()
         self.spares = spares
         self.breaker = CircuitBreaker()
+        self.lateness = Lateness()
         self.unit: Unit | None = unit
         self.draft = _provider("draft", draft)
         several = [assistant] if isinstance(assistant, str | Provider) else assistant

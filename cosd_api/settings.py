@@ -165,8 +165,9 @@ class Tuning:
             faster, and many more requests.
         batch_wait: seconds that a question waits for others to join it while drafting continues: fewer requests, and a
             slower answer.
-        max_ahead: limit on tokens drafted beyond what is verified; none by default. It bounds each hedged draft
-            separately.
+        max_ahead: limit on tokens drafted beyond what is verified; it bounds each hedged draft separately. By default
+            there is none as long as verdicts are heard in time; where this process is short of processors, a draft is
+            asked for a few tokens at a time (if its endpoint continues it by token ids).
 
     Raises:
         SettingError: one of them is invalid.

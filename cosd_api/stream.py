@@ -195,6 +195,7 @@ class FusionStream:
             conversation=None if isinstance(self._prompt, str) else self._prompt,
             render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens),
             room=self._room,
+            lateness=endpoints.lateness,
         )
         run = settings.method.start(work)
         self._work = facts, budget, run

@@ -157,6 +157,7 @@ class Run:
         self.limits: Limits = options["limits"]
         self.pace: Pace = options.get("pace", Pace())
         self.also: Callable[[bytes, Token], tuple[Token, ...]] = options.get("also", lambda *_: ())
+        self.lately: Callable[[], bool] = options.get("lately", lambda: False)
         self.waits: list[int] = []
         self.streams: dict[int, DraftStream] = {}
         self.waiting: dict[int, Ask] = {}
@@ -257,6 +258,7 @@ class Run:
         happenings += [("wait", number) for number in self.waits]
         assert happenings, "nothing can happen, and the answer is not complete"
         kind, number = happenings[choose(len(happenings))]
+        self.decoder.late = self.lately()
         if kind == "draft":
             self.draft_on(number)
         elif kind == "wait":
@@ -306,16 +308,19 @@ def run(
     late: bool = True,
     limits: Limits | None = None,
     also: Callable[[bytes, Token], tuple[Token, ...]] = lambda *_: (),
+    lately: Callable[[], bool] = lambda: False,
     **settings: Any,
 ) -> Outcome:
     """One fused answer: events as `choose` says, until it is complete or has failed.
 
-    `settings` are those of `CoSD`, and those of its `Pace`.
+    `lately` says of each event whether it is heard late. `settings` are those of `CoSD`, and those of its `Pace`.
     """
     pace = Pace(**{one.name: settings.pop(one.name) for one in fields(Pace) if one.name in settings})
     settings |= {"assistants": len(assistants), "pace": pace, "prompt": prompt.decode()}
     decoder = CoSDDecoder(verifier, unit=unit, max_tokens=max_tokens, **settings)
     options = {"keeps_ids": keeps_ids, "late": late, "limits": limits or Limits(), "also": also, "pace": pace}
+    options["lately"] = lately
+    decoder.late = lately()
     one = Run(prompt, draft, assistants, decoder, **options)
     one.obey(decoder.start())
     while not one.ended:

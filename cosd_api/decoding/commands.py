@@ -234,9 +234,11 @@ class Decoder(Protocol):
 
     Attributes:
         now: the time of the next event in the driver's seconds; kept in the record, and decides nothing.
+        late: whether events are heard late: then little is drafted at a time. Decides about cost alone.
     """
 
     now: float
+    late: bool
 
     @property
     def finished(self) -> Finish | None:

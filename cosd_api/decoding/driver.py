@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,6 +34,9 @@ _log = logging.getLogger("cosd_api")
 GRACE_SECONDS = 2.0
 """Time for a draft that has written its last token to end (and report what it billed)."""
 
+LOOK_SECONDS = 0.01
+"""After this time of a question a timer shows how late the event loop is."""
+
 FIRST_SECONDS = 0.001
 """After this time a draft that was started has taken the connection that was ready."""
 
@@ -52,6 +56,7 @@ class Driver:
         self._error: Exception | None = None
         self._idle = anyio.Event()
         self._scopes: dict[tuple[str, int], anyio.CancelScope] = {}
+        self._may_pause = self._heard = False
         self._group: TaskGroup
 
     @property
@@ -73,6 +78,10 @@ class Driver:
         Raises:
             ProviderError: an endpoint failed, and the answer cannot continue without it; everything else is cancelled.
         """
+        # A draft that continues from its text may read this as other tokens than it wrote: the answer would depend on
+        # where requests ended, and so on time.
+        self._may_pause = (await self._work.turns[0].provider.describe()).capabilities.token_ids
+        self.decoder.late = self._may_pause  # nothing is known yet
         async with anyio.create_task_group() as self._group:
             self._step(self.decoder.start)
         if self._error is not None:
@@ -87,6 +96,12 @@ class Driver:
             self._do(happen(*what))
         except Exception as error:  # noqa: BLE001 - a verifier's own, say: run() raises it
             self._fail(error)
+        unknown = not self._heard and any(kind == "ask" for kind, _ in self._scopes)
+        self.decoder.late = self._may_pause and (unknown or self._work.lateness.late)
+
+    def _look(self, due: float) -> None:
+        """See how late the event loop is."""
+        self._work.lateness.woken(asyncio.get_running_loop().time() - due)
 
     def _do(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -145,6 +160,9 @@ class Driver:
                 self._closed("draft", command.draft)
 
     async def _run_ask(self, command: Ask, scope: anyio.CancelScope) -> None:
+        began = self._work.timeline.now()
+        loop = asyncio.get_running_loop()
+        loop.call_later(LOOK_SECONDS, self._look, loop.time() + LOOK_SECONDS)
         with scope:
             who = 1 + command.assistant
             try:
@@ -155,6 +173,8 @@ class Driver:
                 _log.debug("a question failed: %s", type(error).__name__)
                 self._step(self.decoder.ask_failed, command.ask, placed(error, self._work.turns[who].provider))
             else:
+                self._heard = True
+                self._work.lateness.heard(self._work.timeline.now() - began)
                 self._step(self.decoder.answered, command.ask, proposals)
             finally:
                 self._closed("ask", command.ask)

@@ -9,6 +9,7 @@ from typing import Protocol
 from cosd_api.alignment import Unit
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import Finish, Placed, Report
+from cosd_api.decoding.lateness import Lateness
 from cosd_api.decoding.schedule import Pace
 from cosd_api.decoding.timeline import Timeline
 from cosd_providers.messages import Message, RenderedPrompt
@@ -38,6 +39,7 @@ class Work:
         batch_wait: seconds that a question waits for others.
         seed: of what is drawn at random.
         room: waits while the reader of the answer is far behind; None where nobody reads it token by token.
+        lateness: of this process, as all answers of the fusion have seen it.
     """
 
     turns: Sequence[RenderedPrompt]
@@ -58,6 +60,7 @@ class Work:
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None
     seed: int = 0
     room: Callable[[], Awaitable[None]] | None = None
+    lateness: Lateness = field(default_factory=Lateness)
 
 
 class CallCounts(Protocol):

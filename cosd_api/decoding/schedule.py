@@ -21,6 +21,10 @@ LONGEST_HEDGE = 128
 """Tokens of a hedge at most, before its verdict; one that is longer is cancelled."""
 
 _SEEN = 32  # waiting units that are considered for hedges: what is further behind is thrown away most often
+# While verdicts are heard late, a request is for this share of the tokens between two replacements, and no fewer than
+# these; before many were seen, as if there had been so many, at this distance.
+_FIRST = 16  # tokens of the first request
+_SHARE, _LEAST, _RESTARTS, _BETWEEN = 0.7, 4, 2, 10
 _FAILURES = 2  # hedges that fail in a row; then the endpoint most likely takes no more drafts at a time
 
 
@@ -97,8 +101,12 @@ class Schedule:
         self.hedges = Hedges(pace, could_change, self.drafts.number)
         self._in_rounds = pace.draft_length is not None
 
-    def next(self, units: Sequence[DraftUnit], response: Response) -> list[Command] | Hedge:
-        """The commands for what is to be done now; or the hedge that is the draft from now on."""
+    def next(self, units: Sequence[DraftUnit], response: Response, *, late: bool) -> list[Command] | Hedge:
+        """The commands for what is to be done now; or the hedge that is the draft from now on.
+
+        `late`: what happens is heard late, see `lateness`.
+        """
+        self.drafts.late = late
         draft = self.drafts.start(units, response)
         hedge = self.hedges.take(draft) if draft else None
         if hedge is not None:
@@ -111,7 +119,7 @@ class Schedule:
         if not (self._in_rounds and drafting):  # of a round, everything is asked together
             drafting = drafting and response.over is None
             commands.extend(self.questions.ask(units, response, drafting=drafting))
-        commands.extend(self.hedges.start(units, response))
+        commands.extend(self.hedges.start(units, response, self.drafts.bound(response)))
         return commands
 
 
@@ -122,15 +130,18 @@ class Drafts:
         under_way: number of the draft in progress.
         left: how many tokens it may still write.
         error: why the last one failed, behind everything that is pending.
+        late: whether what happens is heard late, so that each request is for few tokens.
     """
 
     def __init__(self, pace: Pace) -> None:
         self.under_way: int | None = None
         self.left = 0
         self.error: Exception | None = None
+        self.late = False
         self._pace = pace
         self._count = 0
         self._continuation: Any = None
+        self._restarts = 0
         self._own = 0  # index of the first token that the draft wrote since the start or the last restart
 
     def start(self, units: Sequence[DraftUnit], response: Response) -> StartDraft | None:
@@ -145,16 +156,31 @@ class Drafts:
             if waiting:
                 return None
             most = min(most, self._pace.draft_length)
-        if self._pace.max_ahead is not None:
+        bound = self.bound(response)
+        if bound is not None:
             ahead = len(response.tokens) - response.settled
             # A half-empty window is refilled at once, not token by token; an open unit must always be completed.
-            if waiting and ahead > self._pace.max_ahead // 2:
+            if waiting and ahead > bound // 2:
                 return None
-            most = min(most, max(1, self._pace.max_ahead - ahead))
+            most = min(most, max(1, bound - ahead))
         self.under_way, self.left = self.number(), most
         own = tuple(placed.token.data for placed in response.tokens[self._own :])
         also: Any = {"alternatives": self._pace.listed, "states": self._pace.draft_states}
         return StartDraft(self.under_way, bytes(response.text), most, self._continuation, own, **also)
+
+    def bound(self, response: Response) -> int | None:
+        """Tokens that may be drafted beyond what is settled; None for any number.
+
+        Where verdicts are heard late it is a little less than what lies between two replacements on average: of a
+        request for more, most would be thrown away. Of the first draft it is not known yet whether they are.
+        """
+        explicit = self._pace.max_ahead is not None or self._pace.draft_length is not None
+        if explicit or not self.late:
+            return self._pace.max_ahead
+        if not self._count:
+            return _FIRST
+        between = (response.settled + _RESTARTS * _BETWEEN) / (self._restarts + _RESTARTS)
+        return max(_LEAST, int(_SHARE * between))
 
     def number(self) -> int:
         """The number of one more draft."""
@@ -189,6 +215,7 @@ class Drafts:
     def restart(self, response: Response) -> None:
         """Let the next draft start from the text as it stands, none of which is its own."""
         self._own = len(response.tokens)
+        self._restarts += 1
 
 
 Asked = list[tuple[DraftUnit, Verdict]]
@@ -303,10 +330,10 @@ class Hedges:
         self._number = number
         self._failures = 0
 
-    def start(self, units: Iterable[DraftUnit], response: Response) -> list[Command]:
+    def start(self, units: Iterable[DraftUnit], response: Response, bound: int | None) -> list[Command]:
         """Start the likeliest: first what each unit is likeliest to become, then what comes second there.
 
-        Hedges in progress that are less likely make room.
+        Hedges in progress that are less likely make room. Each may have `bound` tokens, if that is a number.
         """
         if not self._pace.hedge or self._failures >= _FAILURES:
             return []
@@ -320,8 +347,8 @@ class Hedges:
             ahead.tried = True
             # A replacement has one token at least; where it has more, the draft is cut when there is no more room.
             most = response.max_tokens - unit.first - unit.settled_tokens - 1
-            if self._pace.max_ahead is not None:
-                most = min(most, self._pace.max_ahead)
+            if bound is not None:
+                most = min(most, bound)
             also: Any = {"alternatives": self._pace.listed, "states": self._pace.draft_states}
             started = StartDraft(self._number(), ahead.text, most, None, (), ahead=True, **also)
             self.under_way[started.draft] = Hedge(started, unit, ahead)

@@ -279,7 +279,7 @@ class CoSDDecoder:
         schedule: the drafts and questions.
         lost: the assistants that the answer continues without.
         phase: the state of the answer.
-        now: see `Decoder`.
+        now, late: see `Decoder`.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class CoSDDecoder:
         self.schedule = Schedule(pace, unit, assistants, lambda token, at: self.could_change((token,), at))
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self.phase = Phase.RUNNING
-        self.now = 0.0
+        self.now, self.late = 0.0, False
         self._skip = skip
         self._survives = survives
         self._counts = Report()
@@ -590,7 +590,7 @@ class CoSDDecoder:
             self.phase = Phase.FAILED
             commands.append(Fail(error))
             return commands
-        following = self.schedule.next(self.units, self.response)
+        following = self.schedule.next(self.units, self.response, late=self.late)
         if isinstance(following, Hedge):
             return self._take_over(following, commands)
         return [*commands, *following]

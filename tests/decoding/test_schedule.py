@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -71,6 +72,18 @@ def test_equal_with_hedges_under_every_schedule(
 def test_equal_where_questions_wait(given: Any, choose: schedules.Choose, late: bool, settings: dict[str, Any]) -> None:
     task, _ = given
     check(schedules.run(**task, choose=choose, late=late, patient=True, **settings), expected(task))
+
+
+@decoder_examples
+@given(hedged, choosers(), st.integers(0, 2), st.randoms(use_true_random=False), st.sampled_from((0.5, 1.0)))
+def test_equal_however_late_it_is_heard(
+    given: Any, choose: schedules.Choose, hedge: int, chance: random.Random, share: float
+) -> None:
+    task, also = given
+    outcome = schedules.run(**task, choose=choose, also=also, hedge=hedge, lately=lambda: chance.random() < share)
+    check(outcome, expected(task))
+    if share == 1:
+        assert all(one.max_tokens <= 16 for one in outcome.drafts)
 
 
 @decoder_examples
@@ -345,3 +358,23 @@ def test_nothing_waits_where_nothing_more_is_drafted(end: str) -> None:
     decoder.drafted(1, Token(b"b", 0.3))
     last = {"limit": Token(b"c", 0.9), "end": Token(b"", 0.9, end=True), "stop": Token(b"c", 0.9)}[end]
     assert len(asked(decoder.drafted(1, last)).questions) == 2
+
+
+def second(*, late: bool, **settings: Any) -> list[int]:
+    """Tokens that the first request of an answer is for, and the second one, behind the first that were kept."""
+    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=99, pace=Pace(**settings))
+    decoder.late = True
+    [first] = drafts(decoder.start())
+    for _ in range(first.max_tokens):
+        decoder.drafted(1, Token(b"a", 0.9))
+    decoder.late = late
+    [then] = drafts(decoder.draft_ended(1, DraftEnd("limit", (1,))))
+    return [first.max_tokens, then.max_tokens]
+
+
+def test_requests_are_for_few_tokens_where_verdicts_are_heard_late() -> None:
+    """It is a little less than what lies between two replacements: here none were seen. The first one is short too."""
+    assert second(late=True) == [16, 12]
+    assert second(late=False) == [16, 83]
+    assert second(late=True, max_ahead=30) == second(late=False, max_ahead=30) == [30, 30]  # an explicit bound holds
+    assert second(late=True, draft_length=20) == [20, 20]
