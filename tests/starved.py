@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Self
 from unittest.mock import patch
 
@@ -107,11 +108,11 @@ class Invented:
         due = began = loop.time() + FIRST
         said = self._speech.said("draft", prompt.encode() + text)
         try:
-            for _ in range(max_tokens):
+            for item in islice(said, max_tokens):
                 if loop.time() < due:
                     await asyncio.sleep(due - loop.time())
                 loop.work(self._client.token / self._client.share)
-                yield _token(next(said))
+                yield _token(item)
                 due += 1 / RATE
             yield DraftEnd("limit", ("ids",) if self._client.takes_ids else None)
         finally:

@@ -20,11 +20,14 @@ from cosd_providers.contract import DraftEnd, Token
 LONGEST_HEDGE = 128
 """Tokens of a hedge at most, before its verdict; one that is longer is cancelled."""
 
+LEAST = 4
+"""Tokens of a draft at least, where verdicts are heard late."""
+
 _SEEN = 32  # waiting units that are considered for hedges: what is further behind is thrown away most often
-# While verdicts are heard late, a request is for this share of the tokens between two replacements, and no fewer than
-# these; before many were seen, as if there had been so many, at this distance.
 _FIRST = 16  # tokens of the first request
-_SHARE, _LEAST, _RESTARTS, _BETWEEN = 0.7, 4, 2, 10
+# While verdicts are heard late, a request is for this share of the tokens between two replacements; before many were
+# seen, as if there had been so many, at this distance.
+_SHARE, _RESTARTS, _BETWEEN = 0.7, 2, 10
 _FAILURES = 2  # hedges that fail in a row; then the endpoint most likely takes no more drafts at a time
 
 
@@ -180,7 +183,7 @@ class Drafts:
         if not self._count:
             return _FIRST
         between = (response.settled + _RESTARTS * _BETWEEN) / (self._restarts + _RESTARTS)
-        return max(_LEAST, int(_SHARE * between))
+        return max(LEAST, int(_SHARE * between))
 
     def number(self) -> int:
         """The number of one more draft."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from cosd_api.alignment import LONGEST
-from cosd_api.decoding.schedule import Pace
+from cosd_api.decoding.schedule import LEAST, Pace
 
 SPECIAL = 8
 """Special tokens around a prompt, at most."""
@@ -128,7 +128,9 @@ def draft_cost(plan: Plan, prompt: Reading) -> Cost:
     drafts = 1 + hedges + n * plan.share * _REPLACED + (n / pace.draft_length if pace.draft_length else 0)
     written = 1.5 * n + _AHEAD * hedges
     read_and_written = drafts * (prompt.expected + n / 2) + written
-    high = _UNDONE * n + (1 + pace.hedge) * _drafted(plan)  # one request may be one token
+    high = _UNDONE * n + pace.hedge * _drafted(plan)
+    if n > LEAST or pace.draft_length is not None or pace.max_ahead is not None:
+        high += _drafted(plan)  # one request may be one token
     return Cost(
         Bounds(1, drafts, high), Bounds(prompt.least + 1, read_and_written, high * (prompt.most + FINER * n)), written
     )

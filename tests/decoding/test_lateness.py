@@ -34,7 +34,7 @@ def test_nothing_changes_on_an_idle_machine() -> None:
 
 @pytest.mark.extended
 def test_little_is_drafted_in_vain_on_a_starved_one() -> None:
-    before, after = (outcome(STARVED, fusions=8, tokens=128, **bound) for bound in ({"max_ahead": 999}, {}))
+    before, after = (outcome(STARVED, fusions=8, tokens=96, **bound) for bound in ({"max_ahead": 999}, {}))
     assert [one.text for one in after.results] == [one.text for one in before.results]
     assert before.waste > 4
     assert after.waste < 1.6
