@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
-__all__ = ["Answer"]
+__all__ = ["HttpAnswer"]
 
 
-class Answer(Protocol):
+class HttpAnswer(Protocol):
     """An answer whose body is still to be read: the part of an `httpx.Response` that this library uses."""
 
     @property

@@ -29,7 +29,7 @@ from cosd_providers.errors import (
     ServerError,
     StatusError,
 )
-from cosd_providers.http.answers import Answer
+from cosd_providers.http.answers import HttpAnswer
 from cosd_providers.http.keys import Strike, only_keys
 
 __all__ = ["FIXED_WAIT", "Errors"]
@@ -72,7 +72,7 @@ class Errors:
         self._strike = Strike((headers or {}).values())
         self._has_key = bool(only_keys(headers or {}))
 
-    def make(self, kind: type[_E], words: str, response: Answer | None = None, hint: str = "") -> _E:
+    def make(self, kind: type[_E], words: str, response: HttpAnswer | None = None, hint: str = "") -> _E:
         """An error of this endpoint."""
         error = kind(self._strike(words), endpoint=self._endpoint, hint=hint)
         if response is not None:
@@ -140,7 +140,7 @@ class Errors:
 
     # Refusals.
 
-    def refusal(self, response: Answer, text: str) -> StatusError:
+    def refusal(self, response: HttpAnswer, text: str) -> StatusError:
         """The server answered with an HTTP error, or redirects."""
         if response.has_redirect_location:
             return self.redirected(response)
@@ -149,7 +149,7 @@ class Errors:
             answer = from_json(text)
         return self._status_error(response.status_code, answer, response)
 
-    def event_error(self, event: dict[str, Any], response: Answer) -> StatusError | None:
+    def event_error(self, event: dict[str, Any], response: HttpAnswer) -> StatusError | None:
         """The error that an event, or an answer with a status of success, holds; None where it holds none."""
         error: Any = event.get("error")
         if error is None:
@@ -160,7 +160,7 @@ class Errors:
             code = _TYPES.get(str(event.get("error_type")), 500)
         return self._status_error(code, event, response)
 
-    def _status_error(self, status: int, answer: object, response: Answer) -> StatusError:
+    def _status_error(self, status: int, answer: object, response: HttpAnswer) -> StatusError:
         message = self._strike(_message(answer))  # before it is cut: half a key is no longer found
         quoted = message if len(message) <= _QUOTED else message[: _QUOTED - 1] + "…"
         words = f"{status}: {quoted}" if quoted else f"HTTP status {status}"
@@ -174,7 +174,7 @@ class Errors:
             error.retryable = False
         return error
 
-    def redirected(self, response: Answer | None = None) -> StatusError:
+    def redirected(self, response: HttpAnswer | None = None) -> StatusError:
         """The server redirects. No key follows there."""
         words, hint = "the server redirects to what is not a URL", ""
         with suppress(ValueError):
@@ -189,7 +189,7 @@ class Errors:
 
     # Answers.
 
-    def parsed(self, response: Answer, text: str, *, generated: bool) -> Any:
+    def parsed(self, response: HttpAnswer, text: str, *, generated: bool) -> Any:
         """The JSON of an answer. Some servers report a failed generation with a status of success.
 
         Args:
@@ -210,7 +210,7 @@ class Errors:
             raise error
         return answer
 
-    def no_stream(self, response: Answer, text: str) -> ProviderError:
+    def no_stream(self, response: HttpAnswer, text: str) -> ProviderError:
         """Success, but no stream of events; perhaps an error in its place."""
         with suppress(ValueError):
             answer: dict[str, Any] | None = from_json(text)  # or anything else
@@ -218,7 +218,7 @@ class Errors:
                 return error
         return self._unreadable(response, text, "a stream of events")
 
-    def _unreadable(self, response: Answer, text: str, expected: str) -> ResponseError:
+    def _unreadable(self, response: HttpAnswer, text: str, expected: str) -> ResponseError:
         kind = response.headers.get("content-type", "").partition(";")[0] or "no content type"
         if kind == "text/html" or text.lstrip()[:1] == "<":
             words, hint = f"answered with a web page instead of {expected}", "Is this the URL of the API?"

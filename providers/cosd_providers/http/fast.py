@@ -27,7 +27,7 @@ import aiohttp
 import httpx
 from yarl import URL
 
-from cosd_providers.http.answers import Answer
+from cosd_providers.http.answers import HttpAnswer
 
 __all__ = ["AiohttpTransport", "FastClient"]
 
@@ -61,7 +61,7 @@ class FastClient(httpx.AsyncClient):
         headers: Mapping[str, str],
         timeout: httpx.Timeout,  # noqa: ASYNC109 - httpx's
         extensions: Mapping[str, Any],
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send a request as `build_request` and `send` do; with a body of JSON unless it is None.
 
         Raises:
@@ -231,7 +231,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 class _Answer:
-    """An `Answer` by aiohttp, with this body."""
+    """An `HttpAnswer` by aiohttp, with this body."""
 
     __slots__ = ("_body", "_headers", "aclose", "aiter_bytes", "status_code")
 

@@ -12,7 +12,7 @@ import httpx
 from pydantic_core import from_json
 
 from cosd_providers.errors import ResponseError
-from cosd_providers.http.answers import Answer
+from cosd_providers.http.answers import HttpAnswer
 from cosd_providers.http.errors import Errors
 from cosd_providers.http.limits import Slot
 from cosd_providers.http.splitters import EventSplitter, LineSplitter
@@ -26,7 +26,7 @@ _LAST_SECONDS = 0.05  # for the end of a stream behind `[DONE]`
 _LINES = "application/x-ndjson"  # a stream with one JSON object on each line
 
 
-async def read(response: Answer, errors: Errors) -> str:
+async def read(response: HttpAnswer, errors: Errors) -> str:
     """The whole body of an answer, or the beginning of one without success.
 
     Raises:
@@ -46,7 +46,7 @@ async def read(response: Answer, errors: Errors) -> str:
     return b"".join(parts).decode(errors="replace")
 
 
-async def events(response: Answer, errors: Errors, usage: Usage, slot: Slot) -> AsyncGenerator[dict[str, Any], None]:
+async def events(response: HttpAnswer, errors: Errors, usage: Usage, slot: Slot) -> AsyncGenerator[dict[str, Any], None]:
     """The JSON objects of a stream, server-sent or one on each line, up to its end or to `[DONE]`.
 
     Args:
@@ -96,7 +96,7 @@ async def _read_on(chunks: AsyncGenerator[bytes]) -> None:
             pass
 
 
-def _parsed(data: bytes, errors: Errors, response: Answer) -> dict[str, Any] | None:
+def _parsed(data: bytes, errors: Errors, response: HttpAnswer) -> dict[str, Any] | None:
     """The object of an event; None where it has none: a sign of life, or a server that greets with null."""
     if not data or data.isspace():
         return None
@@ -110,5 +110,5 @@ def _parsed(data: bytes, errors: Errors, response: Answer) -> dict[str, Any] | N
     return event if type(event) is dict else None
 
 
-def _too_long(errors: Errors, response: Answer) -> ResponseError:
+def _too_long(errors: Errors, response: HttpAnswer) -> ResponseError:
     return errors.make(ResponseError, f"the answer is longer than {_LONGEST >> 20} MB", response)

@@ -21,7 +21,7 @@ import httpx
 from anyio.lowlevel import current_token
 
 from cosd_providers.errors import InvalidRequestError
-from cosd_providers.http.answers import Answer
+from cosd_providers.http.answers import HttpAnswer
 from cosd_providers.http.errors import FIXED_WAIT, Errors
 from cosd_providers.http.httpx2_client import behind_httpx, is_httpx2
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
@@ -199,7 +199,7 @@ class Transport:
             return answer
 
     @asynccontextmanager
-    async def _open(self, call: _Call) -> AsyncGenerator[tuple[Answer, Any, Slot]]:
+    async def _open(self, call: _Call) -> AsyncGenerator[tuple[HttpAnswer, Any, Slot]]:
         """Send a request, count it, and close it when left. The answer is parsed already, unless it is a stream."""
         usage = call.usage
         async with self._limiter.slot(usage, draft=call.draft) as slot:
@@ -217,7 +217,7 @@ class Transport:
                     usage.closed(time.monotonic())
 
     @asynccontextmanager
-    async def _answered(self, call: _Call) -> AsyncGenerator[tuple[Answer, Any]]:
+    async def _answered(self, call: _Call) -> AsyncGenerator[tuple[HttpAnswer, Any]]:
         start = time.monotonic()
         response, answer = await self._send_until_answered(call)
         waited = time.monotonic() - start
@@ -230,12 +230,12 @@ class Transport:
             where = f"{call.method} {self.endpoint}{call.path}"
             _log.debug("%s: %d after %.3f s, closed after %.3f s", where, response.status_code, waited, took)
 
-    async def _send_until_answered(self, call: _Call) -> tuple[Answer, Any]:
+    async def _send_until_answered(self, call: _Call) -> tuple[HttpAnswer, Any]:
         """Send, and retry what may succeed later. Nothing of an answer has been used yet."""
         if call.once:
             return await self._send(call)
 
-        async def attempt(number: int) -> tuple[Answer, Any]:
+        async def attempt(number: int) -> tuple[HttpAnswer, Any]:
             if number > 1 and call.usage is not None:
                 await self._limiter.admit(call.usage)
             return await self._send(call)
@@ -247,8 +247,8 @@ class Transport:
 
         return await until_answered(attempt, again, few=1 if call.quick else 2)
 
-    async def _send(self, call: _Call) -> tuple[Answer, Any]:
-        response: Answer | None = None
+    async def _send(self, call: _Call) -> tuple[HttpAnswer, Any]:
+        response: HttpAnswer | None = None
         try:
             client = self.http_client or self._clients.get()
             response = await self._sent(client, call)
@@ -274,7 +274,7 @@ class Transport:
             return response, self._errors.parsed(response, text, generated=call.usage is not None)
         raise self._errors.refusal(response, text)
 
-    async def _sent(self, client: HttpClient, call: _Call) -> Answer:
+    async def _sent(self, client: HttpClient, call: _Call) -> HttpAnswer:
         timeout = client.timeout if self._own_timeout else self._timeout
         wait = _QUICK if call.quick else _SMALL if call.usage is None else math.inf
         extensions: dict[str, bool] = {}
@@ -282,7 +282,7 @@ class Transport:
             extensions = {FIXED_WAIT: True}
             timeout = httpx.Timeout(connect=timeout.connect, read=wait, write=timeout.write, pool=timeout.pool)
         url = self._urls[call.path] = self._urls.get(call.path) or httpx.URL(self.endpoint + call.path)
-        ask: Callable[..., Awaitable[Answer]] = getattr(client, "ask", partial(_ask, client))
+        ask: Callable[..., Awaitable[HttpAnswer]] = getattr(client, "ask", partial(_ask, client))
         with suppress(UnicodeEncodeError):  # which holds the whole body
             return await ask(
                 call.method, url, body=call.body, headers=self._sent_with(call), timeout=timeout, extensions=extensions
