@@ -46,7 +46,9 @@ async def read(response: HttpAnswer, errors: Errors) -> str:
     return b"".join(parts).decode(errors="replace")
 
 
-async def events(response: HttpAnswer, errors: Errors, usage: Usage, slot: Slot) -> AsyncGenerator[dict[str, Any], None]:
+async def events(
+    response: HttpAnswer, errors: Errors, usage: Usage, slot: Slot
+) -> AsyncGenerator[dict[str, Any], None]:
     """The JSON objects of a stream, server-sent or one on each line, up to its end or to `[DONE]`.
 
     Args:
