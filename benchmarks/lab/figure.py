@@ -96,7 +96,7 @@ def draw_pairs(found: Scenarios, picture: Path) -> None:
     for style in _STYLES.values():
         axes.plot([], [], linestyle="", **style)
     axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_ylim(max(1, len(names)) - 0.5, -0.5)
     axes.axvline(0, color="#000000", linewidth=0.8)
     axes.set_xlabel("gain over the better model of each task, points (bar: room)")
     axes.grid(alpha=0.3, axis="x")

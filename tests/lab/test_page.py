@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,11 @@ RESULTS = FOLDER / "results"
 DOCS = FOLDER.parents[1] / "docs"
 
 
+@cache
+def _read(kept: Path) -> RunsFile:
+    return read_runs(kept)
+
+
 def _without_draws(words: str) -> str:
     """A page without what hangs on the draws for its intervals: ends, p-values, verdicts, and the widths of columns."""
     words = re.sub(r"\[[^\]]*, [^\]]*\]|< 0\.001|\b[01]\.\d{3}\b|\*\*(not )?(seen|tested|reversed)\*\*", "", words)
@@ -29,7 +35,7 @@ def _without_draws(words: str) -> str:
 @pytest.mark.usefixtures("few_draws")
 @pytest.mark.parametrize("kept", sorted(RESULTS.glob("*.jsonl.xz")), ids=lambda path: path.name)
 def test_the_pages_are_what_was_kept(kept: Path) -> None:
-    file = read_runs(kept)
+    file = _read(kept)
     name = "laboratory" if file.about["size"] == "quick" else "laboratory-full"
     for ending, made in (("", page(file)), ("-tables", tables(file))):
         written = (DOCS / f"{name}{ending}.md").read_text(encoding="utf-8")
@@ -39,7 +45,7 @@ def test_the_pages_are_what_was_kept(kept: Path) -> None:
 @pytest.mark.extended
 @pytest.mark.usefixtures("few_draws")
 def test_the_page_of_all_claims_is_of_all_that_is_kept() -> None:
-    made = all_claims([read_runs(path) for path in RESULTS.glob("*.jsonl.xz")])
+    made = all_claims([_read(path) for path in RESULTS.glob("*.jsonl.xz")])
     written = (DOCS / "laboratory-claims.md").read_text(encoding="utf-8")
     several = [[line.split("|")[1:3] for line in words.splitlines() if "**" in line] for words in (made, written)]
     assert several[0] == several[1], "run `make lab ARGS=--page`"
