@@ -56,7 +56,7 @@ class StandInCluster:
         self.ended += 1
 
     def cluster_resources(self) -> dict[str, float]:
-        """What it has in all."""
+        """All that it has."""
         return {"CPU": float(self.processors)} if self.processors else {}
 
     def remote(self, **options: Any) -> Callable[[type], Any]:

@@ -35,7 +35,7 @@ BEFORE, AFTER = 4, 5
 
 @dataclass(frozen=True)
 class Client:
-    """What the client's work takes, in seconds of a machine of which it has all.
+    """Costs of the client's work, in seconds of a machine of which it has all.
 
     Attributes:
         share: of one processor that it gets.
@@ -52,7 +52,7 @@ class Client:
 
 @dataclass
 class Outcome:
-    """What fusions came to.
+    """Results of several fusions.
 
     Attributes:
         results: theirs.

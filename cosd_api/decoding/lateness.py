@@ -1,4 +1,4 @@
-"""How late this process hears of what has happened: the time that a turn of its event loop takes.
+"""Lateness of this process: the time that a turn of its event loop takes, against that of a verdict.
 
 Why it matters, as measured on machines short of processors: a server writes on at its own pace, and what it has written
 lies in the buffers of a socket, thousands of tokens deep. Not to read them stops nobody, and by the time a stream is

@@ -1,4 +1,4 @@
-"""How late events are heard, and what is drafted in vain on a machine that is short of processors."""
+"""Verdicts heard late, and tokens drafted in vain, on a machine that is short of processors."""
 
 from __future__ import annotations
 

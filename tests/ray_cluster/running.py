@@ -43,7 +43,7 @@ def python(*arguments: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str], folder: Path, code: int = 0) -> str:
-    """What a process printed."""
+    """Wait for a process; returns all that it printed."""
     shown, _ = process.communicate()
     assert process.returncode == code, shown + (folder / "stderr.txt").read_text()
     return shown
