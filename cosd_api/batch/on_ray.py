@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Self
@@ -64,18 +65,20 @@ async def on_cluster(
     if actors is not None:
         sent.part(actors, 0)  # refuses, before anything is started
     own = not ray.is_initialized()
-    if own:
-        _initialize(address)
-    try:
-        room = int(ray.cluster_resources().get("CPU", 0))
-        number = max(1, min(room, concurrency)) if actors is None else actors
-        if number > room:
-            raise SettingError(f"the cluster has {room} processors, and each actor takes one: take {room}, or fewer")
-        async with RayAnswering([sent.part(number, at) for at in range(number)], concurrency) as answering:
-            yield answering
-    finally:
+    with redirect_stdout(sys.stderr):  # Ray prints there that a node is gone
         if own:
-            ray.shutdown()
+            _initialize(address)
+        try:
+            room = int(ray.cluster_resources().get("CPU", 0))
+            number = max(1, min(room, concurrency)) if actors is None else actors
+            if number > room:
+                words = f"the cluster has {room} processors, and each actor takes one"
+                raise SettingError(f"{words}: take {room}, or fewer")
+            async with RayAnswering([sent.part(number, at) for at in range(number)], concurrency) as answering:
+                yield answering
+        finally:
+            if own:
+                ray.shutdown()
 
 
 def _initialize(address: str | None) -> None:
