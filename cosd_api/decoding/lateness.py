@@ -21,6 +21,9 @@ __all__ = ["Lateness"]
 TURNS = 32
 """Turns of the loop that may pass during a verdict. With fewer, a good part of its time is this process's own."""
 
+QUICK = 0.1
+"""Seconds of a verdict; of quicker ones more turns may be missed, since models that answer so soon are cheap."""
+
 PRECISION = 0.001
 """Seconds by which a timer of an idle event loop may be late."""
 
@@ -54,4 +57,4 @@ class Lateness:
     def _compare(self) -> None:
         if self._turns and self._verdicts:
             turn, verdict = (sum(one) / len(one) for one in (self._turns, self._verdicts))
-            self.late = TURNS * turn > verdict
+            self.late = TURNS * turn > max(verdict, QUICK)
