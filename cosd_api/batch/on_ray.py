@@ -71,6 +71,8 @@ async def on_cluster(
         try:
             room = int(ray.cluster_resources().get("CPU", 0))
             number = max(1, min(room, concurrency)) if actors is None else actors
+            if not room:
+                raise SettingError("the cluster has no processors, and each actor takes one: give its machines some")
             if number > room:
                 words = f"the cluster has {room} processors, and each actor takes one"
                 raise SettingError(f"{words}: take {room}, or fewer")
@@ -201,7 +203,7 @@ class RayAnswering:
             attempt += 1
             try:
                 state: ActorState = await worker.handle.state.remote()
-            except _LOST:
+            except _errors.RayError:  # it is away, or could not be made there: the others go on
                 continue
             worker.alive = state.problem is None and state.version == __version__
         self._found.set()

@@ -73,6 +73,22 @@ async def test_all_actors_are_lost_for_a_while(on_ray: Any, cluster: StandInClus
     assert (found.answered, len(read(target))) == (6, 6)
 
 
+async def test_an_actor_that_fails_where_it_is_started_again(
+    on_ray: Any, cluster: StandInCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(tally: BatchTally) -> None:
+        if tally.answered == 1 and cluster.actors[0].lives == 1:
+            cluster.actors[0].lose()
+            monkeypatch.setattr(LineActor, "state", broken_state)
+
+    async def broken_state(self: LineActor) -> ActorState:
+        raise on_ray._errors.RayError("the task failed")
+
+    answering = on_ray.RayAnswering([slow] * 2, 4)
+    found, _ = await answered(answering, tmp_path, progress=lose)
+    assert (found.answered, found.failed) == (6, 0)
+
+
 async def test_actors_that_stay_away(
     on_ray: Any, cluster: StandInCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +164,10 @@ async def test_the_cluster(on_ray: Any, cluster: StandInCluster) -> None:
         with pytest.raises(SettingError, match=words):
             async with on_ray.on_cluster(made, 8, actors=actors):
                 raise AssertionError
+    cluster.processors = 0
+    with pytest.raises(SettingError, match=r"^the cluster has no processors, and each actor takes one: give its"):
+        async with on_ray.on_cluster(made, 8):
+            raise AssertionError
     with pytest.raises(SettingError) as refused:
         async with on_ray.on_cluster(made, 8, address="nowhere:1"):
             raise AssertionError
