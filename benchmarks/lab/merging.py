@@ -18,6 +18,8 @@ _Key = tuple[str, str, str, int]
 def merged(kept: RunsFile, new: RunsFile, several: Sequence[Asked]) -> RunsFile:
     """The new run, and of the kept one all that the new has nothing for: the same cell, task and seed.
 
+    A cell of which a part stays is named under both days.
+
     Args:
         kept: what is kept; nothing of it stays if its protocol or its number of questions is another.
         new: what has been run.
@@ -29,11 +31,11 @@ def merged(kept: RunsFile, new: RunsFile, several: Sequence[Asked]) -> RunsFile:
     stays = [one for one in kept.runs if (answers.__name__, one.cell, one.task, one.seed) not in made]
     scored = [one for one in kept.about["likelihoods"] if _of_scored(one) not in made]
     fresh = parts_of(new)
-    again = {cell for part in fresh for cell in part["cells"]}
+    left = {one.cell.removesuffix(BACK) for one in stays} | {one["cell"] for one in scored}
     parts: list[dict[str, Any]] = [
         part | {"cells": cells}
         for part in parts_of(kept)
-        if (cells := [cell for cell in part["cells"] if cell not in again])
+        if (cells := [cell for cell in part["cells"] if cell in left])
     ]
     parts += fresh
     have = {*_keys(kept), *made}

@@ -41,8 +41,20 @@ async def test_what_a_new_run_has_nothing_for_stays() -> None:
         f"2026-01-01, 1 minute: `a-b`; 2026-01-02, 2 minutes, with the library `{'c' * 12}`: `n1`, `three` |" in words
     )
     # A later run of everything takes the place of both days.
-    all_again = RunsFile(found.runs, about | {"parts": [part | {"cells": ["a-b", "n1", "three"]}], "likelihoods": []})
+    whole = {"parts": [part | {"cells": ["a-b", "n1", "three"]}], "likelihoods": found.about["likelihoods"]}
+    all_again = RunsFile(found.runs, about | whole)
     assert len(parts_of(merged(found, all_again, []))) == 1
+
+
+async def test_a_cell_that_is_asked_again_in_part_stands_under_both_days() -> None:
+    kept = RunsFile(
+        [await run("a-b"), await run("a-b, reversed"), await run("n1"), await run("c-d")],
+        ABOUT | {"likelihoods": [_scored("c-d")]},
+    )
+    part = {"date": "2026-01-02", "seconds": 9, "cells": ["a-b", "n1", "c-d"], "library": "c" * 64}
+    several = [await run("a-b"), await run("n1"), await run("c-d")]
+    new = RunsFile(several, ABOUT | {"parts": [part], "likelihoods": []})
+    assert [one["cells"] for one in parts_of(merged(kept, new, []))] == [["a-b", "c-d"], ["a-b", "n1", "c-d"]]
 
 
 async def test_other_questions_are_never_put_together() -> None:
