@@ -575,12 +575,15 @@ async def test_a_draft_that_breaks_where_the_answer_needs_it() -> None:
 class _SlowToClose(ScriptedProvider):
     """Takes a while to close a request, as a real connection does."""
 
+    closing = False
+
     async def generate(self, *args: Any, **kwargs: Any) -> Any:
         try:
             async with aclosing(super().generate(*args, **kwargs)) as stream:
                 async for item in stream:
                     yield item
         finally:
+            self.closing = True
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(0.05)
             self.requests = -1
@@ -608,17 +611,19 @@ async def test_a_cancellation_while_a_stream_is_left_waits_for_the_closing(how: 
         async with fusion, fusion.stream("Q:") as stream:
             await anext(stream)
 
+    limit = asyncio.timeout(None)
+
     async def work() -> None:
-        if how == "cancel":
+        async with limit:
             await leave()
-        else:
-            async with asyncio.timeout(0.03):
-                await leave()
 
     task = asyncio.create_task(work())  # noqa: TID251 - to be cancelled by asyncio, not by anyio
-    await anyio.sleep(0.03)
+    while not writer.closing:
+        await anyio.sleep(0.001)
     if how == "cancel":
         task.cancel()
+    else:
+        limit.reschedule(asyncio.get_running_loop().time())
     await asyncio.wait([task])
     assert task.cancelled() or isinstance(task.exception(), TimeoutError)
     assert writer.requests == -1
