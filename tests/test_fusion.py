@@ -575,7 +575,9 @@ async def test_a_draft_that_breaks_where_the_answer_needs_it() -> None:
 class _SlowToClose(ScriptedProvider):
     """Takes a while to close a request, as a real connection does."""
 
-    closing = False
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.closing = anyio.Event()
 
     async def generate(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -583,7 +585,7 @@ class _SlowToClose(ScriptedProvider):
                 async for item in stream:
                     yield item
         finally:
-            self.closing = True
+            self.closing.set()
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(0.05)
             self.requests = -1
@@ -618,8 +620,7 @@ async def test_a_cancellation_while_a_stream_is_left_waits_for_the_closing(how: 
             await leave()
 
     task = asyncio.create_task(work())  # noqa: TID251 - to be cancelled by asyncio, not by anyio
-    while not writer.closing:
-        await anyio.sleep(0.001)
+    await writer.closing.wait()
     if how == "cancel":
         task.cancel()
     else:
