@@ -715,8 +715,8 @@ async def test_an_answer_that_stops() -> None:
         await stream.send(CUT % (b"text/event-stream", b'data: {"a": 1}\n\n'))
         await anyio.sleep_forever()
 
-    async with server(handle) as url, Transport(url, timeout=0.05) as found:
-        with pytest.raises(ProviderTimeoutError, match=r"the answer stopped: nothing more within 0.05 s. A longer"):
+    async with server(handle) as url, Transport(url, timeout=0.4) as found:
+        with pytest.raises(ProviderTimeoutError, match=r"the answer stopped: nothing more within 0.4 s. A longer"):
             await events(found)
 
 
