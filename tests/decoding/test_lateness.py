@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from cosd_api.decoding.lateness import PRECISION, TURNS, Lateness
 from starved import Client, outcome
 
 STARVED = Client(share=0.15)
+WOKEN = Lateness.woken
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loops_may_be_late() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lateness, "woken", WOKEN)
+        yield
 
 
 def test_late_is_a_turn_that_a_verdict_takes_too_few_of() -> None:
