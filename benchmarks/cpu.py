@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import resource
 import sys
 import time
@@ -25,10 +26,11 @@ import httpx
 from benchmarks.invented import Speech, prompt_of
 from benchmarks.report import Options, Table
 from benchmarks.simulated import Simulated, simulated
-from cosd_api import Fusion
+from cosd_api import Fusion, Tuning
 from cosd_providers.engines.llama_cpp import LlamaCpp
+from cosd_providers.http.stack import carrier
 
-__all__ = ["Case", "Measured", "run"]
+__all__ = ["SPEECH", "Bare", "Case", "Measured", "child", "run", "traffic"]
 
 TARGET = 200.0
 """Microseconds for a fused token, at 64 fusions and 512 tokens of context."""
@@ -41,18 +43,26 @@ _SHORT = (
     "A machine that is short of processors shows in more drafted tokens: verdicts come late, and more is thrown away."
 )
 
+_SETTLED = 0.5  # seconds after which the server knows which streams were closed
 _CASES = ((1, 512), (16, 512), (64, 512), (1, 4000), (16, 4000), (64, 4000))
 _QUICK = ((64, 512),)
-_SPEECH = Speech()  # acceptance 0.9
+SPEECH = Speech()  # acceptance 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A number of concurrent fusions, and the lengths of prompt and answer in tokens."""
+    """A number of concurrent fusions, and the lengths of prompt and answer in tokens.
+
+    Attributes:
+        answers: answers of each fusion, one after another.
+        max_ahead: explicit bound of drafting ahead; 0 for the default.
+    """
 
     fusions: int
     context: int
     tokens: int
+    answers: int = 1
+    max_ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,9 @@ class Measured:
         requests: requests to the assistant for each fused token.
         wall: wall time in seconds.
         kibibytes: growth of the process for each fusion.
+        written: tokens that the draft's server wrote for each fused one, read or not.
+        billed: tokens that all servers read and wrote for each fused one, cached or not.
+        carrier: the library that carried HTTP.
     """
 
     cpu: float
@@ -74,11 +87,14 @@ class Measured:
     requests: float
     wall: float
     kibibytes: float
+    written: float
+    billed: float
+    carrier: str
 
 
 @dataclass(frozen=True, slots=True)
 class Bare:
-    """Microseconds that httpx alone takes for a stream, for a chunk of one, and for a request."""
+    """Microseconds that something with nothing above it takes for a stream, for a chunk of one, and for a request."""
 
     stream: float
     piece: float
@@ -88,6 +104,11 @@ class Bare:
         """Microseconds of the same traffic for each fused token."""
         traffic = measured.drafts * self.stream + measured.drafted * self.piece
         return traffic + measured.requests * self.request
+
+    @classmethod
+    def least(cls, bares: Sequence[Bare]) -> Bare:
+        """The least of several measurements, since other load only adds."""
+        return cls(*(min(getattr(bare, name) for bare in bares) for name in ("stream", "piece", "request")))
 
 
 async def run(options: Options) -> list[Table]:
@@ -99,17 +120,13 @@ async def run(options: Options) -> list[Table]:
         for fusions, context in cases:
             case = Case(fusions, context, tokens)
             options.say(f"cpu: {fusions} at once, {context} tokens of context")
-            found = [Measured(**await _child(server, "fusions", case)) for _ in range(repeats)]
-            bares = [Bare(**await _child(server, "bare", case)) for _ in range(repeats)]
-            best, bare = min(found, key=lambda one: one.cpu), Bare(*map(min, zip(*map(_values, bares), strict=True)))
+            found = [Measured(**await child(server, "fusions", case)) for _ in range(repeats)]
+            bares = [Bare(**await child(server, "bare", case)) for _ in range(repeats)]
+            best, bare = min(found, key=lambda one: one.cpu), Bare.least(bares)
             figures[f"{fusions} x {context}"] = {"fusions": [*map(asdict, found)], "bare": [*map(asdict, bares)]}
             shares = [f"{value:.2f}" for value in (best.drafted, best.drafts, best.requests)]
             rows.append([fusions, context, best.cpu, bare.of(best), *shares, best.kibibytes])
     return [_table(rows, figures)]
-
-
-def _values(bare: Bare) -> tuple[float, float, float]:
-    return bare.stream, bare.piece, bare.request
 
 
 def _table(rows: Sequence[Sequence[Any]], figures: dict[str, Any]) -> Table:
@@ -134,11 +151,14 @@ def _table(rows: Sequence[Sequence[Any]], figures: dict[str, Any]) -> Table:
     )
 
 
-async def _child(server: Simulated, what: str, case: Case) -> dict[str, float]:
-    """The measurements of a fresh process."""
-    args = [sys.executable, "-m", "benchmarks.cpu", what, server.url, *map(str, asdict(case).values())]
-    done = await anyio.run_process(args, stderr=None, cwd=Path(__file__).parent.parent)
-    found: dict[str, float] = json.loads(done.stdout)
+async def child(
+    server: Simulated, what: str, case: Case, *, http: str | None = None, module: str = "benchmarks.cpu"
+) -> dict[str, Any]:
+    """The measurements of a fresh process, with `COSD_HTTP` as given or as it is."""
+    args = [sys.executable, "-m", module, what, server.url, *map(str, asdict(case).values())]
+    environment = None if http is None else {**os.environ, "COSD_HTTP": http}
+    done = await anyio.run_process(args, stderr=None, cwd=Path(__file__).parent.parent, env=environment)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
@@ -146,22 +166,29 @@ async def _child(server: Simulated, what: str, case: Case) -> dict[str, float]:
 
 
 async def _fusions(url: str, case: Case) -> dict[str, Any]:
-    server = Simulated(url)
-    draft, assistant = (LlamaCpp(server.model(_SPEECH, role, "cpu")) for role in ("draft", "assistant"))
-    async with Fusion(draft=draft, assistant=assistant, unit="token") as fusion:
+    server, name = Simulated(url), f"cpu-{os.getpid()}"
+    draft, assistant = (LlamaCpp(server.model(SPEECH, role, name)) for role in ("draft", "assistant"))
+    tuning = Tuning(max_ahead=case.max_ahead or None)
+    async with Fusion(draft=draft, assistant=assistant, unit="token", tuning=tuning) as fusion:
         await fusion.generate(prompt_of(case.context, -1), max_tokens=16)
         results: list[Any] = []
 
-        async def one(seed: int) -> None:
-            results.append(await fusion.generate(prompt_of(case.context, seed), max_tokens=case.tokens))
+        async def several(first: int) -> None:
+            for seed in range(first, first + case.answers):
+                result = await fusion.generate(prompt_of(case.context, seed), max_tokens=case.tokens)
+                results.append(result)
 
+        written, billed = await _counted(server, name)
         gc.collect()
         before = _resident()
         start, cpu = time.perf_counter(), time.process_time()
         async with anyio.create_task_group() as group:
-            for seed in range(case.fusions):
-                group.start_soon(one, seed)
+            for number in range(case.fusions):
+                group.start_soon(several, number * case.answers)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - start
+        most = _most_resident()
+    await anyio.sleep(_SETTLED)
+    written_now, billed_now = await _counted(server, name)
     fused = sum(len(result.tokens) for result in results)
     return asdict(
         Measured(
@@ -170,9 +197,19 @@ async def _fusions(url: str, case: Case) -> dict[str, Any]:
             drafts=sum(result.draft_requests for result in results) / fused,
             requests=sum(result.assistant_requests for result in results) / fused,
             wall=wall,
-            kibibytes=max(0, _most_resident() - before) / case.fusions,
+            kibibytes=max(0, most - before) / case.fusions,
+            written=(written_now - written) / fused,
+            billed=(billed_now - billed) / fused,
+            carrier=carrier(),
         )
     )
+
+
+async def _counted(server: Simulated, name: str) -> tuple[int, int]:
+    """Tokens that the draft wrote, and that both models read and wrote."""
+    draft, assistant = await server.counts("draft", name), await server.counts("assistant", name)
+    billed = sum(one.prompt_tokens + one.completion_tokens for one in (draft, assistant))
+    return draft.completion_tokens, billed
 
 
 def _resident() -> int:
@@ -192,7 +229,7 @@ def _most_resident() -> int:
 async def _bare(url: str, case: Case) -> dict[str, Any]:
     """The same traffic with httpx alone; bodies have the size of a fusion's."""
     server, prompt = Simulated(url), prompt_of(case.context, 0)
-    draft, assistant = (server.model(_SPEECH, role, "bare") + "/completion" for role in ("draft", "assistant"))
+    draft, assistant = (server.model(SPEECH, role, "bare") + "/completion" for role in ("draft", "assistant"))
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=4)
     async with httpx.AsyncClient(timeout=600, limits=limits) as client:
 
@@ -208,9 +245,14 @@ async def _bare(url: str, case: Case) -> dict[str, Any]:
         async def ask() -> None:
             json.loads((await client.post(assistant, json={"prompt": [prompt], "n_predict": 1, "n_probs": 5})).content)
 
-        short, long = await _each(partial(stream, 1), case, 3), await _each(partial(stream, 51), case, 1)
-        piece = (long - short) / 50
-        return asdict(Bare(stream=short - piece, piece=piece, request=await _each(ask, case, 5)))
+        return asdict(await traffic(stream, ask, case))
+
+
+async def traffic(stream: Callable[[int], Awaitable[None]], ask: Callable[[], Awaitable[None]], case: Case) -> Bare:
+    """The cost of streams of so many tokens, and of requests."""
+    short, long = await _each(partial(stream, 1), case, 3), await _each(partial(stream, 51), case, 1)
+    piece = (long - short) / 50
+    return Bare(stream=short - piece, piece=piece, request=await _each(ask, case, 5))
 
 
 async def _each(do: Callable[[], Awaitable[object]], case: Case, times: int) -> float:

@@ -20,6 +20,7 @@ HEADLINE = "Acceptance 0.9, round trip 20 ms, 512 tokens of context"
 _SECTIONS = {
     "simulated": "A simulated pair",
     "cpu": "The client's processor time",
+    "client": "The client's processor time, by carrier, load and length",
     "gateway": "The gateway",
     "batch": "Batches",
     "live": "Two small models on llama.cpp",
@@ -66,7 +67,22 @@ Wall time as a multiple of the floor, at other acceptance rates, round trips and
 
 ## The client's processor time
 
-Processor time of the client for each fused token, beside the same traffic with nothing but httpx:
+64 fusions at once, over each library that may carry HTTP ([servers](servers.md)), and the same traffic with nothing
+above it (`make bench ARGS=client`):
+
+{carriers}
+
+Where other processes keep all processors busy, verdicts are heard late, and a draft that runs on meanwhile writes in
+vain ([costs](costs.md#drafted-in-vain)). With the bound that a fusion sets itself, and without:
+
+{starved}
+
+Answers of several lengths:
+
+{lengths}
+
+With httpx, before the extra `fast` and the bound of drafting came, beside the same traffic with nothing but httpx
+(`make bench ARGS=cpu`):
 
 {cpu}
 
@@ -112,9 +128,13 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     """The pages of the documents, by file."""
     [floor] = _titled("simulated", "Simulated: wall time against the floor", folder)
     [cpu] = tables("cpu", folder)
+    carriers, starved, lengths = tables("client", folder)
     page = _PAGE.format(
         time_and_price=_bare(time_and_price(folder)),
         floor=_bare(floor),
+        carriers=_noted(carriers),
+        starved=_noted(starved),
+        lengths=_noted(lengths),
         cpu=_bare(Table("", cpu.columns[:4], [row[:4] for row in cpu.rows])),
         trees=_bare(right_answers(folder)),
     )
@@ -227,6 +247,11 @@ def _titled(section: str, title: str, folder: Path) -> list[Table]:
     return [table for table in tables(section, folder) if table.title == title]
 
 
+def _noted(table: Table) -> str:
+    """The rows and the notes, without the title."""
+    return Table("", table.columns, table.rows, table.notes).markdown().removeprefix("### \n\n")
+
+
 def _bare(table: Table) -> str:
     """The rows alone, without the title and the notes."""
-    return Table("", table.columns, table.rows).markdown().removeprefix("### \n\n")
+    return _noted(Table("", table.columns, table.rows))

@@ -1,0 +1,212 @@
+"""The client's cost by what carries HTTP, on a machine that is busy otherwise, and for long answers.
+
+As in `cpu.py`, whose measurements these are: the servers are invented models in a process of their own, reached by real
+HTTP, and each measurement is a fresh process, of which alone the processor time counts. What is compared takes turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+
+from benchmarks.cpu import SPEECH, Bare, Case, Measured, child, traffic
+from benchmarks.invented import prompt_of
+from benchmarks.report import Cell, Options, Table
+from benchmarks.simulated import Simulated, Speeds, simulated
+
+__all__ = ["bare", "burning", "carriers", "long_answers", "run", "starved"]
+
+TARGETS = {"aiohttp": 200, "httpx": 350}
+"""Microseconds of processor time for a fused token, at 64 fusions and 512 tokens of context."""
+
+WASTE = 1.6
+"""Tokens drafted for each fused one on a busy machine, at most."""
+
+WITHOUT_BOUND = 9999
+"""A `max_ahead` that no answer reaches: a draft is never kept from running on."""
+
+QUICKER = Speeds(first=0.0125, rate=240, verify=0.015)
+"""Speeds for long answers: four times the usual ones."""
+
+_BURNER = """
+import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+while True: pass
+"""
+
+_LENGTHS = (Case(8, 512, 128, 8), Case(8, 512, 1024), Case(8, 512, 4096))
+_SHARES = ("drafted per fused token", "streams per fused token", "assistant requests per fused token")
+
+
+async def run(options: Options) -> list[Table]:
+    """The three tables; with `quick` of small sizes, which say little."""
+    load = f"Load average of the machine when the run began: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors."
+    repeats = 1 if options.quick else 2
+    tables = [await carriers(Case(8, 512, 16) if options.quick else Case(64, 512, 128), repeats, load)]
+    options.say(tables[-1].markdown())  # so that a run that is cut off is not lost
+    tables.append(await starved(Case(8, 512, 32) if options.quick else Case(64, 512, 64), repeats))
+    options.say(tables[-1].markdown())
+    lengths = (Case(4, 512, 16), Case(4, 512, 64)) if options.quick else _LENGTHS
+    return [*tables, await long_answers(lengths)]
+
+
+async def carriers(case: Case, repeats: int, load: str) -> Table:
+    """Processor time over each carrier, beside the same traffic with nothing above it."""
+    found: dict[str, list[Measured]] = {}
+    bares: dict[str, list[Bare]] = {"httpx alone": [], "a bare `asyncio.Protocol`": []}
+    async with simulated() as server:
+        for _ in range(repeats):
+            for http in ("", "httpx"):
+                measured = Measured(**await child(server, "fusions", case, http=http))
+                found.setdefault(measured.carrier, []).append(measured)
+            for name, module in zip(bares, ("benchmarks.cpu", "benchmarks.client"), strict=True):
+                bares[name].append(Bare(**await child(server, "bare", case, module=module)))
+    best = {name: min(several, key=lambda one: one.cpu) for name, several in found.items()}
+    names = {"aiohttp": "with `fast` (aiohttp)", "httpx": "`COSD_HTTP=httpx`"}
+    rows = [[names[name], one.cpu, TARGETS[name], *_shares(one)] for name, one in best.items()]
+    same = next(iter(best.values()))
+    rows += [[f"that traffic: {name}", Bare.least(one).of(same), None, *_shares(same)] for name, one in bares.items()]
+    figures = {name: [*map(asdict, several)] for name, several in found.items()}
+    figures |= {name: [*map(asdict, several)] for name, several in bares.items()}
+    about = (
+        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens}; the least of "
+        f"{repeats} that took turns. {load} Bare traffic: the first row's streams, chunks and requests, parsed as JSON."
+    )
+    columns = ["", "CPU per fused token, us", "target", *_SHARES]
+    return Table("Client CPU by carrier", columns, rows, [about], figures)
+
+
+async def starved(case: Case, repeats: int) -> Table:
+    """Drafted and billed tokens while other processes keep all processors busy."""
+    before, after = f"before: `max_ahead={WITHOUT_BOUND}`", "after: the default"
+    cases = {before: Case(case.fusions, case.context, case.tokens, 1, WITHOUT_BOUND), after: case}
+    found: dict[str, list[Measured]] = {before: [], after: []}
+    with burning(os.cpu_count() or 1) as burners:
+        async with simulated() as server:
+            for _ in range(repeats):
+                for name, one in cases.items():
+                    found[name].append(Measured(**await child(server, "fusions", one)))
+    fields = ("written", "drafted", "drafts", "requests", "billed", "wall", "cpu")
+    rows: list[list[Cell]] = [
+        [name, *(_range([getattr(one, field) for one in several]) for field in fields)]
+        for name, several in found.items()
+    ]
+    columns = ["drafting ahead", "written by the draft's server per fused token", *_SHARES]
+    columns += ["billed per fused token", "seconds", "CPU per fused token, us"]
+    about = (
+        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens}, beside {burners} "
+        f"processes that do nothing but count; the least and the most of {repeats} runs that took turns. The servers "
+        f"share the processors, too. Target: {WASTE} written. Billed: what both servers read and wrote, cached or not."
+    )
+    figures = {name: [*map(asdict, several)] for name, several in found.items()}
+    return Table("Client on a busy machine", columns, rows, [about], figures)
+
+
+async def long_answers(cases: Sequence[Case]) -> Table:
+    """Processor time of a token in answers of several lengths."""
+    async with simulated(QUICKER) as server:
+        found = [Measured(**await child(server, "fusions", case)) for case in cases]
+    rows: list[list[Cell]] = [
+        [case.tokens, one.cpu, one.cpu / found[0].cpu, *_shares(one)] for case, one in zip(cases, found, strict=True)
+    ]
+    columns = ["tokens of an answer", "CPU per fused token, us", "times the first", *_SHARES]
+    about = (
+        f"{cases[0].fusions} fusions at once, over {found[0].carrier}; {cases[0].context} tokens of context. The "
+        "models are four times as fast as elsewhere. Each request carries all text so far, so its bytes grow."
+    )
+    figures = {str(case.tokens): asdict(one) for case, one in zip(cases, found, strict=True)}
+    return Table("Client CPU by length", columns, rows, [about], figures)
+
+
+@contextmanager
+def burning(count: int) -> Iterator[int]:
+    """So many processes that keep a processor busy each, during the block; they end with this process, too."""
+    burners = [subprocess.Popen([sys.executable, "-c", _BURNER], stdin=subprocess.PIPE) for _ in range(count)]
+    try:
+        yield count
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.communicate()
+
+
+def _shares(measured: Measured) -> list[Cell]:
+    return [f"{value:.2f}" for value in (measured.drafted, measured.drafts, measured.requests)]
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+# In the fresh process.
+
+
+class _Exchange(asyncio.Protocol):
+    """One request and its answer, parsed as JSON as it comes."""
+
+    def __init__(self, path: str, body: dict[str, Any]) -> None:
+        self._streamed, data = "stream" in body, json.dumps(body).encode()
+        self._sent = f"POST {path} HTTP/1.1\r\nHost: server\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+        self._got = b""
+        self._transport: asyncio.BaseTransport
+        self.done = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(self._sent)
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        if self._streamed:
+            *events, self._got = self._got.split(b"\n\n")
+            for event in events:
+                json.loads(event.partition(b"data: ")[2])
+            return
+        head, _, body = self._got.partition(b"\r\n\r\n")
+        length = head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0]
+        if length and len(body) == int(length):
+            json.loads(body)
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(exc)
+
+
+async def bare(url: str, case: Case) -> dict[str, Any]:
+    """The same traffic on sockets; bodies have the size of a fusion's."""
+    prompt, loop = prompt_of(case.context, 0), asyncio.get_running_loop()
+    draft, assistant = (urlsplit(Simulated(url).model(SPEECH, role, "bare")) for role in ("draft", "assistant"))
+
+    async def exchange(path: str, body: dict[str, Any]) -> None:
+        _, protocol = await loop.create_connection(lambda: _Exchange(path, body), "127.0.0.1", draft.port or 80)
+        await protocol.done
+
+    async def stream(tokens: int) -> None:
+        await exchange(
+            f"{draft.path}/completion", {"prompt": prompt, "n_predict": tokens, "n_probs": 1, "stream": True}
+        )
+
+    async def ask() -> None:
+        await exchange(f"{assistant.path}/completion", {"prompt": [prompt], "n_predict": 1, "n_probs": 5})
+
+    return asdict(await traffic(stream, ask, case))
+
+
+if __name__ == "__main__":
+    assert sys.argv[1] == "bare"
+    print(json.dumps(anyio.run(bare, sys.argv[2], Case(*map(int, sys.argv[3:])))))
