@@ -77,6 +77,9 @@ vain ([costs](costs.md#drafted-in-vain)). With the bound that a fusion sets itse
 
 {starved}
 
+Less is drafted in vain, and more is billed: each of the short requests reads the prompt again, mostly from a server's
+cache.
+
 Answers of several lengths:
 
 {lengths}
