@@ -1064,6 +1064,15 @@ async def test_a_users_client_is_used_as_it_is_and_never_closed() -> None:
     assert requests[0].extensions["timeout"]["read"] == 3
 
 
+async def test_of_a_users_client_nothing_is_called_but_httpxs_own_interface() -> None:
+    class Asking(httpx.AsyncClient):
+        def ask(self, *_: object, **__: object) -> None:
+            pytest.fail("it is the user's own affair")
+
+    client = Asking(transport=httpx.MockTransport(lambda _: httpx.Response(200, json=1)))
+    assert await Transport(URL, http_client=client).get("/props") == 1
+
+
 def test_timeouts() -> None:
     assert Transport(URL)._timeout == httpx.Timeout(600, connect=5, pool=None)
     assert Transport(URL, timeout=60)._timeout == httpx.Timeout(60, connect=5, pool=None)

@@ -282,7 +282,8 @@ class Transport:
             extensions = {FIXED_WAIT: True}
             timeout = httpx.Timeout(connect=timeout.connect, read=wait, write=timeout.write, pool=timeout.pool)
         url = self._urls[call.path] = self._urls.get(call.path) or httpx.URL(self.endpoint + call.path)
-        ask: Callable[..., Awaitable[HttpAnswer]] = getattr(client, "ask", partial(_ask, client))
+        own: Any = None if client is self.http_client else getattr(client, "ask", None)
+        ask: Callable[..., Awaitable[HttpAnswer]] = own or partial(_ask, client)
         with suppress(UnicodeEncodeError):  # which holds the whole body
             return await ask(
                 call.method, url, body=call.body, headers=self._sent_with(call), timeout=timeout, extensions=extensions
