@@ -27,36 +27,47 @@ async def together(
     `work` is read as needed. Closing the generator cancels what is in progress.
     """
     # Plain tasks, not a task group: a generator may be closed from another task than the one that runs it.
-    started: list[asyncio.Task[T]] = []
+    started: dict[asyncio.Task[T], None] = {}  # and not given yet
+    complete: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
+    running = 0
 
     async def fail(error: Exception) -> T:
         raise error
 
-    def start(_: object = None) -> None:
-        """Start what there is room for; also called whenever one is done."""
-        while len(started) < _HELD * concurrency and sum(not one.done() for one in started) < concurrency:
+    def start() -> None:
+        """Start what there is room for."""
+        nonlocal running
+        while len(started) < _HELD * concurrency and running < concurrency:
             try:
                 coroutine = next(work)
             except StopIteration:
                 return
             except Exception as error:  # noqa: BLE001 - of what is read to make them: raised in its turn
                 coroutine = fail(error)
-            started.append(asyncio.create_task(coroutine))  # noqa: TID251
-            started[-1].add_done_callback(start)
+            task = asyncio.create_task(coroutine)  # noqa: TID251
+            task.add_done_callback(end)
+            started[task] = None
+            running += 1
+
+    def end(task: asyncio.Task[T]) -> None:
+        nonlocal running
+        running -= 1
+        if order == "completed":
+            complete.put_nowait(task)
+        start()
 
     try:
         start()
         while started:
             if order == "given":
-                await asyncio.wait(started[:1])
+                await asyncio.wait([done := next(iter(started))])
             else:
-                await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
-            done = next(one for one in started if one.done())
-            started.remove(done)
+                done = await complete.get()
+            del started[done]
             start()
             yield done
     finally:
         work.close()
         for one in started:
             one.cancel()
-        await settled(started)
+        await settled([*started])
