@@ -15,6 +15,7 @@ import resource
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from cosd_api import Fusion, Tuning
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.http.stack import carrier
 
-__all__ = ["SPEECH", "Bare", "Case", "Measured", "child", "run", "traffic"]
+__all__ = ["SPEECH", "Bare", "Case", "Measured", "child", "fusions", "run", "traffic"]
 
 TARGET = 200.0
 """Microseconds for a fused token, at 64 fusions and 512 tokens of context."""
@@ -165,26 +166,28 @@ async def child(
 # In the fresh process.
 
 
-async def _fusions(url: str, case: Case) -> dict[str, Any]:
+async def fusions(url: str, case: Case, *, beside: AbstractContextManager[object] | None = None) -> dict[str, Any]:
+    """Measure the fusions of a case, in this process. `beside` is entered for what is measured."""
     server, name = Simulated(url), f"cpu-{os.getpid()}"
     draft, assistant = (LlamaCpp(server.model(SPEECH, role, name)) for role in ("draft", "assistant"))
     tuning = Tuning(max_ahead=case.max_ahead or None)
     async with Fusion(draft=draft, assistant=assistant, unit="token", tuning=tuning) as fusion:
         await fusion.generate(prompt_of(case.context, -1), max_tokens=16)
+        prompts = [prompt_of(case.context, seed) for seed in range(case.fusions * case.answers)]
         results: list[Any] = []
 
         async def several(first: int) -> None:
-            for seed in range(first, first + case.answers):
-                result = await fusion.generate(prompt_of(case.context, seed), max_tokens=case.tokens)
-                results.append(result)
+            for prompt in prompts[first : first + case.answers]:
+                results.append(await fusion.generate(prompt, max_tokens=case.tokens))  # noqa: PERF401 - one by one
 
         written, billed = await _counted(server, name)
         gc.collect()
         before = _resident()
         start, cpu = time.perf_counter(), time.process_time()
-        async with anyio.create_task_group() as group:
-            for number in range(case.fusions):
-                group.start_soon(several, number * case.answers)
+        with beside or nullcontext():
+            async with anyio.create_task_group() as group:
+                for number in range(case.fusions):
+                    group.start_soon(several, number * case.answers)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - start
         most = _most_resident()
     await anyio.sleep(_SETTLED)
@@ -272,5 +275,5 @@ async def _each(do: Callable[[], Awaitable[object]], case: Case, times: int) -> 
 
 
 if __name__ == "__main__":
-    _measure = {"fusions": _fusions, "bare": _bare}[sys.argv[1]]
+    _measure = {"fusions": fusions, "bare": _bare}[sys.argv[1]]
     print(json.dumps(anyio.run(_measure, sys.argv[2], Case(*map(int, sys.argv[3:])))))

@@ -1,0 +1,133 @@
+"""The client's processor time by library: where a fused token's microseconds are.
+
+A timer of the process's own processor time interrupts it a thousand times a second; the innermost Python frame says
+whose code ran, with the C functions that it called. Unlike a tracing profiler, this makes nothing dearer that is called
+often. Garbage collection is timed by its own callbacks: a timer that runs out meanwhile is heard in these.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import sys
+import sysconfig
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import anyio
+
+from benchmarks.cpu import Case, child, fusions
+from benchmarks.report import Cell, Table
+from benchmarks.simulated import Simulated
+
+__all__ = ["Samples", "by_library", "profile", "sampling"]
+
+_EVERY = 0.001  # seconds of processor time
+_STDLIB = Path(sysconfig.get_path("stdlib"))
+_OURS = Path(__file__).parent.parent
+_FEWEST = 0.01  # a library with a smaller share is among the others
+
+
+@dataclass(slots=True)
+class Samples:
+    """What was running, and for how long the garbage collector was.
+
+    Attributes:
+        frames: by file, how often it was found running.
+        collecting: seconds of garbage collection.
+        seconds: of processor time.
+    """
+
+    frames: Counter[str] = field(default_factory=Counter[str])
+    collecting: float = 0.0
+    seconds: float = 0.0
+
+
+@contextmanager
+def sampling(samples: Samples) -> Iterator[None]:
+    """Note what runs during the block, on the main thread."""
+    since = 0.0
+
+    def note(_: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code is not collecting.__code__:
+            samples.frames[frame.f_code.co_filename] += 1
+
+    def collecting(phase: str, _: Mapping[str, int]) -> None:
+        nonlocal since
+        if phase == "start":
+            since = time.process_time()
+        else:
+            samples.collecting += time.process_time() - since
+
+    before = signal.signal(signal.SIGPROF, note)
+    gc.callbacks.append(collecting)
+    start = time.process_time()
+    signal.setitimer(signal.ITIMER_PROF, _EVERY, _EVERY)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        samples.seconds = time.process_time() - start
+        gc.callbacks.remove(collecting)
+        signal.signal(signal.SIGPROF, before)
+
+
+def by_library(samples: Samples) -> dict[str, float]:
+    """Shares of the time by the library whose code ran, the greatest first; small ones as `others`."""
+    found: Counter[str] = Counter()
+    for file, count in samples.frames.items():
+        found[_library(file)] += count
+    collecting = samples.collecting / samples.seconds
+    one = (1 - collecting) / found.total()
+    found.pop("others", None)
+    shares = {name: count * one for name, count in found.most_common() if count * one >= _FEWEST}
+    shares["garbage collection"] = collecting
+    return {**shares, "others": 1 - sum(shares.values())}
+
+
+@cache
+def _library(file: str) -> str:
+    """The library that a file belongs to; of this repository the folder."""
+    path = Path(file)
+    if "site-packages" in path.parts:
+        return path.parts[path.parts.index("site-packages") + 1].removesuffix(".py")
+    for base in (_OURS, _STDLIB):
+        if path.is_relative_to(base):
+            inner = path.relative_to(base)
+            return inner.parts[1] if inner.parts[0] == "providers" else inner.parts[0].removesuffix(".py")
+    return "others"
+
+
+async def profile(server: Simulated, case: Case) -> Table:
+    """The table of one run, in a fresh process."""
+    found = await child(server, "profiled", case, module="benchmarks.profiled")
+    cpu = found["measured"]["cpu"]
+    rows: list[list[Cell]] = [[name, f"{100 * share:.0f} %", share * cpu] for name, share in found["shares"].items()]
+    about = (
+        f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens}; one run over "
+        f"{found['measured']['carrier']}, with a sample of what runs for each millisecond of processor time. A C "
+        "function counts for the library that calls it."
+    )
+    return Table("Client CPU by library", ["", "share", "us per fused token"], rows, [about], found)
+
+
+# In the fresh process.
+
+
+async def _profiled(url: str, case: Case) -> dict[str, Any]:
+    samples = Samples()
+    measured = await fusions(url, case, beside=sampling(samples))
+    return {"measured": measured, "shares": by_library(samples)}
+
+
+if __name__ == "__main__":
+    assert sys.argv[1] == "profiled"
+    print(json.dumps(anyio.run(_profiled, sys.argv[2], Case(*map(int, sys.argv[3:])))))
