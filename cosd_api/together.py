@@ -37,7 +37,7 @@ async def together(
     def start() -> None:
         """Start what there is room for."""
         nonlocal running
-        while len(started) < _HELD * concurrency and running < concurrency:
+        while running < concurrency and len(started) < _HELD * concurrency:
             try:
                 coroutine = next(work)
             except StopIteration:
@@ -59,10 +59,8 @@ async def together(
     try:
         start()
         while started:
-            if order == "given":
-                await asyncio.wait([done := next(iter(started))])
-            else:
-                done = await complete.get()
+            done = await complete.get() if order == "completed" else next(iter(started))
+            await asyncio.wait([done])
             del started[done]
             start()
             yield done

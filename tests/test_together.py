@@ -25,7 +25,7 @@ async def calls(count: int, concurrency: int, order: Order) -> int:
     """Calls of functions, built-in ones too, for so many coroutines."""
     made = 0
 
-    def call(frame: FrameType, event: str, _: object) -> None:  # noqa: ARG001
+    def call(frame: FrameType, event: str, _: object) -> None:
         nonlocal made
         made += event in ("call", "c_call")
 
