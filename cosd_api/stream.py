@@ -55,7 +55,7 @@ class FusionStream:
         self._past = past
         self._turns: list[RenderedPrompt] = []
         self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
-        self._work: tuple[Facts, Budget, Run] | None = None
+        self._budget: Budget | None = None
         self._tokens: asyncio.Queue[FusedToken | None] = asyncio.Queue()
         self._all: list[FusedToken] = []
         self._task: asyncio.Task[None] | None = None
@@ -76,7 +76,7 @@ class FusionStream:
     @property
     def never_billed(self) -> dict[str, int]:
         """An estimate of what each endpoint read and wrote without a bill, as for requests that were cancelled."""
-        guessed = self._work[1].never_billed if self._work is not None else [0] * len(self._ledgers)
+        guessed = self._budget.never_billed if self._budget is not None else [0] * len(self._ledgers)
         return dict(zip(self._names, guessed, strict=True))
 
     @property
@@ -144,17 +144,20 @@ class FusionStream:
     async def _answer(self) -> None:
         timeout = self._limits.timeout
         error: ProviderError | None = None
+        # Known here alone: a run emits to its stream, so that a stream with a run would be garbage for the collector.
+        work: tuple[Facts, Budget, Run] | None = None
         with anyio.move_on_after(timeout) as time_limit:
             try:
-                await self._fuse()
+                _, budget, run = work = await self._prepare()
+                await self._fuse(budget, run)
             except ProviderError as failed:
                 error = failed
         if timeout is not None and time_limit.cancelled_caught:
-            error = timed_out(timeout, started=self._work is not None)
-        if self._work is None:  # it failed before anything was drafted
+            error = timed_out(timeout, started=work is not None)
+        if work is None:  # it failed before anything was drafted
             assert error is not None
             raise error
-        facts, budget, run = self._work
+        facts, budget, run = work
         if error is not None:
             run.stop_here(_finish(error))  # if it was not complete already
         result = self._build(facts, budget, run)
@@ -167,7 +170,8 @@ class FusionStream:
             self._past.add(self._turns[0].prompt, result)
         self._result = result
 
-    async def _fuse(self) -> None:
+    async def _prepare(self) -> tuple[Facts, Budget, Run]:
+        """The models, the limits and the run of the answer."""
         endpoints, settings, limits = self._endpoints, self._settings, self._limits
         facts = await endpoints.discover()
         self._discovery = time.perf_counter() - self._began
@@ -197,9 +201,11 @@ class FusionStream:
             room=self._room,
             lateness=endpoints.lateness,
         )
-        run = settings.method.start(work)
-        self._work = facts, budget, run
-        await self._expect(budget, turns[0])
+        self._budget = budget
+        return facts, budget, settings.method.start(work)
+
+    async def _fuse(self, budget: Budget, run: Run) -> None:
+        await self._expect(budget, self._turns[0])
         try:
             await run.run()
         finally:

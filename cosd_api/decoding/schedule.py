@@ -14,7 +14,7 @@ from typing import Any
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Ask, CancelAsk, CancelDraft, Command, StartDraft, Wait
 from cosd_api.decoding.response import Response
-from cosd_api.decoding.units import Ahead, DraftUnit, Hearing, State, Verdict
+from cosd_api.decoding.units import Ahead, Contestable, DraftUnit, Hearing, State, Verdict
 from cosd_providers.contract import DraftEnd, Token
 
 LONGEST_HEDGE = 128
@@ -89,8 +89,7 @@ class Schedule:
         pace: the settings.
         unit: what is judged together.
         assistants: how many there are.
-        could_change: whether an assistant's answer about a token, at a byte offset of the response, could change the
-            text.
+        could_change: true for tokens about which an assistant's answer could change the text.
 
     Attributes:
         drafts: the draft in progress, and what the next one continues.
@@ -98,7 +97,7 @@ class Schedule:
         hedges: the drafts ahead of a verdict.
     """
 
-    def __init__(self, pace: Pace, unit: Unit, assistants: int, could_change: Callable[[Token, int], bool]) -> None:
+    def __init__(self, pace: Pace, unit: Unit, assistants: int, could_change: Contestable) -> None:
         self.drafts = Drafts(pace)
         self.questions = Questions(pace, unit, assistants)
         self.hedges = Hedges(pace, could_change, self.drafts.number)
@@ -325,7 +324,7 @@ class Hedges:
         under_way: by number.
     """
 
-    def __init__(self, pace: Pace, could_change: Callable[[Token, int], bool], number: Callable[[], int]) -> None:
+    def __init__(self, pace: Pace, could_change: Contestable, number: Callable[[], int]) -> None:
         self.count = self.hits = self.written = 0
         self.under_way: dict[int, Hedge] = {}
         self._pace = pace
@@ -395,7 +394,7 @@ class Hedges:
             ends = winner.replacement[-1].end
             return winner.decisions[-1].first, [] if ends else [b"".join(token.data for token in winner.replacement)]
         for at in range(unit.settled_tokens, len(unit.tokens)):
-            if self._could_change(unit.tokens[at], unit.offset(at)):
+            if self._could_change(unit.tokens[at : at + 1], unit.offset(at)):
                 return at, [token.data for token in unit.tokens[at].alternatives[: self._pace.hedge]]
         return -1, []
 

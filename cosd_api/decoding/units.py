@@ -9,11 +9,35 @@ from enum import Enum, auto
 
 from cosd_api.alignment import Decision, Unit, judge, most_probable
 from cosd_api.decoding.commands import Placed
-from cosd_api.verification import Place, Verifier, alternatives_of, needs_q, verifier_at
+from cosd_api.verification import Place, Verifier, alternatives_of, decides_by_place, needs_q, verifier_at
 from cosd_providers.contract import Proposal, Question, Token
 
 Contestable = Callable[[Sequence[Token], int], bool]
 """True for tokens, the first of them at a byte offset in the response, about which an answer could change the text."""
+
+
+def contestable_by(verifier: Verifier, prompt: bytes) -> Contestable:
+    """The tokens about which some answer would make a verifier replace one; `prompt` is the digest of a `Place`."""
+
+    def at_places(tokens: Sequence[Token], start: int) -> bool:
+        for token in tokens:
+            here = verifier_at(verifier, Place(prompt, start, token=token))
+            if token.prob is not None and here.contestable(token.prob):
+                return True
+            start += len(token.data)
+        return False
+
+    if decides_by_place(verifier):
+        return at_places
+    contestable = verifier.contestable
+
+    def anywhere(tokens: Sequence[Token], start: int) -> bool:  # noqa: ARG001 - the place means nothing to it
+        for token in tokens:  # noqa: SIM110 - for each token that is drafted, at half the price
+            if token.prob is not None and contestable(token.prob):
+                return True
+        return False
+
+    return anywhere
 
 
 class Hearing(Enum):

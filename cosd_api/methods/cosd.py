@@ -37,13 +37,12 @@ from cosd_api.decoding.judged import JudgedWriter
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Run, Work
 from cosd_api.decoding.schedule import Hedge, Pace, Schedule
-from cosd_api.decoding.units import DraftUnit, Hearing, State, Verdict
+from cosd_api.decoding.units import DraftUnit, Hearing, State, Verdict, contestable_by
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Method, Models
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading
 from cosd_api.methods.gated import AHEAD, GatedDraws, check_gate
 from cosd_api.verification import (
-    Place,
     RandomVerifier,
     RuleVerifier,
     Verifier,
@@ -54,7 +53,6 @@ from cosd_api.verification import (
     draft_states_of,
     looks_at,
     needs_q,
-    verifier_at,
 )
 from cosd_providers.contract import DraftEnd, Proposal, ServerInfo, Token
 from cosd_providers.errors import UnsupportedError
@@ -256,6 +254,11 @@ def check_draft_states(info: ServerInfo, verifier: Verifier) -> None:
     raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
 
+def _all(tokens: Sequence[Token], start: int) -> bool:  # noqa: ARG001 - a `Contestable`
+    """Contest all tokens."""
+    return bool(tokens)
+
+
 class CoSDDecoder:
     """One fused answer in the making: a `Decoder`.
 
@@ -274,6 +277,8 @@ class CoSDDecoder:
 
     Attributes:
         prompt: a digest of the draft model's prompt.
+        could_change: true for tokens about which an answer could change the text.
+        contestable: true for tokens about which an assistant is to be asked.
         response: the answer so far.
         units: those whose tokens are not final.
         schedule: the drafts and questions.
@@ -298,7 +303,8 @@ class CoSDDecoder:
     ) -> None:
         self.verifier = verifier
         self.prompt = digest_of(prompt)
-        self._by_place = decides_by_place(verifier)
+        self.could_change = contestable_by(verifier, self.prompt)
+        self.contestable = self.could_change if skip else _all
         self.unit: Unit = unit
         self.assistants = assistants
         self.response = Response(max_tokens, stop)
@@ -307,11 +313,10 @@ class CoSDDecoder:
         beside: dict[str, Any] = {"draft_alternatives": draft_alternatives_of(verifier)}
         beside["draft_states"] = bool(draft_states_of(verifier))
         pace = replace(pace or Pace(), window=window, alternatives=alternatives, **beside)
-        self.schedule = Schedule(pace, unit, assistants, lambda token, at: self.could_change((token,), at))
+        self.schedule = Schedule(pace, unit, assistants, self.could_change)
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self.phase = Phase.RUNNING
         self.now, self.late = 0.0, False
-        self._skip = skip
         self._survives = survives
         self._counts = Report()
         self._settled_units = 0
@@ -469,25 +474,6 @@ class CoSDDecoder:
             self._decide(unit, [])
 
     # ------------------------------------------------------------------------------------------------ verification
-
-    def contestable(self, tokens: Sequence[Token], start: int) -> bool:
-        """True if an assistant is to be asked about these tokens, the first of them at a byte offset."""
-        return self.could_change(tokens, start) if self._skip else bool(tokens)
-
-    def could_change(self, tokens: Sequence[Token], start: int) -> bool:
-        """True if an answer about these tokens, the first of them at a byte offset, could change the text."""
-        if self._by_place:
-            for token in tokens:
-                here = verifier_at(self.verifier, Place(self.prompt, start, token=token))
-                if token.prob is not None and here.contestable(token.prob):
-                    return True
-                start += len(token.data)
-            return False
-        contestable = self.verifier.contestable
-        for token in tokens:  # noqa: SIM110 - for each token that is drafted, at half the price
-            if token.prob is not None and contestable(token.prob):
-                return True
-        return False
 
     def _decide(self, unit: DraftUnit, commands: list[Command]) -> None:
         """Lines 8 to 10: all assistants have judged the unit; of those that replace, the most confident does."""

@@ -1,0 +1,72 @@
+"""An answer's memory goes with its last reference: no method leaves cycles for the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import pytest
+
+from cosd_api import CoSD, Tuning
+from cosd_providers.testing import ScriptedProvider, TableModel
+from every_method import LINES, Line
+
+WORDS = tuple(f" {letter}" for letter in "abcdefghijklmnopqrstuvw")
+TOKENS = (b"", *(word.encode() for word in WORDS), b"Q")
+HEDGED = Line("hedged", CoSD(unit="token"), settings={"tuning": Tuning(hedge=2)})
+
+
+def model(number: int) -> TableModel:
+    """A model that is unsure at every other place, where the one of another number writes another word; it never ends.
+
+    It reads any text, by its spaces.
+    """
+
+    def following(ids: Sequence[int]) -> list[float]:
+        at, probs = len(ids), [0.0] + [0.001] * len(WORDS) + [0.0]
+        unsure = at % 2 == 0
+        probs[1 + (at + 3) % 8] = 0.05
+        probs[1 + (at + number * unsure) % 8] = 0.45 if unsure and not number else 0.9
+        return probs
+
+    table = TableModel(TOKENS, following, end_ids=(0,))
+    known = set(b"".join(TOKENS))
+    encode = table.encode
+    table.encode = lambda text: encode(text if known >= set(text) else b"Q" + b" a" * text.count(b" "))  # type: ignore[method-assign]
+    return table
+
+
+def ends(text: str) -> Sequence[int]:
+    """The ends of its words."""
+    return [*accumulate(len(part) for part in text.replace(" ", "\0 ").split("\0"))]
+
+
+@pytest.fixture
+def garbage() -> Iterator[list[object]]:
+    """What the collector has found since the last look; it looks only when it is asked to."""
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    yield gc.garbage
+    gc.set_debug(0)
+    gc.garbage.clear()
+    gc.enable()
+
+
+@pytest.mark.parametrize("line", [*LINES, HEDGED], ids=str)
+async def test_an_answer_leaves_no_cycles(line: Line, garbage: list[object]) -> None:
+    """Of an answer with disagreements, once nobody has it any more, the collector finds nothing."""
+    served = {
+        name: ScriptedProvider(model(at), name=name, words=ends, states=lambda _: (0.1,) * 4)
+        for at, name in enumerate(dict.fromkeys(line.models))
+    }
+    async with line.fusion(served.__getitem__) as fusion:
+        for _ in range(3):
+            gc.collect()
+            garbage.clear()  # what a first answer finds out, the fusion keeps
+            answer = await fusion.generate("Q", max_tokens=12, **line.answer)
+            assert answer.text.count(" ") >= 6, answer.text
+            del answer
+        gc.collect()
+        assert [type(one) for one in garbage] == []
