@@ -34,17 +34,19 @@ class StandInCluster:
         actors: those that were made.
         started: the arguments of every `init`.
         ended: how often it was shut down.
+        refuses: the error of `init`; None without one.
     """
 
     processors: int = 2
     actors: list[StandInActor] = field(default_factory=list)
     started: list[dict[str, Any]] = field(default_factory=list)
     ended: int = 0
+    refuses: Exception | None = None
 
     def init(self, **given: Any) -> None:
         """Start it, or connect."""
-        if given["address"] == "nowhere:1":
-            raise ConnectionError("could not connect\nto anything")
+        if self.refuses is not None:
+            raise self.refuses
         self.started.append(given)
 
     def is_initialized(self) -> bool:

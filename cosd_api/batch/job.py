@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import ExitStack, aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,19 +56,23 @@ class BatchJob:
     prices: Prices | None = None
     progress: Callable[[BatchTally], None] | None = None
 
-    async def run(self, fusion: Fusion, answering: LineAnswerer | None = None) -> BatchSummary:
+    async def run(
+        self, fusion: Fusion, elsewhere: AbstractAsyncContextManager[LineAnswerer] | None = None
+    ) -> BatchSummary:
         """Ask what is not answered yet.
 
         Args:
             fusion: it is open; its `limits` bound every answer.
-            answering: answers the lines in its place, by the same models and method.
+            elsewhere: gives what answers the lines in its place, by the same models and method. It is entered once the
+                files are read, and only if a line is left to ask.
 
         Raises:
             OSError: a file cannot be read or written.
             SettingError: a file is invalid, or the output was written by another fusion; nothing was asked.
             ProviderError: an endpoint failed before the first line was asked.
         """
-        with LineIndex() as index, ExitStack() as stack:
+        async with AsyncExitStack() as stack:
+            index = stack.enter_context(LineIndex())
             self._enter(index)
             facts = await fusion.endpoints.discover()
             models = {one.name: one.model for one in (facts.draft, *facts.assistants)}
@@ -86,8 +90,10 @@ class BatchJob:
                 total=output.usage,
                 prices=prices,
             )
-            run = _BatchRun(self, fusion, answering or Answerer(fusion), index, output, tally, written_by)
-            await run.ask()
+            answering: LineAnswerer = Answerer(fusion)
+            if elsewhere is not None and tally.done < tally.lines:
+                answering = await stack.enter_async_context(elsewhere)
+            await _BatchRun(self, fusion, answering, index, output, tally, written_by).ask()
             output.compact()
             return tally.summary()
 

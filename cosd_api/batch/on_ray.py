@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, redirect_stdout
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Self
@@ -41,13 +42,16 @@ _LOST: Any = (
     _errors.WorkerCrashedError,
 )
 """Errors after which an actor is asked whether it is still there."""
+_HOST_PORT = re.compile(r"(ray://)?\[?(?P<host>[^/]+?)\]?:(?P<port>\d{1,5})$")
+"""An address of a cluster that is one of a machine, and not `auto` or the like."""
+_CONNECT = 10.0
+"""Seconds for connecting to it."""
 _OPTIONS = {"num_cpus": 1, "max_restarts": -1, "scheduling_strategy": "SPREAD"}
 
 
-@asynccontextmanager
-async def on_cluster(
+def on_cluster(
     fusion: Fusion, concurrency: int, *, actors: int | None = None, address: str | None = None
-) -> AsyncGenerator[RayAnswering]:
+) -> AbstractAsyncContextManager[RayAnswering]:
     """Actors that answer lines as a fusion would, on a cluster that is there, or one of this machine.
 
     Args:
@@ -58,17 +62,24 @@ async def on_cluster(
             runs on this machine, or a new one.
 
     Raises:
-        SettingError: the fusion cannot be sent, a limit cannot be divided, there is no cluster at the address, it has
-            too few processors, or an actor cannot make the fusion.
+        SettingError: the fusion cannot be sent, or a limit cannot be divided; on entering, there is no cluster at the
+            address, it has too few processors, or an actor cannot make the fusion.
     """
     sent = SentFusion.of(fusion)
     if actors is not None:
         sent.part(actors, 0)  # refuses, before anything is started
+    return _opened(sent, concurrency, actors, address)
+
+
+@asynccontextmanager
+async def _opened(
+    sent: SentFusion, concurrency: int, actors: int | None, address: str | None
+) -> AsyncGenerator[RayAnswering]:
     own = not ray.is_initialized()
     with redirect_stdout(sys.stderr):  # Ray prints there that a node is gone
-        if own:
-            _initialize(address)
         try:
+            if own:
+                await _initialize(address or os.environ.get("RAY_ADDRESS"))
             room = int(ray.cluster_resources().get("CPU", 0))
             number = max(1, min(room, concurrency)) if actors is None else actors
             if not room:
@@ -83,18 +94,29 @@ async def on_cluster(
                 ray.shutdown()
 
 
-def _initialize(address: str | None) -> None:
+async def _initialize(address: str | None) -> None:
     """Connect to a cluster, or start one.
 
     Raises:
-        SettingError: there is none at the address.
+        SettingError: it cannot be reached or used; the message says what to do.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here reports nothing to anybody
+    where = f" at {address}" if address else ""
     try:
+        if (found := _HOST_PORT.match(address or "")) is not None:
+            with anyio.fail_after(_CONNECT):  # Ray itself would try again for minutes
+                stream = await anyio.connect_tcp(found["host"], int(found["port"]))
+            await stream.aclose()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        words = str(error).strip().partition("\n")[0]
-        raise SettingError(f"no Ray cluster{f' at {address}' if address else ''}: {words}") from error
+    except OSError as error:
+        words = f"there is no Ray cluster{where}: give HOST:PORT of its head as --ray-address or RAY_ADDRESS"
+        raise SettingError(f"{words} ({_one_line(error) or 'no answer'})") from error
+    except (RuntimeError, ValueError, _errors.RayError) as error:
+        words = _one_line(error)
+        more = ""
+        if "version" in words.lower():
+            more = ". Install the cluster's versions here, or run the command on one of its machines"
+        raise SettingError(f"the Ray cluster{where} cannot be used: {words}{more}") from error
 
 
 @dataclass(slots=True, eq=False)
@@ -135,23 +157,21 @@ class RayAnswering:
 
     async def __aenter__(self) -> Self:
         made = ray.remote(**_OPTIONS, max_concurrency=self._at_once)(LineActor)
-        self._workers = [_Worker(made.remote(one)) for one in self._sources]
-        try:
-            with anyio.fail_after(_PATIENCE):
-                for worker in self._workers:
-                    _check(await worker.handle.state.remote())
-        except TimeoutError:
-            self._kill()
-            words = f"Ray has not started {len(self._sources)} actors within {_PATIENCE:g} seconds"
-            raise SettingError(f"{words}: see whether others use the cluster's processors, or take fewer") from None
-        except _errors.RayError as error:
-            self._kill()
-            words = "an actor has not started. cosd-api of this version, and what its extras need, must be installed"
-            raise SettingError(f"{words} on every machine: {_last_line(error)}") from error
-        except BaseException:
-            self._kill()
-            raise
-        await self._tasks.__aenter__()
+        with ExitStack() as stack:
+            stack.callback(self._kill)
+            self._workers += (_Worker(made.remote(one)) for one in self._sources)
+            try:
+                with anyio.fail_after(_PATIENCE):
+                    for worker in self._workers:
+                        _check(await worker.handle.state.remote())
+            except TimeoutError:
+                words = f"Ray has not started {len(self._sources)} actors within {_PATIENCE:g} seconds"
+                raise SettingError(f"{words}: see whether others use the cluster's processors, or take fewer") from None
+            except _errors.RayError as error:
+                words = "an actor has not started. cosd-api of this version, and what its extras need, must be"
+                raise SettingError(f"{words} installed on every machine: {_last_line(error)}") from error
+            await self._tasks.__aenter__()
+            stack.pop_all()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -210,7 +230,8 @@ class RayAnswering:
 
     def _kill(self) -> None:
         for one in self._workers:
-            ray.kill(one.handle)
+            with suppress(_errors.RayError, OSError, RuntimeError):  # where Ray itself is gone, so are they
+                ray.kill(one.handle)
         self._workers = []
 
 
@@ -225,6 +246,10 @@ def _check(state: ActorState) -> None:
         raise SettingError(f"{words}: install the same version")
     if state.problem is not None:
         raise SettingError(f"the fusion cannot be made on {state.machine}: {state.problem}")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _last_line(error: Exception) -> str:

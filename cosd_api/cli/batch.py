@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,8 @@ from cosd_api.settings import AnswerOptions, OnAssistantError, Tuning
 
 __all__ = ["batch"]
 
-_Elsewhere: TypeAlias = Callable[[Fusion, int], AbstractAsyncContextManager[LineAnswerer]]
-"""Opens what answers lines as a fusion would, up to so many at a time."""
+_Elsewhere: TypeAlias = AbstractAsyncContextManager[LineAnswerer]
+"""Gives what answers lines as a fusion would."""
 _LINES = 10
 """Lines of progress where standard error is no terminal."""
 
@@ -112,9 +112,10 @@ def batch(
             priced = prices_from(prices) if prices else None
         except OSError as error:
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--prices") from error
-        elsewhere = _elsewhere(engine, actors, ray_address)
+        opened = _elsewhere(engine, actors, ray_address)
         fusion = options.fusion(unit=unit, on_assistant_error=on_assistant_error, tuning=Tuning())
         fusion.limits = _limits(options, fusion, stop)
+        elsewhere = None if opened is None else opened(fusion, concurrency)
         job = BatchJob(
             source,
             out,
@@ -153,8 +154,8 @@ def _limits(options: SharedOptions, fusion: Fusion, stop: list[str] | None) -> A
     return limits
 
 
-def _elsewhere(engine: str, actors: int | None, ray_address: str | None) -> _Elsewhere | None:
-    """The way to answer lines in other processes; None for this one.
+def _elsewhere(engine: str, actors: int | None, ray_address: str | None) -> Callable[[Fusion, int], _Elsewhere] | None:
+    """The way to answer lines of a fusion in other processes, up to so many at a time; None for this one.
 
     Raises:
         typer.BadParameter: an option is for another engine.
@@ -174,11 +175,8 @@ def _elsewhere(engine: str, actors: int | None, ray_address: str | None) -> _Els
 async def _answer(fusion: Fusion, job: BatchJob, elsewhere: _Elsewhere | None) -> BatchSummary:
     with _shown() as progress:
         job.progress = progress
-        async with fusion, AsyncExitStack() as stack:
-            answering = None
-            if elsewhere is not None:
-                answering = await stack.enter_async_context(elsewhere(fusion, job.concurrency))
-            return await job.run(fusion, answering)
+        async with fusion:
+            return await job.run(fusion, elsewhere)
 
 
 @contextmanager

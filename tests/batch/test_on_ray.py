@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ def cluster() -> StandInCluster:
 
 @pytest.fixture
 def on_ray(cluster: StandInCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with installed(cluster) as module:
         monkeypatch.setattr(module, "_PAUSES", (0.0, 0.001))
         yield module
@@ -39,8 +43,8 @@ def slow() -> Fusion:
 
 async def answered(answering: Any, folder: Path, **options: Any) -> tuple[BatchSummary, Path]:
     source, target = input_file(folder / "in.jsonl"), folder / "out.jsonl"
-    async with fusion() as local, answering as actors:
-        found = await BatchJob(source, target, concurrency=4, **options).run(local, actors)
+    async with fusion() as local:
+        found = await BatchJob(source, target, concurrency=4, **options).run(local, answering)
     return found, target
 
 
@@ -115,7 +119,8 @@ async def test_a_line_may_lose_four_actors(
 
     monkeypatch.setattr(Answerer, "answer", deadly)
     source = input_file(tmp_path / "in.jsonl")
-    async with fusion() as local, on_ray.RayAnswering([fusion], 1) as actors:
+    actors = on_ray.RayAnswering([fusion], 1)
+    async with fusion() as local:
         found = await BatchJob(source, tmp_path / "out.jsonl", concurrency=1).run(local, actors)
     assert (found.answered, found.failed, actors.lost) == (5, 1, 4)
     words = "the actors that had it were lost: Its node is gone."
@@ -138,12 +143,12 @@ async def test_the_limit_counts_what_a_lost_actor_may_have_billed(
     source, limit = input_file(tmp_path / "in.jsonl"), 1000
     job = BatchJob(source, tmp_path / "out.jsonl", concurrency=1, max_billed_tokens=limit)
     async with fusion() as local, on_ray.RayAnswering([fusion], 1) as actors:
-        found = await job.run(local, actors)
+        found = await job.run(local, nullcontext(actors))
         first = shares[0]
         assert first is not None and first + billed_tokens(found.usage) <= limit
         assert found.stopped is not None and found.stopped.startswith("max_billed_tokens=1000 is reached")
         assert found.failed == 0 and found.missing > 0
-        again = await job.run(local, actors)
+        again = await job.run(local, nullcontext(actors))
     assert again.complete
 
 
@@ -151,9 +156,9 @@ async def test_the_cluster(on_ray: Any, cluster: StandInCluster) -> None:
     made = Fusion(draft="http://127.0.0.1:9", assistant="http://127.0.0.1:9")
     cluster.processors = 3
     # The fusion opens without a request: servers that are down are found out at the first line.
-    async with on_ray.on_cluster(made, 2, address="head:1"):
+    async with on_ray.on_cluster(made, 2, address="auto"):
         assert len(cluster.actors) == 2  # no more than lines at a time
-    assert cluster.started[0]["address"] == "head:1" and cluster.started[0]["log_to_driver"] is False
+    assert cluster.started[0]["address"] == "auto" and cluster.started[0]["log_to_driver"] is False
     assert cluster.ended == 1
     async with on_ray.on_cluster(made, 8):
         assert len(cluster.actors) == 2 + 3
@@ -168,14 +173,46 @@ async def test_the_cluster(on_ray: Any, cluster: StandInCluster) -> None:
     with pytest.raises(SettingError, match=r"^the cluster has no processors, and each actor takes one: give its"):
         async with on_ray.on_cluster(made, 8):
             raise AssertionError
-    with pytest.raises(SettingError) as refused:
-        async with on_ray.on_cluster(made, 8, address="nowhere:1"):
-            raise AssertionError
-    assert str(refused.value) == "no Ray cluster at nowhere:1: could not connect"
     assert not cluster.is_initialized()
     with pytest.raises(SettingError, match="this fusion cannot be sent to another process"):
-        async with on_ray.on_cluster(fusion(), 8):
+        on_ray.on_cluster(fusion(), 8)
+
+
+@pytest.mark.parametrize("given", ["", "ray://"])
+async def test_nobody_at_the_address(
+    on_ray: Any, cluster: StandInCluster, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray, which would try for minutes, is not asked before somebody listens there; RAY_ADDRESS is an address, too."""
+    made = Fusion(draft="http://127.0.0.1:9", assistant="http://127.0.0.1:9")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"{given}127.0.0.1:{listening.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        async with on_ray.on_cluster(made, 2):
+            assert cluster.started[0]["address"] == address
+    with pytest.raises(SettingError) as refused:
+        async with on_ray.on_cluster(made, 2):
             raise AssertionError
+    words = f"there is no Ray cluster at {address}: give HOST:PORT of its head as --ray-address or RAY_ADDRESS ("
+    assert str(refused.value).startswith(words) and len(cluster.started) == 1
+
+
+async def test_a_cluster_that_refuses(on_ray: Any, cluster: StandInCluster) -> None:
+    """Ray's own words are told, all of them, with what to do."""
+    made = Fusion(draft="http://127.0.0.1:9", assistant="http://127.0.0.1:9")
+    versions = "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\nThis process with:\n    Ray: 2.50.0\n"
+    for error, words in (
+        (ConnectionError("none is\nrunning"), "there is no Ray cluster at auto: give HOST:PORT of its head as "),
+        (ValueError("Ray Client requires more"), "the Ray cluster at auto cannot be used: Ray Client requires more"),
+        (on_ray._errors.RayError("no"), "the Ray cluster at auto cannot be used: no"),
+        (
+            RuntimeError(versions),
+            "Ray: 2.60.0 This process with: Ray: 2.50.0. Install the cluster's versions here, or ",
+        ),
+    ):
+        cluster.refuses = error
+        with pytest.raises(SettingError, match=re.escape(words)):
+            async with on_ray.on_cluster(made, 8, address="auto"):
+                raise AssertionError
 
 
 def broken() -> Fusion:
@@ -216,7 +253,34 @@ async def test_actors_that_do_not_start(on_ray: Any, cluster: StandInCluster, mo
     assert all(one.killed for one in cluster.actors)
 
 
-async def test_an_error_of_the_run_is_not_wrapped(on_ray: Any) -> None:
+async def test_an_error_of_the_run_is_not_wrapped(
+    on_ray: Any, cluster: StandInCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it hidden where the actors cannot be ended, as Ray itself is gone."""
+
+    def kill(_: object) -> None:
+        raise on_ray._errors.RayError("Ray has not been started")
+
     with pytest.raises(KeyError):
         async with on_ray.RayAnswering([fusion], 4):
             raise KeyError("x")
+    monkeypatch.setattr(on_ray.ray, "kill", kill)
+    with pytest.raises(KeyError):
+        async with on_ray.RayAnswering([fusion], 4):
+            raise KeyError("x")
+    with pytest.raises(SettingError, match="MY_KEY"):
+        async with on_ray.RayAnswering([fusion, broken], 4):
+            raise AssertionError
+
+
+async def test_the_cluster_is_for_lines_that_are_left(on_ray: Any, cluster: StandInCluster, tmp_path: Path) -> None:
+    """No actor is made for an input that cannot be read, nor for one whose lines have answers."""
+    await answered(on_ray.RayAnswering([slow], 4), tmp_path)
+    assert len(cluster.actors) == 1
+    found, _ = await answered(on_ray.RayAnswering([slow], 4), tmp_path)
+    assert found.complete and found.known == 6
+    job = BatchJob(input_file(tmp_path / "bad.jsonl", ["{"]), tmp_path / "new.jsonl")
+    async with fusion() as local:
+        with pytest.raises(SettingError, match=r"bad\.jsonl, line 1: "):
+            await job.run(local, on_ray.RayAnswering([slow], 4))
+    assert len(cluster.actors) == 1

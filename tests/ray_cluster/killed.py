@@ -48,9 +48,10 @@ async def batch(lines: int, folder: Path) -> dict[str, object]:
             sys.stdout.flush()
 
     job = BatchJob(source, folder / "out.jsonl", concurrency=AT_ONCE, progress=look)
-    async with Made(lines)() as local, RayAnswering([Made(lines)] * ACTORS, AT_ONCE) as actors:
+    actors = RayAnswering([Made(lines)] * ACTORS, AT_ONCE)
+    async with Made(lines)() as local:
         found = await job.run(local, actors)
-        return {"summary": found.model_dump(mode="json"), "lost": actors.lost}
+    return {"summary": found.model_dump(mode="json"), "lost": actors.lost}
 
 
 def main(address: str, lines: str, folder: str) -> None:
