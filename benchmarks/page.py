@@ -21,6 +21,7 @@ _SECTIONS = {
     "simulated": "A simulated pair",
     "cpu": "The client's processor time",
     "client": "The client's processor time, by carrier, load and length",
+    "cancelled": "Cancelled streams",
     "gateway": "The gateway",
     "batch": "Batches",
     "live": "Two small models on llama.cpp",
@@ -131,7 +132,7 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     """The pages of the documents, by file."""
     [floor] = _titled("simulated", "Simulated: wall time against the floor", folder)
     [cpu] = tables("cpu", folder)
-    carriers, starved, lengths = tables("client", folder)
+    carriers, starved, lengths, *_ = tables("client", folder)
     page = _PAGE.format(
         time_and_price=_bare(time_and_price(folder)),
         floor=_bare(floor),

@@ -1,0 +1,221 @@
+"""Tokens that a server generates after the client has cancelled a stream, on real servers.
+
+The servers count by themselves: llama.cpp what a slot holds (`/slots`), vLLM all that it has generated (`/metrics`).
+What the client was given before is subtracted; what was on its way then counts as generated after. A stream is left as
+a fusion leaves it: its task is cancelled. Each carrier of HTTP is measured in a fresh process.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import anyio
+import httpx
+
+from benchmarks import vllm
+from benchmarks.cpu import Case, child
+from benchmarks.report import Options, Table
+from benchmarks.simulated import Simulated
+from cosd_api.demo.servers import bundled_pair
+from cosd_providers import connect
+from cosd_providers.contract import Provider, Token
+from cosd_providers.http.stack import carrier
+from cosd_providers.usage import Usage
+
+__all__ = ["LONGEST", "PROMPT", "Cancelled", "Count", "counter", "leave", "run"]
+
+PROMPT = "aaaaaaaaa"
+"""The bundled models do not end their answers to this before they reach a limit."""
+
+LONGEST = 400
+"""Tokens that each stream was asked for."""
+
+READ, TIMES, QUICK = 16, 20, 2
+"""Tokens that are read of each stream, and streams."""
+
+_ABOUT = (
+    f"Streams of {LONGEST} tokens, one at a time, whose task is cancelled when it was given {READ}. Counted by the "
+    "server, once it has come to rest, less what the client was given. The bundled models are small and fast: a server "
+    "of a large one generates fewer tokens in that time. Servers and client share this machine: where a server's own "
+    "processes wait for a processor, it hears late of a stream that was left."
+)
+_WITHOUT = "vLLM is left out: it is not installed here (`make test-vllm` installs it)."
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """One cancelled stream.
+
+    Attributes:
+        read: tokens that the client was given.
+        after: tokens that the server generated beyond those.
+        rate: tokens a second, as they were read.
+    """
+
+    read: int
+    after: int
+    rate: float
+
+
+class Count(Protocol):
+    """The count that a server keeps."""
+
+    async def begin(self) -> None:
+        """Take note of it before a stream."""
+        ...
+
+    async def generated(self, prompt: int) -> int:
+        """Tokens of the stream since then, behind a prompt of so many, once the server has come to rest."""
+        ...
+
+
+async def run(options: Options) -> list[Table]:
+    """The table, with vLLM where it is installed."""
+    case = Case(1, 0, READ, QUICK if options.quick else TIMES)
+    found: list[tuple[str, list[Cancelled]]] = []
+    with bundled_pair() as pair:
+        options.say("cancelled: llama.cpp")
+        found += await _measured("llama.cpp", pair.sums, case)
+    folder = vllm.environment()
+    if folder is not None:
+        with ExitStack() as stack:
+            options.say("cancelled: vLLM")
+            found += await _measured("vLLM on the CPU", vllm.servers(stack, folder)["sums"], case)
+    rows = [
+        [
+            *name.split(", "),
+            len(several),
+            f"{statistics.median(one.after for one in several):g}",
+            max(one.after for one in several),
+            statistics.median(one.rate for one in several),
+        ]
+        for name, several in found
+    ]
+    columns = ["server", "HTTP by", "streams", "tokens after the cancellation: median", "most", "tokens a second"]
+    figures = {name: [*map(asdict, several)] for name, several in found}
+    notes = [_ABOUT, *([] if folder else [_WITHOUT])]
+    return [Table("Tokens generated after a cancellation", columns, rows, notes, figures)]
+
+
+async def _measured(server: str, url: str, case: Case) -> list[tuple[str, list[Cancelled]]]:
+    """The streams to one server, by each carrier."""
+    found: list[tuple[str, list[Cancelled]]] = []
+    for http in ("", "httpx"):
+        done = await child(Simulated(url), "leave", case, http=http, module="benchmarks.cancelled")
+        found.append((f"{server}, {done['carrier']}", [Cancelled(**one) for one in done["streams"]]))
+    return found
+
+
+# In the fresh process.
+
+
+class _Slots:
+    """A server of llama.cpp, which shows its slots."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def begin(self) -> None: ...
+
+    async def generated(self, prompt: int) -> int:
+        while any(slot["is_processing"] for slot in await self._slots()):  # noqa: ASYNC110
+            await anyio.sleep(0.02)
+        latest = max(await self._slots(), key=lambda slot: int(slot.get("id_task", -1)))
+        return int(latest["n_prompt_tokens"]) - prompt + 1  # it holds all but the last
+
+    async def _slots(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (await self._client.get("/slots")).json()
+        return found
+
+
+class _Metrics:
+    """A server of vLLM."""
+
+    def __init__(self, client: httpx.AsyncClient, model: str) -> None:
+        self._client, self._model = client, model
+        self._before = self._asked = 0
+
+    async def begin(self) -> None:
+        self._before = await self._settled()
+
+    async def generated(self, prompt: int) -> int:
+        del prompt
+        return await self._settled() - self._before
+
+    async def _settled(self) -> int:
+        """The count without the tokens that are asked for here, once nothing else is generated.
+
+        It is of the last step that the engine made, so the engine must make one.
+        """
+        counts: list[int] = []
+        while len(counts) < 2 or counts[-2] != counts[-1]:
+            await anyio.sleep(0.05)
+            body = {"model": self._model, "prompt": "a", "max_tokens": 1}
+            (await self._client.post("/v1/completions", json=body)).raise_for_status()
+            self._asked += 1
+            lines = (await self._client.get("/metrics")).text.splitlines()
+            [value] = [line.rpartition(" ")[2] for line in lines if line.startswith("vllm:generation_tokens_total{")]
+            counts.append(int(float(value)) - self._asked)
+        return counts[-1]
+
+
+def counter(client: httpx.AsyncClient, engine: str, model: str) -> Count:
+    """The count of a server, by a client that has its URL."""
+    return {"llama.cpp": _Slots(client), "vllm": _Metrics(client, model)}[engine]
+
+
+async def leave(provider: Provider, count: Count, *, read: int = READ, longest: int = LONGEST) -> Cancelled:
+    """Cancel a stream of `longest` tokens when `read` of them were given; one that ends before is not cancelled."""
+    usage, times = Usage(), list[float]()
+    await count.begin()
+    with anyio.CancelScope() as scope:
+        async for item in provider.generate(PROMPT, b"", max_tokens=longest, usage=usage):
+            times += [time.perf_counter()] * isinstance(item, Token)
+            if len(times) == read:
+                scope.cancel()
+    before = times[:read]  # what has arrived when a task is cancelled still comes
+    after = await count.generated(usage.prompt_tokens) - len(before)
+    return Cancelled(len(before), after, (len(before) - 1) / max(before[-1] - before[0], 1e-9))
+
+
+async def _leave(url: str, case: Case) -> dict[str, Any]:
+    async with connect(url) as provider, httpx.AsyncClient(base_url=url, timeout=60) as client:
+        info = await provider.describe()
+        count = counter(client, info.engine, info.model)
+        await leave(provider, count, longest=READ)  # opens the connections, and reads the prompt
+        streams = [await leave(provider, count, read=case.tokens) for _ in range(case.answers)]
+    return {"carrier": carrier(), "streams": [*map(asdict, streams)]}
+
+
+async def check(url: str, *, most: int = READ, seconds: float = 60) -> None:
+    """For tests: the count is right, and of some stream the server generates at most so many tokens in vain.
+
+    Raises:
+        AssertionError: the count is wrong.
+        TimeoutError: it was never so few.
+    """
+    async with connect(url) as provider, httpx.AsyncClient(base_url=url, timeout=60) as client:
+        info = await provider.describe()
+        count = counter(client, info.engine, info.model)
+        for longest in (1, 7, READ - 1):
+            whole = await leave(provider, count, longest=longest)
+            assert (whole.read, whole.after) == (longest, 0), whole
+        with anyio.fail_after(seconds):
+            while not 0 <= (await leave(provider, count)).after <= most:
+                pass
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure at a URL."""
+    print(json.dumps(anyio.run(_leave, arguments[1], Case(*map(int, arguments[2:])))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
