@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import copy
-from typing import Annotated, Self
+from functools import cache
+from typing import Annotated, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
@@ -13,7 +14,7 @@ from cosd_api.alignment import Decision
 from cosd_api.decoding.commands import Contest, Placed
 from cosd_api.decoding.timeline import Kind, Outcome, RequestSpan
 from cosd_api.verification import Place, Verifier, needs_q, verifier_at
-from cosd_providers.contract import ServerInfo
+from cosd_providers.contract import ServerInfo, Token
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
 
@@ -35,6 +36,23 @@ class Record(BaseModel):
     """A record that goes through JSON and back unchanged."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings", protected_namespaces=(), defer_build=True)
+
+
+_R = TypeVar("_R", bound=Record)
+
+
+def _slim(record: _R) -> _R:
+    """The record, of which all fields were given, with the set of their names that all of its kind share.
+
+    A set of its own takes more memory than the rest of it.
+    """
+    object.__setattr__(record, "__pydantic_fields_set__", _all_fields(type(record)))
+    return record
+
+
+@cache
+def _all_fields(kind: type[Record]) -> set[str]:
+    return {*kind.model_fields}
 
 
 class TokenDecision(Record):
@@ -81,19 +99,21 @@ class TokenDecision(Record):
         else:
             here = verifier_at(verifier, Place(coin=decision.coin, draft_q=decision.draft_q))
             reason = here.explain(decision.p, math.nan if decision.q is None else decision.q)
-        return cls(
-            assistant=names[decision.assistant],
-            text=readable(decision.text),
-            prob=decision.q,
-            agreed=decision.agreed,
-            fired=decision.fired,
-            reason=reason,
-            draft_text=readable(decision.draft),
-            draft_prob=decision.p,
-            coin=decision.coin,
-            draft_text_prob=decision.draft_q,
-            strategy=decision.strategy,
-            request=decision.ask,
+        return _slim(
+            cls(
+                assistant=names[decision.assistant],
+                text=readable(decision.text),
+                prob=decision.q,
+                agreed=decision.agreed,
+                fired=decision.fired,
+                reason=reason,
+                draft_text=readable(decision.draft),
+                draft_prob=decision.p,
+                coin=decision.coin,
+                draft_text_prob=decision.draft_q,
+                strategy=decision.strategy,
+                request=decision.ask,
+            )
         )
 
 
@@ -116,6 +136,11 @@ class DraftToken(Record):
     def data(self) -> bytes:
         """Its bytes."""
         return self.text.encode() if self.raw is None else bytes.fromhex(self.raw)
+
+    @classmethod
+    def of(cls, token: Token) -> Self:
+        """The record of a token."""
+        return _slim(cls(text=readable(token.data), prob=token.prob, end=token.end, raw=unreadable(token.data)))
 
 
 class FusedToken(Record):
@@ -171,32 +196,33 @@ class FusedToken(Record):
     @classmethod
     def of(cls, placed: Placed, names: Sequence[str], verifier: Verifier, *, now: float) -> Self:
         """The record of a token that the decoder placed, final by `now`; `names` are the assistants'."""
-        decisions = tuple(TokenDecision.of(decision, names, verifier) for decision in placed.decisions)
-        deciding = max(decisions, key=lambda decision: decision.prob or 0.0, default=None)
-        mine = placed.source < 0
+        decisions = tuple([TokenDecision.of(decision, names, verifier) for decision in placed.decisions])
+        deciding = None
         if placed.winner is not None:
             deciding = decisions[placed.decisions.index(placed.winner)]
-        return cls(
-            text=readable(placed.token.data),
-            source=DRAFT if mine else names[placed.source],
-            end=placed.token.end,
-            draft_prob=placed.token.prob if mine else placed.winner.p if placed.winner is not None else None,
-            assistant_prob=(deciding.prob if deciding else None) if mine else placed.token.prob,
-            replaced=readable(b"".join(token.data for token in placed.replaced)) if placed.replaced else None,
-            asked=placed.asked,
-            verified=placed.verified,
-            reason=placed.reason or (deciding.reason if deciding else _no_decision(placed)),
-            decisions=decisions,
-            replaced_tokens=tuple(
-                DraftToken(text=readable(one.data), prob=one.prob, end=one.end, raw=unreadable(one.data))
-                for one in placed.replaced
-            ),
-            unit=placed.unit,
-            round=placed.round,
-            draft=placed.draft,
-            placed_at=placed.at,
-            final_at=now,
-            raw=unreadable(placed.token.data),
+        elif decisions:
+            deciding = max(decisions, key=lambda decision: decision.prob or 0.0)
+        mine = placed.source < 0
+        return _slim(
+            cls(
+                text=readable(placed.token.data),
+                source=DRAFT if mine else names[placed.source],
+                end=placed.token.end,
+                draft_prob=placed.token.prob if mine else placed.winner.p if placed.winner is not None else None,
+                assistant_prob=(deciding.prob if deciding else None) if mine else placed.token.prob,
+                replaced=readable(b"".join(token.data for token in placed.replaced)) if placed.replaced else None,
+                asked=placed.asked,
+                verified=placed.verified,
+                reason=placed.reason or (deciding.reason if deciding else _no_decision(placed)),
+                decisions=decisions,
+                replaced_tokens=tuple([DraftToken.of(token) for token in placed.replaced]),
+                unit=placed.unit,
+                round=placed.round,
+                draft=placed.draft,
+                placed_at=placed.at,
+                final_at=now,
+                raw=unreadable(placed.token.data),
+            )
         )
 
 
@@ -330,9 +356,20 @@ class Request(Record):
     @classmethod
     def of(cls, span: RequestSpan, names: Sequence[str]) -> Self:
         """The record of a span; `names` are those of all endpoints, the draft's first."""
-        end = span.start if span.end is None else span.end
-        fields = ("number", "kind", "at", "start", "first", "tokens", "places", "outcome")
-        return cls(endpoint=names[span.who], end=end, **{name: getattr(span, name) for name in fields})
+        return _slim(
+            cls(
+                number=span.number,
+                endpoint=names[span.who],
+                kind=span.kind,
+                at=span.at,
+                start=span.start,
+                first=span.first,
+                end=span.start if span.end is None else span.end,
+                tokens=span.tokens,
+                places=span.places,
+                outcome=span.outcome,
+            )
+        )
 
 
 class Endpoint(Record):

@@ -56,11 +56,11 @@ class FusionStream:
         self._turns: list[RenderedPrompt] = []
         self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
         self._budget: Budget | None = None
-        self._tokens: asyncio.Queue[FusedToken | None] = asyncio.Queue()
         self._all: list[FusedToken] = []
+        self._read = 0  # so many of them
+        self._news = asyncio.Event()  # a token more, or the end
         self._task: asyncio.Task[None] | None = None
         self._result: FusionResult | None = None
-        self._ended = False
         self._first_token: float | None = None
         self._discovery = 0.0
         self._notes: list[str] = []
@@ -100,7 +100,7 @@ class FusionStream:
         self._began = time.perf_counter()
         # One plain task, so that the stream can be left from any task; inside it everything is in task groups.
         self._task = asyncio.create_task(self._run())  # noqa: TID251
-        self._task.add_done_callback(lambda _: self._tokens.put_nowait(None))
+        self._task.add_done_callback(lambda _: self._news.set())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -114,25 +114,31 @@ class FusionStream:
     async def __anext__(self) -> FusedToken:
         if self._task is None:
             raise FusionClosedError("open the stream first: async with fusion.stream(prompt) as stream:")
-        token = None if self._ended else await self._tokens.get()
-        if self.most_unread is not None and self._tokens.qsize() <= self.most_unread // 2:
-            self._caught_up.set()
-        if token is None:
-            self._ended = True
-            self._tokens.put_nowait(None)  # for other readers
+        while self._read == len(self._all) and not self._task.done():
+            self._news.clear()
+            await self._news.wait()
+        if self._read == len(self._all):
             if self._task.cancelled():
                 raise FusionClosedError("the stream was left before its end")
             self._task.result()  # raises what went wrong
             raise StopAsyncIteration
-        return token
+        self._read += 1
+        if self.most_unread is not None and self._unread <= self.most_unread // 2:
+            self._caught_up.set()
+        return self._all[self._read - 1]
 
     async def finished(self) -> FusionResult:
         """Wait for the whole answer. Raises what reading its tokens would."""
         assert self._task is not None
         await asyncio.wait([self._task])
+        self._read = len(self._all)
         async for _ in self:
             pass
         return self.result
+
+    @property
+    def _unread(self) -> int:
+        return len(self._all) - self._read
 
     async def _run(self) -> None:
         with fusion_span(self._settings.method.name, self._prompt) as self._span:
@@ -213,7 +219,7 @@ class FusionStream:
 
     async def _room(self) -> None:
         """Wait while more tokens are unread than may be."""
-        while self.most_unread is not None and self._tokens.qsize() > self.most_unread:
+        while self.most_unread is not None and self._unread > self.most_unread:
             if self._caught_up.is_set():
                 self._caught_up = anyio.Event()
             await self._caught_up.wait()
@@ -245,9 +251,8 @@ class FusionStream:
         if self._first_token is None and tokens:
             self._first_token = now
         for placed in tokens:
-            token = FusedToken.of(placed, self._endpoints.names, self._settings.verifier, now=now)
-            self._all.append(token)
-            self._tokens.put_nowait(token)
+            self._all.append(FusedToken.of(placed, self._endpoints.names, self._settings.verifier, now=now))
+        self._news.set()
 
     def _build(self, facts: Facts, budget: Budget, run: Run) -> FusionResult:
         assert run.finished is not None

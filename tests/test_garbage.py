@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import pytest
 
-from cosd_api import CoSD, Tuning
+from cosd_api import CoSD, FusionResult, Tuning
 from cosd_providers.testing import ScriptedProvider, TableModel
 from every_method import LINES, Line
 
@@ -70,3 +70,17 @@ async def test_an_answer_leaves_no_cycles(line: Line, garbage: list[object]) -> 
             del answer
         gc.collect()
         assert [type(one) for one in garbage] == []
+
+
+async def test_records_share_the_set_of_their_fields() -> None:
+    """A set for each record would take more memory than the rest of an answer; a copy that is changed has its own."""
+    async with HEDGED.fusion(lambda name: ScriptedProvider(model(HEDGED.models.index(name)))) as fusion:
+        answer = await fusion.generate("Q", max_tokens=12)
+    decisions = [one for token in answer.tokens for one in token.decisions]
+    drafted = [one for token in answer.tokens for one in token.replaced_tokens]
+    for records in (answer.tokens, answer.requests, decisions, drafted):
+        assert len(records) > 1
+        assert {id(record.model_fields_set) for record in records} == {id(records[0].model_fields_set)}
+        assert records[0].model_fields_set == type(records[0]).model_fields.keys()
+    assert answer.tokens[0].model_copy(update={"text": "b"}).model_fields_set is not answer.tokens[0].model_fields_set
+    assert FusionResult.model_validate_json(answer.model_dump_json()) == answer
