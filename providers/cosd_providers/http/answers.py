@@ -40,5 +40,5 @@ class HttpAnswer(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close the connection, or keep it if all of the answer was read."""
+        """Close the connection, or keep it if all of the answer was read. httpx's answers may wait for that."""
         ...

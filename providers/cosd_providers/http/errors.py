@@ -7,8 +7,8 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
@@ -32,10 +32,13 @@ from cosd_providers.errors import (
 from cosd_providers.http.answers import HttpAnswer
 from cosd_providers.http.keys import Strike, only_keys
 
-__all__ = ["FIXED_WAIT", "Errors"]
+__all__ = ["BROKEN", "FIXED_WAIT", "Errors"]
 
 FIXED_WAIT = "cosd_fixed_wait"
 """The extension of a request whose limit for reading no setting changes."""
+
+BROKEN = (httpx.HTTPError, ssl.SSLError)
+"""Errors while an answer is read."""
 
 _QUOTED = 300  # characters of a server's own message that an error quotes
 _IS_IT_RUNNING = "Is the server running, and is the URL right?"
@@ -82,14 +85,6 @@ class Errors:
         return error
 
     # Connections.
-
-    @contextmanager
-    def reading(self) -> Generator[None]:
-        """Turn what breaks while an answer is read into an error of this endpoint."""
-        try:
-            yield
-        except (httpx.HTTPError, ssl.SSLError) as error:
-            raise self.connection(error, answered=True) from error
 
     def connection(self, error: Exception, *, answered: bool = False) -> ProviderError:
         """The connection failed, before or after a part of the answer had arrived."""

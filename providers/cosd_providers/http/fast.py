@@ -1,26 +1,21 @@
-"""aiohttp as the transport beneath httpx (extra `fast`): a third of the processor time of a request.
+"""aiohttp as what carries HTTP (extra `fast`): a third of the processor time of a request.
 
-Its errors become those that httpx's own transport would raise. Proxies are left to that one (`stack`). Observed of
-aiohttp 3.14:
+Its errors become those that httpx's transport would raise. Observed of aiohttp 3.14:
 
 - It has no limit for writing a request, and none on idle connections; both are kept here.
-- Once a connection is lost, its stream hides what had arrived before. `_Body` gives that first.
-
-Of httpx, this library's requests need the headers and the errors, but no redirects, no authentication and no hooks,
-nor its objects for requests and answers: these take longer than aiohttp does, and refer to each other in circles that
-the garbage collector has to find. `FastClient.ask` leaves them out.
+- Its limit for reading cancels a timer and starts another whenever something arrives. It is in force until an answer
+  begins; then `_Answer` has a timer of its own, which looks once in a while.
+- Once a connection is lost, its stream hides what had arrived before. `_Answer` gives that first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-import json
-import ssl
 import warnings
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import aiohttp
@@ -28,75 +23,19 @@ import httpx
 from yarl import URL
 
 from cosd_providers.http.answers import HttpAnswer
+from cosd_providers.http.direct import Outgoing, certificates, common_headers
 
-__all__ = ["AiohttpTransport", "FastClient"]
+__all__ = ["AiohttpCarrier"]
 
 _LONGEST_HEADER = 1 << 16  # bytes
+_SMALL = 1 << 15  # bytes of a body that the operating system takes at once, so that writing needs no limit
 _LARGE = 1 << 20  # bytes of a body that aiohttp wants as a file, so that the event loop writes it in parts
 _IDLE_SECONDS = 5.0  # for which a connection is kept, as by httpx
 _REDIRECTS = (301, 302, 303, 307, 308)
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode  # as httpx does
 
-
-class FastClient(httpx.AsyncClient):
-    """Client of httpx over aiohttp, made within its event loop, with a shorter way for this library's own requests.
-
-    Args:
-        timeout: as in `httpx.AsyncClient`.
-        idle: as in `AiohttpTransport`.
-    """
-
-    def __init__(self, timeout: httpx.Timeout, idle: Callable[[], int]) -> None:
-        self._carrier = AiohttpTransport(idle)
-        super().__init__(timeout=timeout, transport=self._carrier)
-        self._common = dict(self.headers)
-
-    async def ask(
-        self,
-        method: str,
-        url: httpx.URL,
-        *,
-        body: object,
-        headers: Mapping[str, str],
-        timeout: httpx.Timeout,  # noqa: ASYNC109 - httpx's
-        extensions: Mapping[str, Any],
-    ) -> HttpAnswer:
-        """Send a request as `build_request` and `send` do; with a body of JSON unless it is None.
-
-        Raises:
-            UnicodeEncodeError: the body has half a surrogate pair.
-            httpx.HTTPError: the answer did not begin.
-        """
-        content = b"" if body is None else _encode(body).encode()
-        wanted = {**self._common, **{name.lower(): value for name, value in headers.items()}}
-        if content:
-            wanted.setdefault("content-type", "application/json")
-        more = {**extensions, "timeout": timeout.as_dict()}
-        if len(self.cookies.jar):
-            request = self.build_request(method, url, content=content or None, headers=wanted, extensions=more)
-            return await self.send(request, stream=True)
-
-        def asked() -> httpx.Request:
-            return httpx.Request(method, url, headers=wanted, extensions=more)
-
-        try:
-            found = await self._carrier.exchange(method, url, wanted, content, more["timeout"])
-        except httpx.RequestError as error:
-            error.request = asked()
-            raise
-        if "set-cookie" in found.answer.headers or "content-encoding" in found.answer.headers:
-            answer = httpx.Response(
-                found.answer.status, headers=found.answer.raw_headers, stream=found, request=asked()
-            )
-            self.cookies.extract_cookies(answer)
-            return answer
-        found.asked = asked
-        return _Answer(found)
-
-
-class AiohttpTransport(httpx.AsyncBaseTransport):
-    """Transport of one event loop, made within it.
+class AiohttpCarrier:
+    """Carrier of one event loop, made within it.
 
     Args:
         idle: the number of connections kept for later requests, at most: of so many requests at the same time the
@@ -104,13 +43,11 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(self, idle: Callable[[], int]) -> None:
-        certificates = httpx.create_ssl_context()
-        self._keeping = _session(certificates, keepalive_timeout=_IDLE_SECONDS)
-        self._closing = _session(certificates, force_close=True)
+        self._keeping = _session(common_headers(), keepalive_timeout=_IDLE_SECONDS)
+        self._closing = _session({**common_headers(), "connection": "close"}, force_close=True)
         self._forgotten = weakref.finalize(self, _forget, self._keeping, self._closing)
         self._idle = idle
         self._kept = 0  # requests under way whose connections are kept
-        self._urls: dict[str, URL] = {}
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -118,136 +55,61 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         await self._keeping.close()
         await self._closing.close()
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request; the answer's body is still to be read.
-
-        Raises:
-            httpx.TransportError: the answer did not begin.
-        """
-        headers = {name.decode("ascii").lower(): value.decode("latin-1") for name, value in request.headers.raw}
-        limits: dict[str, float | None] = request.extensions.get("timeout", {})
-        body = await self.exchange(request.method, request.url, headers, await request.aread(), limits)
-        return httpx.Response(body.answer.status, headers=body.answer.raw_headers, stream=body)
-
-    async def exchange(
-        self,
-        method: str,
-        url: httpx.URL,
-        headers: dict[str, str],
-        content: bytes,
-        limits: Mapping[str, float | None],
-    ) -> _Body:
-        """Send a request with these headers alone, named in small letters; the answer's body is still to be read.
-
-        Raises:
-            httpx.TransportError: the answer did not begin.
-        """
+    async def exchange(self, outgoing: Outgoing) -> HttpAnswer:
+        """Send a request; see `direct.Carrier`."""
+        url, content, limits = _yarl(outgoing.url), outgoing.content, outgoing.timeout
         if url.scheme not in ("http", "https"):
             raise httpx.UnsupportedProtocol(f"Request URL has an unsupported protocol '{url.scheme}://'.")
-        keeps = self._kept < self._idle() and headers.get("connection") != "close"
-        if not keeps:
-            headers = {**headers, "connection": "close"}
+        keeps = self._kept < self._idle() and outgoing.headers.get("connection") != "close"
+        asking = (self._keeping if keeps else self._closing).request(
+            outgoing.method,
+            url,
+            data=io.BytesIO(content) if len(content) > _LARGE else content or None,
+            headers=outgoing.headers,
+            skip_auto_headers=None if content else ("content-type",),
+            allow_redirects=False,
+            ssl=url.scheme == "http" or certificates(),
+            timeout=_timeout(limits.connect, limits.read),
+        )
         self._kept += keeps
         try:
-            answer = await self._send(method, str(url), headers, content, limits, keeps=keeps)
-        except BaseException:
+            if len(content) > _SMALL and limits.connect and limits.write and limits.read:
+                async with asyncio.timeout(limits.connect + limits.write + limits.read):
+                    answer = await asking
+            else:
+                answer = await asking
+        except BaseException as error:
             self._kept -= keeps
+            if isinstance(error, aiohttp.ClientError):
+                raise _translated(error) from error
+            if isinstance(error, TimeoutError):  # aiohttp knows the other limits
+                raise httpx.WriteTimeout(str(error)) from error
             raise
-        return _Body(answer, self._left if keeps else _nothing)
-
-    async def _send(
-        self,
-        method: str,
-        url: str,
-        headers: dict[str, str],
-        content: bytes,
-        limits: Mapping[str, float | None],
-        *,
-        keeps: bool,
-    ) -> aiohttp.ClientResponse:
-        parts = [part for name in ("connect", "write", "read") if (part := limits.get(name)) is not None]
-        try:
-            async with asyncio.timeout(sum(parts) if len(parts) == 3 else None):
-                return await (self._keeping if keeps else self._closing).request(
-                    method,
-                    self._url(url),
-                    data=io.BytesIO(content) if len(content) > _LARGE else content or None,
-                    headers=headers,
-                    allow_redirects=False,
-                    timeout=_timeout(limits.get("connect"), limits.get("read")),
-                )
-        except aiohttp.ClientError as error:
-            raise _translated(error) from error
-        except TimeoutError as error:  # aiohttp knows the other limits
-            raise httpx.WriteTimeout(str(error)) from error
+        found = _Answer(answer, outgoing, self._left if keeps else _nothing)
+        if "set-cookie" in answer.headers or "content-encoding" in answer.headers:
+            return httpx.Response(answer.status, headers=answer.raw_headers, stream=found, request=outgoing.request())
+        return found
 
     def _left(self) -> None:
         self._kept -= 1
 
-    def _url(self, text: str) -> URL:
-        url = self._urls.get(text)
-        if url is None:
-            if len(self._urls) > 100:
-                self._urls.clear()
-            url = self._urls[text] = URL(text, encoded=True)
-        return url
 
+class _Answer(httpx.AsyncByteStream):
+    """An `HttpAnswer` by aiohttp; also the stream of an `httpx.Response`, which decodes it."""
 
-class _Body(httpx.AsyncByteStream):
-    """The body of an answer, as it arrives.
-
-    Attributes:
-        answer: aiohttp's.
-        asked: makes the request, for errors; None where httpx puts it into them.
-    """
-
-    asked: Callable[[], httpx.Request] | None = None
-
-    def __init__(self, answer: aiohttp.ClientResponse, left: Callable[[], None]) -> None:
-        self.answer = answer
-        self._left = left
-        self._open = True
-
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        content = self.answer.content
-        try:
-            while data := await content.readany():
-                yield data
-        except (aiohttp.ClientError, TimeoutError) as error:
-            content.set_exception(cast("BaseException", None))  # or what came before it could not be read
-            if rest := content.read_nowait():
-                yield rest
-            translated = _translated(error)
-            if self.asked is not None:
-                translated.request = self.asked()
-            raise translated from error
-
-    async def aclose(self) -> None:
-        """Close the connection, or keep it if all of the answer was read."""
-        if self._open:
-            self._open = False
-            self._left()
-            self.answer.release()
-
-
-class _Answer:
-    """An `HttpAnswer` by aiohttp, with this body."""
-
-    __slots__ = ("_body", "_headers", "aclose", "aiter_bytes", "status_code")
-
-    def __init__(self, body: _Body) -> None:
-        self.status_code = body.answer.status
-        self.aclose = body.aclose
-        self.aiter_bytes = body.__aiter__
-        self._body = body
-        self._headers: httpx.Headers | None = None
+    def __init__(self, answer: aiohttp.ClientResponse, outgoing: Outgoing, left: Callable[[], None]) -> None:
+        self.status_code = answer.status
+        self._answer = answer
+        self._outgoing = outgoing
+        self._left: Callable[[], None] | None = left
+        self._timer: asyncio.TimerHandle | None = None
+        self._since: float | None = None  # time of the loop since which somebody waits for the next bytes
 
     @property
-    def headers(self) -> httpx.Headers:
+    def headers(self) -> Mapping[str, str]:
         """Its headers."""
-        if self._headers is None:
-            self._headers = httpx.Headers(self._body.answer.raw_headers)
-        return self._headers
+        found = self._answer.headers
+        return found if all(map(str.isascii, found.values())) else httpx.Headers(self._answer.raw_headers)
 
     @property
     def is_success(self) -> bool:
@@ -259,22 +121,78 @@ class _Answer:
         """True if the server redirects, and says where."""
         return self.status_code in _REDIRECTS and "location" in self.headers
 
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        content, limit, loop = self._answer.content, self._outgoing.timeout.read, None
+        if limit is not None and (connection := self._answer.connection) and connection.protocol is not None:
+            connection.protocol.read_timeout = None
+            connection.protocol.start_timeout()  # with none: the one that was started is cancelled
+            loop = asyncio.get_running_loop()  # without a connection, all of the answer is here
+        try:
+            while True:
+                if loop is not None and limit is not None:
+                    self._since = loop.time()
+                    if self._timer is None:
+                        self._watch(loop, self._since + limit)
+                data = await content.readany()
+                self._since = None
+                if not data:
+                    break
+                yield data
+        except (aiohttp.ClientError, TimeoutError) as error:
+            content.set_exception(cast("BaseException", None))  # or what came before it could not be read
+            if rest := content.read_nowait():
+                yield rest
+            translated = _translated(error)
+            translated.request = self._outgoing.request()
+            raise translated from error
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
 
-def _session(certificates: ssl.SSLContext, **options: Any) -> aiohttp.ClientSession:
-    """A session that sends what httpx made, and nothing of its own."""
+    aiter_bytes = __aiter__
+
+    async def aclose(self) -> None:
+        """Close the connection, or keep it if all of the answer was read."""
+        if self._left is not None:
+            self._left()
+            self._left = None
+            self._answer.release()
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+        self._timer = loop.call_at(when, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End a wait that is too long. There is one timer for many waits; without one, the next wait starts it."""
+        self._timer = None
+        if self._since is None:
+            return
+        latest = self._since + cast("float", self._outgoing.timeout.read)
+        if loop.time() < latest:
+            self._watch(loop, latest)
+        else:
+            self._answer.content.set_exception(TimeoutError("nothing more was read"))
+
+
+def _session(headers: Mapping[str, str], **options: Any) -> aiohttp.ClientSession:
+    """A session that sends these headers, and nothing of its own."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(ssl=certificates, limit=0, resolver=aiohttp.ThreadedResolver(), **options),
+        connector=aiohttp.TCPConnector(limit=0, resolver=aiohttp.ThreadedResolver(), **options),
         cookie_jar=aiohttp.DummyCookieJar(),
+        headers=headers,
         auto_decompress=False,
         max_line_size=_LONGEST_HEADER,
         max_field_size=_LONGEST_HEADER,
-        skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
     )
+
+
+@lru_cache(256)
+def _yarl(url: str) -> URL:
+    return URL(url, encoded=True)
 
 
 @cache
 def _timeout(connect: float | None, read: float | None) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=None, sock_connect=connect, sock_read=read)
+    return aiohttp.ClientTimeout(total=None, connect=connect, sock_read=read)
 
 
 def _forget(*sessions: aiohttp.ClientSession) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -84,30 +82,31 @@ class Limiter:
     def __init__(self, limits: Limits | None) -> None:
         self.limits = checked_limits(limits) or Limits()
         self.sent = 0
+        self._limited = self.limits != Limits()
         self._loops: dict[asyncio.AbstractEventLoop, _Loop] = {}
 
-    @asynccontextmanager
-    async def slot(self, usage: Usage | None, *, draft: bool) -> AsyncGenerator[Slot]:
-        """Wait for a place among the requests in flight, and keep it for the duration of the block.
+    async def enter(self, usage: Usage | None, *, draft: bool) -> Slot | None:
+        """Wait for a place among the requests in flight; `Slot.leave` gives it to the next one.
 
         Args:
             usage: where the request is billed; None if it does not count.
             draft: whether it is a draft's stream, which may stay open while it waits for other requests.
+
+        Returns:
+            The place; None for a request without limits.
         """
-        loop = self._of_this_loop()
-        slot = Slot(loop.queue if usage is not None else _Queue(None), draft=draft)
-        await slot.take()
+        slot = None
+        if usage is not None and self._limited:
+            loop = self._of_this_loop()
+            slot = Slot(loop, usage, draft=draft)
+            await loop.queue.take(draft)
         self.sent += usage is not None
-        try:
-            yield slot
-        finally:
-            slot.leave()
-            if usage is not None:
-                loop.over(usage)
+        return slot
 
     async def admit(self, usage: Usage) -> None:
         """Wait until another request, or a retry, is within the rates."""
-        await self._of_this_loop().admit(usage)
+        if self._limited:
+            await self._of_this_loop().admit(usage)
 
     def _of_this_loop(self) -> _Loop:
         running = asyncio.get_running_loop()
@@ -120,19 +119,17 @@ class Limiter:
 class Slot:
     """The place of one request among those in flight."""
 
-    def __init__(self, queue: _Queue, *, draft: bool) -> None:
-        self._draft = draft
-        self._pauses = draft and queue.bounded
-        self._queue = queue
+    def __init__(self, loop: _Loop, usage: Usage, *, draft: bool) -> None:
+        self._loop = loop
+        self._queue = loop.queue
+        self._usage = usage
+        self._pauses = draft and self._queue.bounded
         self._paused = False
-
-    async def take(self) -> None:
-        """Wait for the place."""
-        await self._queue.take(self._draft)
 
     def leave(self) -> None:
         """Give the place to the next request."""
         self._queue.leave()
+        self._loop.over(self._usage)
 
     def pause(self) -> None:
         """Nobody reads the stream until `resume`."""

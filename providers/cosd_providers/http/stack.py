@@ -8,7 +8,7 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 
-__all__ = ["carrier", "stack"]
+__all__ = ["carrier", "proxied", "stack"]
 
 
 def carrier() -> str:
@@ -16,7 +16,7 @@ def carrier() -> str:
 
     With `COSD_HTTP=httpx` in the environment, and where the environment names a proxy, it is httpx.
     """
-    off = os.environ.get("COSD_HTTP") == "httpx" or not _installed() or any(name != "no" for name in _proxies())
+    off = os.environ.get("COSD_HTTP") == "httpx" or not _installed() or proxied()
     return "httpx" if off else "aiohttp"
 
 
@@ -26,10 +26,11 @@ def stack() -> str:
     return f"{name} {metadata.version(name)}"
 
 
+def proxied() -> bool:
+    """Test whether the environment names a proxy."""
+    return any(name != "no" for name in urllib.request.getproxies())
+
+
 @cache
 def _installed() -> bool:
     return find_spec("aiohttp") is not None
-
-
-def _proxies() -> dict[str, str]:
-    return urllib.request.getproxies()

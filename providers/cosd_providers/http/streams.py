@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, cast
 
 import anyio
@@ -13,12 +13,12 @@ from pydantic_core import from_json
 
 from cosd_providers.errors import ResponseError
 from cosd_providers.http.answers import HttpAnswer
-from cosd_providers.http.errors import Errors
+from cosd_providers.http.errors import BROKEN, Errors
 from cosd_providers.http.limits import Slot
 from cosd_providers.http.splitters import EventSplitter, LineSplitter
 from cosd_providers.usage import Usage
 
-__all__ = ["events", "read"]
+__all__ = ["close", "events", "read"]
 
 _LONGEST = 64 << 20  # bytes of an answer, or of one event
 _LONGEST_ERROR = 64 << 10  # bytes read of an answer without success
@@ -33,21 +33,24 @@ async def read(response: HttpAnswer, errors: Errors) -> str:
         ResponseError: an answer with success is too long.
     """
     parts, left = list[bytes](), _LONGEST if response.is_success else _LONGEST_ERROR
-    chunks = cast("AsyncGenerator[bytes]", response.aiter_bytes())  # it is a generator
-    with errors.reading():
-        async with aclosing(chunks):
-            async for part in chunks:
-                parts.append(part[:left])
-                left -= len(part)
-                if left < 0:
-                    break
+    chunks = _chunks(response)
+    try:
+        async for part in chunks:
+            parts.append(part[:left])
+            left -= len(part)
+            if left < 0:
+                break
+    except BROKEN as error:
+        raise errors.connection(error, answered=True) from error
+    finally:
+        await chunks.aclose()
     if response.is_success and left < 0:
         raise _too_long(errors, response)
     return b"".join(parts).decode(errors="replace")
 
 
 async def events(
-    response: HttpAnswer, errors: Errors, usage: Usage, slot: Slot
+    response: HttpAnswer, errors: Errors, usage: Usage, slot: Slot | None
 ) -> AsyncGenerator[dict[str, Any], None]:
     """The JSON objects of a stream, server-sent or one on each line, up to its end or to `[DONE]`.
 
@@ -65,30 +68,54 @@ async def events(
     if not kind.startswith(("text/event-stream", _LINES)):
         raise errors.no_stream(response, await read(response, errors))
     splitter = LineSplitter() if kind.startswith(_LINES) else EventSplitter()
-    chunks = cast("AsyncGenerator[bytes]", response.aiter_bytes())  # it is a generator
+    chunks = _chunks(response)
     first = True
-    with errors.reading():
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                for data in splitter.feed(chunk):
-                    if data == b"[DONE]":
-                        await _read_on(chunks)
-                        return
-                    event = _parsed(data, errors, response)
-                    if event is None:
-                        continue
-                    if "error" in event and (error := errors.event_error(event, response)) is not None:
-                        raise error
-                    if first:
-                        first = False
-                        usage.answered(time.monotonic())
-                    slot.pause()
-                    try:
-                        yield event
-                    finally:
-                        slot.resume()
-                if splitter.size > _LONGEST:
-                    raise _too_long(errors, response)
+    try:
+        async for chunk in chunks:
+            for data in splitter.feed(chunk):
+                if data == b"[DONE]":
+                    await _read_on(chunks)
+                    return
+                event = _parsed(data, errors, response)
+                if event is None:
+                    continue
+                if "error" in event and (error := errors.event_error(event, response)) is not None:
+                    raise error
+                if first:
+                    first = False
+                    usage.answered(time.monotonic())
+                if slot is None:
+                    yield event
+                    continue
+                slot.pause()
+                try:
+                    yield event
+                finally:
+                    slot.resume()
+            if splitter.size > _LONGEST:
+                raise _too_long(errors, response)
+    except BROKEN as error:
+        raise errors.connection(error, answered=True) from error
+    finally:
+        await chunks.aclose()
+
+
+async def close(response: HttpAnswer) -> None:
+    """Close an answer, even for who is being cancelled."""
+    if not isinstance(response, httpx.Response):
+        await response.aclose()  # at once
+    elif not response.is_closed:
+        with anyio.CancelScope(shield=True):
+            await response.aclose()
+
+
+def _chunks(response: HttpAnswer) -> AsyncGenerator[bytes]:
+    """The body as it arrives. Where nothing is to be decoded, httpx is spared the way to it."""
+    if isinstance(response, httpx.Response) and not (
+        response.is_stream_consumed or "content-encoding" in response.headers
+    ):
+        return cast("AsyncGenerator[bytes]", response.aiter_raw())  # it is a generator
+    return cast("AsyncGenerator[bytes]", response.aiter_bytes())
 
 
 async def _read_on(chunks: AsyncGenerator[bytes]) -> None:

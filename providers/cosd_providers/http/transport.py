@@ -6,11 +6,12 @@ A `Transport` makes one client for each event loop at its first use, and turns e
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -18,23 +19,25 @@ from typing import Any, Self
 
 import anyio
 import httpx
-from anyio.lowlevel import current_token
 
 from cosd_providers.errors import InvalidRequestError
 from cosd_providers.http.answers import HttpAnswer
+from cosd_providers.http.bodies import encoded
+from cosd_providers.http.direct import DirectClient, HttpxCarrier, certificates, parsed_url
 from cosd_providers.http.errors import FIXED_WAIT, Errors
 from cosd_providers.http.httpx2_client import behind_httpx, is_httpx2
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
 from cosd_providers.http.limits import Limiter, Limits, Slot
 from cosd_providers.http.propagation import trace_headers
 from cosd_providers.http.retries import until_answered
-from cosd_providers.http.stack import carrier, stack
-from cosd_providers.http.streams import events, read
+from cosd_providers.http.stack import carrier, proxied, stack
+from cosd_providers.http.streams import close, events, read
 from cosd_providers.usage import Usage
 
 __all__ = ["DEFAULT_TIMEOUT", "FEW_IDLE", "MANY_IDLE", "HttpClient", "Timeout", "Transport"]
 
 HttpClient = httpx.AsyncClient
+_OwnClient = DirectClient | httpx.AsyncClient
 Timeout = float | httpx.Timeout
 
 DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0, pool=None)
@@ -104,11 +107,10 @@ class Transport:
         if not isinstance(timeout, httpx.Timeout):
             timeout = httpx.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
         self._timeout = timeout
-        self._clients = _Clients(timeout, idle)
+        self._clients = _Clients(base_url, timeout, idle)
         self._limiter = Limiter(limits)
         if http_client is None and carrier() != "httpx":
             import_module(_FAST)  # now: it would take longer than a request does
-        self._urls: dict[str, httpx.URL] = {}  # by route: parsing one takes as long as sending a request
 
     def __repr__(self) -> str:
         return f"Transport({self.endpoint!r})"
@@ -118,7 +120,7 @@ class Transport:
         gone: dict[str, Any] = {"http_client": None, "_own_timeout": False, "_headers": {}}
         fresh = {
             "_errors": Errors(self.endpoint),
-            "_clients": _Clients(self._timeout, self.idle),
+            "_clients": _Clients(self.endpoint, self._timeout, self.idle),
             "_limiter": Limiter(self.limits),
         }
         return {**self.__dict__, **gone, **fresh}
@@ -186,49 +188,55 @@ class Transport:
         if not keep_alive and self.http_client is None:
             headers["Connection"] = "close"
         call = _Call("POST", path, body, usage, headers, stream=True, draft=draft, once=attempt > 0, again=attempt > 1)
-        async with (
-            self._open(call) as (response, _, slot),
-            aclosing(events(response, self._errors, usage, slot)) as found,
-        ):
-            yield found
+        try:
+            response, _ = await self._begin(call)
+            found = events(response, self._errors, usage, call.slot)
+            try:
+                yield found
+            finally:
+                await found.aclose()
+        finally:
+            await self._end(call)
 
     async def _whole(self, call: _Call) -> Any:
-        async with self._open(call) as (_, answer, _):
+        try:
+            _, answer = await self._begin(call)
             if call.usage is not None:
                 call.usage.answered(time.monotonic())
             return answer
-
-    @asynccontextmanager
-    async def _open(self, call: _Call) -> AsyncGenerator[tuple[HttpAnswer, Any, Slot]]:
-        """Send a request, count it, and close it when left. The answer is parsed already, unless it is a stream."""
-        usage = call.usage
-        async with self._limiter.slot(usage, draft=call.draft) as slot:
-            if usage is not None:
-                await self._limiter.admit(usage)
-                usage.sent(time.monotonic())
-                if call.again:  # it is an attempt of a request that was counted
-                    usage.requests -= 1
-                    usage.retries += 1
-            try:
-                async with self._answered(call) as (response, answer):
-                    yield response, answer, slot
-            finally:
-                if usage is not None:
-                    usage.closed(time.monotonic())
-
-    @asynccontextmanager
-    async def _answered(self, call: _Call) -> AsyncGenerator[tuple[HttpAnswer, Any]]:
-        start = time.monotonic()
-        response, answer = await self._send_until_answered(call)
-        waited = time.monotonic() - start
-        try:
-            yield response, answer
         finally:
-            with anyio.CancelScope(shield=True):
-                await response.aclose()
-            took = time.monotonic() - start
-            where = f"{call.method} {self.endpoint}{call.path}"
-            _log.debug("%s: %d after %.3f s, closed after %.3f s", where, response.status_code, waited, took)
+            await self._end(call)
+
+    async def _begin(self, call: _Call) -> tuple[HttpAnswer, Any]:
+        """Send a request and count it; the answer, parsed already unless it is a stream. `_end` must follow."""
+        usage = call.usage
+        if usage is not None:
+            call.slot = await self._limiter.enter(usage, draft=call.draft)
+            await self._limiter.admit(usage)
+            usage.sent(time.monotonic())
+            call.counted = True
+            if call.again:  # it is an attempt of a request that was counted
+                usage.requests -= 1
+                usage.retries += 1
+        call.start = time.monotonic()
+        call.response, answer = await self._send_until_answered(call)
+        call.waited = time.monotonic() - call.start
+        return call.response, answer
+
+    async def _end(self, call: _Call) -> None:
+        """Close what `_begin` has begun."""
+        try:
+            if call.response is not None:
+                await close(call.response)
+                if _log.isEnabledFor(logging.DEBUG):
+                    where = f"{call.method} {self.endpoint}{call.path}: {call.response.status_code}"
+                    took = time.monotonic() - call.start
+                    _log.debug("%s after %.3f s, closed after %.3f s", where, call.waited, took)
+        finally:
+            if call.counted and call.usage is not None:
+                call.usage.closed(time.monotonic())
+            if call.slot is not None:
+                call.slot.leave()
 
     async def _send_until_answered(self, call: _Call) -> tuple[HttpAnswer, Any]:
         """Send, and retry what may succeed later. Nothing of an answer has been used yet."""
@@ -250,8 +258,7 @@ class Transport:
     async def _send(self, call: _Call) -> tuple[HttpAnswer, Any]:
         response: HttpAnswer | None = None
         try:
-            client = self.http_client or self._clients.get()
-            response = await self._sent(client, call)
+            response = await self._sent(call)
         except httpx.LocalProtocolError:
             pass  # it quotes headers: raised here, the new error would carry it as its context
         except (httpx.HTTPError, OSError) as error:
@@ -268,28 +275,30 @@ class Transport:
         try:
             text = await read(response, self._errors)
         finally:
-            with anyio.CancelScope(shield=True):
-                await response.aclose()
+            await close(response)
         if response.is_success:
             return response, self._errors.parsed(response, text, generated=call.usage is not None)
         raise self._errors.refusal(response, text)
 
-    async def _sent(self, client: HttpClient, call: _Call) -> HttpAnswer:
-        timeout = client.timeout if self._own_timeout else self._timeout
+    async def _sent(self, call: _Call) -> HttpAnswer:
+        theirs = self.http_client
+        client = self._clients.get() if theirs is None else theirs
+        timeout = theirs.timeout if theirs is not None and self._own_timeout else self._timeout
         wait = _QUICK if call.quick else _SMALL if call.usage is None else math.inf
         extensions: dict[str, bool] = {}
         if wait < (timeout.read or math.inf):
             extensions = {FIXED_WAIT: True}
             timeout = httpx.Timeout(connect=timeout.connect, read=wait, write=timeout.write, pool=timeout.pool)
-        url = self._urls[call.path] = self._urls.get(call.path) or httpx.URL(self.endpoint + call.path)
-        own: Any = None if client is self.http_client else getattr(client, "ask", None)
-        ask: Callable[..., Awaitable[HttpAnswer]] = own or partial(_ask, client)
-        with suppress(UnicodeEncodeError):  # which holds the whole body
-            return await ask(
-                call.method, url, body=call.body, headers=self._sent_with(call), timeout=timeout, extensions=extensions
-            )
-        words = "the text has half a surrogate pair, which is not a character and cannot be sent"
-        raise self._errors.make(InvalidRequestError, words, hint="Read it with errors='replace'.")
+        try:
+            content = b"" if call.body is None else encoded(call.body)
+        except UnicodeEncodeError:  # which holds the whole body
+            words = "the text has half a surrogate pair, which is not a character and cannot be sent"
+            fault = self._errors.make(InvalidRequestError, words, hint="Read it with errors='replace'.")
+        else:
+            ask = client.ask if isinstance(client, DirectClient) else partial(_ask, client)
+            url, headers = self.endpoint + call.path, self._sent_with(call)
+            return await ask(call.method, url, content=content, headers=headers, timeout=timeout, extensions=extensions)
+        raise fault
 
     def _sent_with(self, call: _Call) -> Mapping[str, str]:
         """The headers of a request; one of the user's own goes before that of a trace."""
@@ -301,13 +310,17 @@ class Transport:
         return headers
 
 
-async def _ask(client: HttpClient, method: str, url: httpx.URL, *, body: object, **options: Any) -> httpx.Response:
-    """Send a request with a client of httpx."""
-    request = client.build_request(method, url, json=body, **options)
+async def _ask(
+    client: HttpClient, method: str, url: str, *, content: bytes, headers: Mapping[str, str], **options: Any
+) -> httpx.Response:
+    """Send a request with a client of httpx; see `DirectClient.ask`."""
+    request = client.build_request(method, parsed_url(url), content=content or None, headers=headers, **options)
+    if content:
+        request.headers.setdefault("Content-Type", "application/json")
     return await client.send(request, stream=True, follow_redirects=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Call:
     """One request.
 
@@ -322,6 +335,11 @@ class _Call:
         once: whether it is never retried.
         again: whether it is itself a retry.
         quick: whether to give up soon.
+        slot: its place among the requests in flight, where these are limited.
+        counted: whether it is in flight for `usage`.
+        response: the answer, once it has begun.
+        start: when it was sent, in seconds of a monotonic clock.
+        waited: seconds until the answer began.
     """
 
     method: str
@@ -334,15 +352,21 @@ class _Call:
     once: bool = False
     again: bool = False
     quick: bool = False
+    slot: Slot | None = None
+    counted: bool = False
+    response: HttpAnswer | None = None
+    start: float = 0.0
+    waited: float = 0.0
 
 
 class _Clients:
     """A client for each event loop, closed when its last user leaves."""
 
-    def __init__(self, timeout: httpx.Timeout, idle: int) -> None:
+    def __init__(self, url: str, timeout: httpx.Timeout, idle: int) -> None:
         self.idle = idle
+        self._secure = url.lower().startswith("https:")
         self._timeout = timeout
-        self._clients: dict[object, HttpClient] = {}
+        self._clients: dict[object, _OwnClient] = {}
         self._users: dict[object, int] = {}
 
     def __len__(self) -> int:
@@ -350,12 +374,12 @@ class _Clients:
 
     def enter(self) -> None:
         """Count a user in this event loop."""
-        loop = current_token()
+        loop = asyncio.get_running_loop()
         self._users[loop] = self._users.get(loop, 0) + 1
 
     async def leave(self) -> None:
         """A user leaves; the last one closes the client."""
-        loop = current_token()
+        loop = asyncio.get_running_loop()
         self._users[loop] -= 1
         if not self._users[loop]:
             del self._users[loop]
@@ -364,23 +388,24 @@ class _Clients:
                 with anyio.CancelScope(shield=True):
                     await client.aclose()
 
-    def get(self) -> HttpClient:
+    def get(self) -> _OwnClient:
         """The client of this event loop, made at its first use."""
-        loop = current_token()
+        loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None or client.is_closed:
             client = self._clients[loop] = self._new()
         return client
 
-    def _new(self) -> HttpClient:
+    def _new(self) -> _OwnClient:
         """A client for the running event loop.
 
         Raises:
             OSError: the certificates that `SSL_CERT_FILE` names cannot be read.
         """
         _log.debug("HTTP by %s", stack())
-        if carrier() == "httpx":
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=self.idle)
-            return httpx.AsyncClient(timeout=self._timeout, limits=limits)
-        client: HttpClient = import_module(_FAST).FastClient(self._timeout, lambda: self.idle)
-        return client
+        if carrier() != "httpx":
+            return DirectClient(import_module(_FAST).AiohttpCarrier(lambda: self.idle))
+        if not proxied():
+            return DirectClient(HttpxCarrier(self.idle, secure=self._secure))
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=self.idle)
+        return httpx.AsyncClient(timeout=self._timeout, limits=limits, verify=certificates())
