@@ -56,7 +56,7 @@ _SILENT = 64  # raw tokens in a row without any text after which a continuation 
 _SPECIAL = re.compile(r"\s*<.*>\s*", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: each raw token makes one, and that would take four times as long
 class Choice:
     """A raw token that a model could take.
 
@@ -73,7 +73,7 @@ class Choice:
     sure: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Position:
     """One step of a generation.
 
@@ -115,15 +115,17 @@ class Draft:
         """Take the server's next raw token; return the tokens completed by it, at most `left`."""
         if self.over:
             return []
-        firsts = (len(self.ids) - len(self._merger.parts), len(self.ids))
+        at = len(self.ids)
+        start = at - len(self._merger.parts)
         self.ids.append(token_id)
         tokens = self._merger.feed(token)
         if len(tokens) > self.left:  # an unfinished character and the end, with room for one of them
             tokens.pop()
             self.ids.pop()
-        self.starts += firsts[: len(tokens)]
+        for one in tokens:
+            self.starts.append(start)
+            self.ended, start = one.end, at
         self.left -= len(tokens)
-        self.ended = bool(tokens) and tokens[-1].end
         return tokens
 
     def drop(self, count: int) -> None:
@@ -182,7 +184,7 @@ class Continuation:
         for position in positions:
             fed = True
             choice = _resolve(position, self._expected())
-            self._take(choice, (*position.top, position.pick))
+            self._take(choice, position)
             if choice.id != position.pick.id:
                 self.turned = (len(self.ids), self._data)
                 return
@@ -199,10 +201,13 @@ class Continuation:
         """The draft's token that starts here; None inside a token, inside a character, or after a difference."""
         return None if self._begun or self._differs else self._starts.get(len(self._data))
 
-    def _take(self, choice: Choice, listed: Sequence[Choice]) -> None:
+    def _take(self, choice: Choice, position: Position) -> None:
         self.ids.append(choice.id)
-        for token in self._merger.feed(with_alternatives(Position(choice, listed), self.alternatives)):
-            self._add(token)
+        token = choice.token
+        if self.alternatives:
+            token = with_alternatives(Position(choice, (*position.top, position.pick)), self.alternatives)
+        for one in self._merger.feed(token):
+            self._add(one)
         if not self._merger.parts:
             self._begun = 0
         elif self._begun or choice.open or choice.token.data:
@@ -264,19 +269,20 @@ def _edges(tokens: Sequence[bytes]) -> tuple[dict[int, bytes], set[int]]:
 
 def _resolve(position: Position, expected: bytes | None) -> Choice:
     """The most probable token; among equally probable ones the draft's, else the server's own pick."""
-    pick, top = position.pick, position.top
-    probs = [choice.token.prob for choice in (pick, *top) if choice.token.prob is not None]
-    if not probs or pick.token.prob is None:
-        return pick
-    best = max(probs)
-    if expected is not None:
-        for choice in (pick, *top):
-            token = choice.token
-            if token.prob == best and token.data == expected and token.end == (expected == b""):
-                return choice
-    if pick.token.prob == best:
-        return pick
-    return next(choice for choice in top if choice.token.prob == best)
+    best = position.pick.token.prob
+    if best is None:
+        return position.pick
+    equals = [position.pick]
+    for choice in position.top:
+        value = choice.token.prob
+        if value == best:
+            equals.append(choice)
+        elif value is not None and value > best:
+            best, equals = value, [choice]
+    for choice in equals:
+        if choice.token.data == expected and choice.token.end == (expected == b""):
+            return choice
+    return equals[0]
 
 
 def along(continuation: Continuation, own: Sequence[int], positions: Sequence[Position]) -> Iterator[Position]:
@@ -361,7 +367,7 @@ def prob(logprob: float | None) -> float | None:
         words = f"the logarithm of a probability is {logprob:g}, which is above 0"
         hint = "vLLM shows logits where it is started with another --logprobs-mode than raw_logprobs."
         raise ResponseError(words, hint=hint)
-    return math.exp(min(logprob, 0.0))
+    return math.exp(logprob) if logprob < 0 else 1.0
 
 
 def check_own(value: float | None, endpoint: str) -> None:

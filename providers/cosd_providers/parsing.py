@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
 from cosd_providers.errors import ResponseError
 
-__all__ = ["parse", "unless_none"]
+__all__ = ["checked", "parse", "shape", "unless_none"]
 
 _M = TypeVar("_M", bound=BaseModel)
+_T = TypeVar("_T")
 
 
 def parse(kind: type[_M], data: object, endpoint: str) -> _M:
-    """An answer in its shape.
+    """An answer in its shape; raises as `checked`."""
+    return checked(kind.model_validate, data, endpoint)
+
+
+def shape(kind: type[_T]) -> Callable[[object], _T]:
+    """The check of a shape for `checked`: of a typed dictionary it takes a third of the time that a model takes."""
+    return TypeAdapter(kind).validator.validate_python
+
+
+def checked(check: Callable[[object], _T], data: object, endpoint: str) -> _T:
+    """An answer that a check of pydantic's has accepted.
 
     Raises:
-        ResponseError: it has another; the message says where, and repeats nothing of it.
+        ResponseError: it has another shape; the message says where, and repeats nothing of it.
     """
     try:
-        return kind.model_validate(data)
+        return check(data)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "all of it"

@@ -7,7 +7,6 @@ a fixed rule, from what was measured (docs/benchmark.md); `strategy=` overrides 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import replace
 from typing import Literal
 
 from cosd_providers.contract import Proposal
@@ -39,7 +38,10 @@ def checked_strategy(strategy: Strategy | None, able: Iterable[Strategy]) -> Str
 
 def marked(found: Iterable[Proposal | None], way: Strategy, *, but: Container[int] = ()) -> list[Proposal | None]:
     """The same proposals, noted as answered by this strategy: all that have none yet, except at the places `but`."""
-    return [one if one is None or one.strategy or one.start in but else replace(one, strategy=way) for one in found]
+    return [
+        one if one is None or one.strategy or one.start in but else Proposal(one.start, one.tokens, way)
+        for one in found
+    ]
 
 
 def counted(found: Iterable[Proposal | None], way: Strategy, usage: Usage) -> list[Proposal | None]:

@@ -18,7 +18,7 @@ def whole(data: bytes) -> int:
 
     Invalid bytes count as whole: only a proper prefix of a valid UTF-8 character at the very end is left out.
     """
-    return codecs.utf_8_decode(data, "surrogateescape", False)[1]
+    return len(data) if data.isascii() else codecs.utf_8_decode(data, "surrogateescape", False)[1]
 
 
 def readable(data: bytes) -> str:

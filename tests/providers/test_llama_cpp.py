@@ -497,14 +497,36 @@ async def test_probabilities_of_an_old_build() -> None:
             await asked
 
 
-async def test_strange_answers() -> None:
+ENTRY = {"id": 1, "bytes": [97], "logprob": -0.1, "top_logprobs": []}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "where"),
+    [
+        ("tokens_predicted", "secret", "tokens_predicted: Input should be a valid integer"),
+        ("tokens_predicted", None, "tokens_predicted: Field required"),
+        ("tokens_evaluated", None, "tokens_evaluated: Field required"),
+        ("stop", "secret", "stop: Input should be a valid boolean"),
+        ("completion_probabilities", ["secret"], r"completion_probabilities\.0: Input should be a valid dictionary"),
+        ("completion_probabilities", [{**ENTRY, "id": "secret"}], r"completion_probabilities\.0\.id: Input"),
+        ("completion_probabilities", [{**ENTRY, "bytes": [256]}], r"completion_probabilities\.0\.bytes\.0: Input"),
+        ("completion_probabilities", [{"id": 1, "bytes": [97]}], r"completion_probabilities\.0\.logprob: Field"),
+        (
+            "completion_probabilities",
+            [{**ENTRY, "top_logprobs": [{**ENTRY, "bytes": [-1]}]}],
+            r"completion_probabilities\.0\.top_logprobs\.0\.bytes\.0: Input",
+        ),
+    ],
+)
+async def test_strange_answers(field: str, value: Any, where: str) -> None:
+    """A field that is missing or wrong is refused by its place, in an event as in an answer; its value is not shown."""
     server, provider = fake({"Q": ["a"]})
     await provider.describe()
-    server.changes = {"tokens_predicted": "many"}
-    with pytest.raises(ResponseError, match=r"the answer is not as expected: tokens_predicted"):
-        await draft(provider)
-    with pytest.raises(ResponseError, match=r"the answer is not as expected: tokens_predicted"):
-        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+    server.changes = {field: value}
+    for asked in (draft(provider), provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())):
+        with pytest.raises(ResponseError, match=f"the answer is not as expected: {where}") as caught:
+            await asked
+        assert "secret" not in str(caught.value)
 
 
 async def test_a_stream_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

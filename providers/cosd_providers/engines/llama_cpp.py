@@ -27,14 +27,15 @@ from array import array
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from itertools import accumulate
-from typing import Annotated, Any, Literal, TypeVar, Unpack, cast
+from typing import Annotated, Any, Literal, NotRequired, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel
+from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import Lazy, concurrently
@@ -89,7 +90,7 @@ from cosd_providers.greedy import (
 )
 from cosd_providers.hidden_states import no_states
 from cosd_providers.http.transport import FEW_IDLE, Transport
-from cosd_providers.parsing import parse, unless_none
+from cosd_providers.parsing import checked, parse, shape
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, counted, marked
@@ -186,28 +187,33 @@ _M = TypeVar("_M", bound=BaseModel)
 _Byte = Annotated[int, Field(ge=0, le=255)]
 
 
-class _Entry(BaseModel):
+class _Entry(TypedDict):
     """A token with its probability."""
 
     id: int
     bytes: list[_Byte]
     logprob: float | None
-    top_logprobs: tuple[_Entry, ...] = ()  # a list would be copied for each token
+    top_logprobs: NotRequired[list[_Entry]]
 
 
-class LlamaCppAnswer(BaseModel):
-    """An answer of `/completion`, or one event of its stream."""
+class LlamaCppAnswer(TypedDict):
+    """An answer of `/completion`, or one event of its stream; a dictionary, as there is one for each token."""
 
-    index: int = 0
-    stop: bool = False
-    stop_type: Annotated[str, unless_none("")] = ""
-    tokens: tuple[int, ...] = ()
+    index: Annotated[int, Field(default=0)]
+    stop: Annotated[bool, Field(default=False)]
+    stop_type: Annotated[str | None, Field(default=None)]
+    tokens: NotRequired[list[int]]
     tokens_evaluated: int
     tokens_predicted: int
-    truncated: bool = False
-    cached: int = Field(0, validation_alias=AliasChoices("timings/cache_n", AliasPath("timings", "cache_n")))
-    completion_probabilities: Annotated[tuple[_Entry, ...], unless_none(())] = ()
-    content: str = ""  # only the probe asks for it
+    truncated: Annotated[bool, Field(default=False)]
+    cached: Annotated[
+        int, Field(default=0, validation_alias=AliasChoices("timings/cache_n", AliasPath("timings", "cache_n")))
+    ]
+    completion_probabilities: Annotated[list[_Entry] | None, Field(default=None)]
+    content: NotRequired[str]  # only the probe asks for it
+
+
+_answer = shape(LlamaCppAnswer)
 
 
 class _OldEntry(BaseModel):
@@ -306,7 +312,7 @@ class LlamaCppModels(BaseModel):
 
 def bill(usage: Usage, answer: LlamaCppAnswer) -> None:
     """Count what an answer, or a stream so far, has cost."""
-    usage.bill(answer.tokens_evaluated, answer.tokens_predicted, answer.cached)
+    usage.bill(answer["tokens_evaluated"], answer["tokens_predicted"], answer["cached"])
 
 
 # What is known, sent and read.
@@ -361,12 +367,13 @@ class LlamaCppClient:
         body = self.body([*map(_sent, prefixes)], **fields)
         data = await self.transport.post("/completion", body, usage=usage)
         listed = [self._read(one) for one in (cast("list[object]", data) if isinstance(data, list) else [data])]
-        if sorted(one.index for one in listed) != [*range(len(prefixes))]:
+        listed.sort(key=lambda one: one["index"])
+        if [one["index"] for one in listed] != [*range(len(prefixes))]:
             raise miscounted(len(prefixes), len(listed), self.transport.endpoint)
         for one in listed:
             bill(usage, one)
             self._check_read(one)
-        return sorted(listed, key=lambda one: one.index)
+        return listed
 
     async def next(
         self, prefixes: Sequence[_Prefix], wanted: int, usage: Usage, *, singly: bool, alternatives: int
@@ -374,11 +381,12 @@ class LlamaCppClient:
         """About `wanted` positions after each prefix; none where the context is full."""
         top = max(TIES, 1 + alternatives)
         answers = await self.batch(prefixes, usage, singly=singly, n_predict=wanted, n_probs=top, return_tokens=True)
-        positions = [self.positions(one) for one in answers]
+        positions = [self.positions(one, ties=not alternatives) for one in answers]
         hidden = [at for at, one in enumerate(answers) if not positions[at] and self._continues(one)]
-        peeked = await self.peek([prefixes[at] for at in hidden], usage, count=top)
-        for at, position in zip(hidden, peeked, strict=True):
-            positions[at] = [position]
+        if hidden:
+            peeked = await self.peek([prefixes[at] for at in hidden], usage, count=top)
+            for at, position in zip(hidden, peeked, strict=True):
+                positions[at] = [position]
         return positions
 
     async def peek(self, prefixes: Sequence[_Prefix], usage: Usage, *, count: int = TIES) -> list[Position]:
@@ -415,8 +423,9 @@ class LlamaCppClient:
     async def _probs(self, prefixes: Sequence[_Prefix], token_id: int, usage: Usage) -> list[float | None]:
         """The probability of a token after each prefix."""
         answers = await self.batch(prefixes, usage, n_predict=1, n_probs=1, logit_bias=[[token_id, _FORCE]])
-        if all(one.completion_probabilities for one in answers):
-            return [prob(one.completion_probabilities[0].logprob) for one in answers]
+        shown = [one["completion_probabilities"] or [] for one in answers]
+        if all(shown):
+            return [prob(entries[0]["logprob"]) for entries in shown]
         # A hidden token.
         return [_listed(one, token_id) for one in await self.peek(prefixes, usage, count=_ALL)]
 
@@ -424,7 +433,7 @@ class LlamaCppClient:
         """The server ends a generation with this token. Billed to nobody."""
         bias = [[token_id, _FORCE]]
         [found] = await self.batch([[self.facts.visible]], Usage(), n_predict=1, n_probs=1, logit_bias=bias)
-        return found.stop_type == "eos"
+        return found["stop_type"] == "eos"
 
     async def states(self, prefix: _Prefix, count: int, usage: Usage) -> list[State]:
         """The last `count` hidden states of a prompt, the very last behind all of it, in one pass.
@@ -489,7 +498,7 @@ class LlamaCppClient:
 
     def _read(self, data: object) -> LlamaCppAnswer:
         try:
-            return parse(LlamaCppAnswer, data, self.transport.endpoint)
+            return checked(_answer, data, self.transport.endpoint)
         except ResponseError:
             with suppress(ResponseError):
                 parse(_OldAnswer, data, self.transport.endpoint)
@@ -503,13 +512,13 @@ class LlamaCppClient:
         Raises:
             UnsupportedError: they are missing.
         """
-        entries = answer.completion_probabilities
+        entries = answer["completion_probabilities"]
         if not entries and first:
             raise no_probs("n_probs", self.transport.endpoint)
         if not entries:
             raise speculative(self.transport.endpoint)
         for entry in entries:
-            if not entry.top_logprobs and not entry.logprob:
+            if not entry.get("top_logprobs") and not entry["logprob"]:
                 raise speculative(self.transport.endpoint)
         return entries
 
@@ -525,42 +534,49 @@ class LlamaCppClient:
 
     def choice(self, entry: _Entry) -> Choice:
         """Any token of an answer."""
-        ends = self.facts.ends
-        if entry.id in ends:
-            return Choice(entry.id, Token(b"", prob(entry.logprob), end=True, name=ends[entry.id]))
-        token = Token(bytes(entry.bytes), prob(entry.logprob))
-        return Choice(entry.id, token, sure=not _unsure(token))
+        token_id, ends = entry["id"], self.facts.ends
+        if token_id in ends:
+            return Choice(token_id, Token(b"", prob(entry["logprob"]), end=True, name=ends[token_id]))
+        token = Token(bytes(entry["bytes"]), prob(entry["logprob"]))
+        return Choice(token_id, token, sure=not _unsure(token))
 
-    def positions(self, answer: LlamaCppAnswer) -> list[Position]:
-        """The positions of an answer, up to the first token that the server hides, or to the end of the context."""
-        entries = self.entries(answer) if answer.completion_probabilities else ()
-        if answer.stop_type == "eos" and answer.tokens:
-            self.facts.ends.setdefault(answer.tokens[-1], None)
+    def positions(self, answer: LlamaCppAnswer, *, ties: bool = False) -> list[Position]:
+        """The positions of an answer, up to the first token that the server hides, or to the end of the context.
+
+        With `ties`, the tokens that are less probable than the server's own are left out.
+        """
+        entries = self.entries(answer) if answer["completion_probabilities"] else ()
+        tokens = answer.get("tokens", [])
+        if answer["stop_type"] == "eos" and tokens:
+            self.facts.ends.setdefault(tokens[-1], None)
         positions: list[Position] = []
-        for token_id, entry in zip(answer.tokens[: self._room(answer)], entries, strict=False):
-            if entry.id != token_id:
+        for token_id, entry in zip(tokens[: self._room(answer)], entries, strict=False):
+            if entry["id"] != token_id:
                 break
-            positions.append(Position(self.own(entry), [self.choice(one) for one in entry.top_logprobs]))
+            own = self.own(entry)
+            least = own.token.prob or 0.0 if ties else 0.0
+            top = [self.choice(one) for one in entry.get("top_logprobs", ()) if (prob(one["logprob"]) or 0.0) >= least]
+            positions.append(Position(own, top))
         return positions
 
     def _continues(self, answer: LlamaCppAnswer) -> bool:
         """The answer has a first token of the model's own, shown or hidden."""
-        return self._room(answer) != 0 and (bool(answer.tokens) or not answer.truncated)
+        return self._room(answer) != 0 and (bool(answer.get("tokens")) or not answer["truncated"])
 
     def _room(self, answer: LlamaCppAnswer) -> int | None:
         """Tokens that fit behind the prompt of an answer; None where the context is unknown."""
         context = self.facts.info.context
-        return max(context - answer.tokens_evaluated, 0) if context else None
+        return max(context - answer["tokens_evaluated"], 0) if context else None
 
     def _hidden(self, answer: LlamaCppAnswer) -> Position:
         """The position of a forced token. Of equally probable ones the hidden one was the server's pick."""
-        top = [self.choice(one) for one in self.entries(answer)[0].top_logprobs]
+        top = [self.choice(one) for one in self.entries(answer)[0].get("top_logprobs", ())]
         best = [choice for choice in top if choice.token.prob == top[0].token.prob]
         hidden = [choice for choice in best if whole(choice.token.data) < len(choice.token.data)]
         return Position(min(hidden or best, key=lambda choice: choice.id), top)
 
     def _check_read(self, answer: LlamaCppAnswer) -> None:
-        if not answer.tokens_evaluated:
+        if not answer["tokens_evaluated"]:
             raise nothing_to_continue(self.transport.endpoint)
 
 
@@ -582,7 +598,8 @@ class _Reader:
         self._client = client
         self._endpoint = client.transport.endpoint
         self._context = client.facts.info.context
-        self._options = options
+        self._greedy = not options.sampled
+        self._alternatives = options.alternatives
         self._seen = 0
         self._held: Choice | None = None  # perhaps an end that is not known yet: the next event shows it
         self._ended = False
@@ -591,37 +608,40 @@ class _Reader:
         """Take one event; return the tokens that are certain now."""
         self.last = event
         found: list[Choice] = []
-        if event.completion_probabilities or not event.stop:
+        written = event["tokens_predicted"]
+        if event["completion_probabilities"] or not event["stop"]:
             entries = self._client.entries(event, first=not self._seen)
             self._seen += len(entries)
-            if event.tokens_predicted == self._seen and not self._beyond(event):
+            if written == self._seen and not self._beyond(event):
                 for entry in entries:
-                    found += self._release()
                     choice = self._choice(entry)
-                    if _unsure(choice.token):
-                        self._held = choice
-                    else:
+                    if self._held is not None:
+                        found += self._release()
+                    if choice.sure:
                         found.append(choice)
-        if event.tokens_predicted != self._seen:
+                    else:
+                        self._held = choice
+        if written != self._seen:
             found += self._release()
             self.done = self.hidden = True
-        elif event.stop:
+        elif event["stop"]:
             found += self._finish(event)
-        self.ids += (choice.id for choice in found)
-        self._ended = self._ended or any(choice.token.end for choice in found)
+        for choice in found:
+            self.ids.append(choice.id)
+            self._ended = self._ended or choice.token.end
         return found
 
     def _choice(self, entry: _Entry) -> Choice:
-        own = self._client.own(entry)
-        if not self._options.sampled:
-            mine = entry.logprob or 0.0
-            above = [prob(one.logprob) for one in entry.top_logprobs if one.logprob is not None and one.logprob > mine]
-            if above:
-                check_greedy(own.token.prob, above, self._endpoint)
-        if not self._options.alternatives:
-            return own
-        others = [self._client.choice(one) for one in entry.top_logprobs if one.id != entry.id]
-        return replace(own, token=with_alternatives(Position(own, others), self._options.alternatives))
+        own, listed = self._client.own(entry), entry.get("top_logprobs", ())
+        if self._greedy:
+            mine = entry["logprob"] or 0.0
+            for one in listed:
+                if one["logprob"] is not None and one["logprob"] > mine:
+                    check_greedy(own.token.prob, (prob(one["logprob"]),), self._endpoint)
+        if self._alternatives:
+            others = [self._client.choice(one) for one in listed if one["id"] != own.id]
+            own.token = with_alternatives(Position(own, others), self._alternatives)
+        return own
 
     def _release(self) -> list[Choice]:
         """The token that was held back, as an ordinary one."""
@@ -631,16 +651,17 @@ class _Reader:
     def _finish(self, event: LlamaCppAnswer) -> list[Choice]:
         """The last event."""
         self.done = True
-        if not event.tokens_evaluated:
+        if not event["tokens_evaluated"]:
             raise nothing_to_continue(self._endpoint)
-        if event.stop_type == "word":
+        if event["stop_type"] == "word":
             raise own_stop(self._endpoint, hint="Start it without --reverse-prompt.")
-        ended = event.stop_type == "eos"
+        ended = event["stop_type"] == "eos"
         if ended and self._held is not None:
             self._client.facts.ends[self._held.id] = None
             self._held = Choice(self._held.id, Token(b"", self._held.token.prob, end=True))
         found = self._release()
-        self.full = event.truncated or bool(self._context and event.tokens_evaluated + self._seen >= self._context)
+        read = event["tokens_evaluated"]
+        self.full = event["truncated"] or bool(self._context and read + self._seen >= self._context)
         if not (self._seen or self.full):  # it would be asked for ever
             raise silent(self._endpoint)
         if ended and not self._ended and not any(choice.token.end for choice in found):
@@ -650,7 +671,7 @@ class _Reader:
 
     def _beyond(self, event: LlamaCppAnswer) -> bool:
         """The server continued by forgetting the start of its context."""
-        if self._context and event.tokens_evaluated + event.tokens_predicted > self._context:
+        if self._context and event["tokens_evaluated"] + event["tokens_predicted"] > self._context:
             self.done = self.full = True
         return self.full
 
@@ -712,10 +733,10 @@ class LlamaCppProbeClient(ProbeClient):
         body = self._client.body(sent[0] if len(sent) == 1 else sent, **more, **counts, **request.fields)
         data = await self._transport.post("/completion", body, usage=usage)
         listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
-        answers = [parse(LlamaCppAnswer, one, self._transport.endpoint) for one in listed]
+        answers = [checked(_answer, one, self._transport.endpoint) for one in listed]
         for one in answers:
             bill(usage, one)
-        return [self._reply(one) for one in sorted(answers, key=lambda one: one.index)]
+        return [self._reply(one) for one in sorted(answers, key=lambda one: one["index"])]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
         """By the other route, if at all: `/completion` has no field for it."""
@@ -729,13 +750,13 @@ class LlamaCppProbeClient(ProbeClient):
     def _reply(self, one: LlamaCppAnswer) -> RawReply:
         # Hidden tokens show with the one that completes their character: here the bytes count, not the tokens.
         positions = self._client.positions(one)
-        if len(positions) < len(one.tokens):
+        if len(positions) < len(one.get("tokens", ())):
             positions = [
-                Position(self._client.choice(entry), [self._client.choice(top) for top in entry.top_logprobs])
-                for entry in one.completion_probabilities
+                Position(self._client.choice(entry), [*map(self._client.choice, entry.get("top_logprobs", ()))])
+                for entry in one["completion_probabilities"] or ()
             ]
-        ended = one.stop_type == "eos"
-        return RawReply(one.content, positions, one.tokens_evaluated, one.cached, one.tokens_predicted, ended)
+        read, written, ended = one["tokens_evaluated"], one["tokens_predicted"], one["stop_type"] == "eos"
+        return RawReply(one.get("content", ""), positions, read, one["cached"], written, ended)
 
 
 class LlamaCpp(Engine[LlamaCppFacts]):
