@@ -1,12 +1,22 @@
-"""Hooks for folders whose tests are run to hear from one kind of server: a skipped test says nothing, so it fails."""
+"""For folders whose tests are run to hear from one kind of server: a skipped test says nothing, so it fails."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
-__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]
+__all__ = ["mark_live", "pytest_make_collect_report", "pytest_runtest_makereport"]
+
+
+def mark_live(items: list[pytest.Item], conftest: str, seconds: float) -> None:
+    """Mark the tests of a conftest's folder as live, and give each so many seconds."""
+    folder = Path(conftest).parent
+    for item in items:
+        if folder in item.path.parents:
+            item.add_marker(pytest.mark.live)
+            item.add_marker(pytest.mark.timeout(seconds))
 
 
 @pytest.hookimpl(wrapper=True)

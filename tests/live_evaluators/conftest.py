@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cosd_api.demo.questions import sample
-from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
+from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from shipped import ROOT, build_sdist, build_wheel
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
@@ -25,11 +25,7 @@ ENVIRONMENT = os.environ.get("COSD_EVALUATORS_ENV")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Two tools that import half a gigabyte, over live servers."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.live)
-            item.add_marker(pytest.mark.timeout(300))
+    mark_live(items, __file__, 300)
 
 
 @dataclass(frozen=True)

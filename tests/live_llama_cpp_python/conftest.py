@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llama_cpp_python.servers import LlamaCppPythonServer, serve
-from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
+from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from plain import PlainLlamaCppPython, get
 from served import START_SECONDS
 
@@ -22,11 +22,7 @@ ENVIRONMENT = os.environ.get("COSD_LLAMA_CPP_PYTHON_ENV")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The servers start within the time of the first test that asks them."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.live)
-            item.add_marker(pytest.mark.timeout(START_SECONDS + 120))
+    mark_live(items, __file__, START_SECONDS + 120)
 
 
 @pytest.fixture(scope="session")

@@ -6,21 +6,16 @@ In this folder a skip is a failure.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
+from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from ray_cluster.running import HERE, TwoNodes, python
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A cluster that takes its time, over live servers."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.live)
-            item.add_marker(pytest.mark.timeout(300))
+    mark_live(items, __file__, 300)
 
 
 @pytest.fixture(scope="session")

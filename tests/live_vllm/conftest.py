@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cosd_api.demo.servers import Pair
-from no_skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
+from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from vllm_cpu.servers import START_SECONDS, pair
 
 #: Read here: no test sees a COSD_ variable (see tests/conftest.py).
@@ -21,11 +21,7 @@ ENVIRONMENT = os.environ.get("COSD_VLLM_ENV")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The servers start within the time of the first test that asks them."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.live)
-            item.add_marker(pytest.mark.timeout(START_SECONDS + 120))
+    mark_live(items, __file__, START_SECONDS + 120)
 
 
 @pytest.fixture(scope="session")
