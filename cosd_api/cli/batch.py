@@ -20,9 +20,9 @@ from cosd_api.batch.reply import LineAnswerer
 from cosd_api.batch.summary import BatchSummary, BatchTally
 from cosd_api.checks import check_installed
 from cosd_api.cli.compare import resumable
+from cosd_api.cli.comparing import MostBilled, PriceTexts, priced
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import ChosenUnit, SharedOptions, StopTexts, check_writable, with_options
-from cosd_api.comparison.prices import prices_from
 from cosd_api.fusion import Fusion
 from cosd_api.report.terminal import visible
 from cosd_api.settings import AnswerOptions, OnAssistantError, Tuning
@@ -60,18 +60,8 @@ def batch(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Ask lines again that failed in an earlier run.")
     ] = False,
-    max_billed_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Stop before more tokens are read and written by all servers."),
-    ] = None,
-    prices: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=IN,OUT|FILE",
-            help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15, or a JSON file. A "
-            "third number is that of tokens read from a cache.",
-        ),
-    ] = None,
+    max_billed_tokens: MostBilled = None,
+    prices: PriceTexts = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Lines asked at the same time.")] = 8,
     reorder: Annotated[
         int,
@@ -108,10 +98,6 @@ def batch(
     """
     with guarded():
         check_writable(out, "--out", source, options.config, options.tree)
-        try:
-            priced = prices_from(prices) if prices else None
-        except OSError as error:
-            raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--prices") from error
         opened = _elsewhere(engine, actors, ray_address)
         fusion = options.fusion(unit=unit, on_assistant_error=on_assistant_error, tuning=Tuning())
         fusion.limits = _limits(options, fusion, stop)
@@ -123,7 +109,7 @@ def batch(
             window=reorder,
             retry_failed=retry_failed,
             max_billed_tokens=max_billed_tokens,
-            prices=priced,
+            prices=priced(prices),
         )
         with resumable(out):
             try:

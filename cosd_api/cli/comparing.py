@@ -29,7 +29,19 @@ from cosd_api.settings import DEFAULT_MAX_TOKENS
 from cosd_api.training.dataset import Example
 from cosd_providers.contract import Provider
 
-__all__ = ["ComparingOptions", "GraderOptions"]
+__all__ = ["ComparingOptions", "GraderOptions", "MostBilled", "PriceTexts", "priced"]
+
+MostBilled = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Stop before more tokens are read and written by all servers.")
+]
+PriceTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=IN,OUT|FILE",
+        help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15 (of several, "
+        "'assistant 1=3,15'), or a JSON file. A third number is that of tokens read from a cache.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +96,8 @@ class ComparingOptions(GraderOptions):
         list[str] | None,
         typer.Option("--map", metavar="FIELD=NAME", help="Name of a field in the file, as prompt=question; repeat it."),
     ] = None
-    max_billed_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Stop before more tokens are read and written by all servers."),
-    ] = None
-    prices: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=IN,OUT|FILE",
-            help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15 (of several, "
-            "'assistant 1=3,15'), or a JSON file. A third number is that of tokens read from a cache.",
-        ),
-    ] = None
+    max_billed_tokens: MostBilled = None
+    prices: PriceTexts = None
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS
     stop: StopTexts = None
     unit: ChosenUnit = None
@@ -144,12 +146,19 @@ class ComparingOptions(GraderOptions):
             "unit": self.unit,
             "concurrency": self.concurrency,
             "max_billed_tokens": self.max_billed_tokens,
-            "prices": self._prices(),
+            "prices": priced(self.prices),
             "dry_run": self.dry_run,
         }
 
-    def _prices(self) -> dict[str, Price] | None:
-        try:
-            return prices_from(self.prices) if self.prices else None
-        except OSError as error:
-            raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--prices") from error
+
+def priced(texts: list[str] | None) -> dict[str, Price] | None:
+    """The prices that an option names; None without it.
+
+    Raises:
+        typer.BadParameter: a file of prices cannot be read.
+        SettingError: they are invalid.
+    """
+    try:
+        return prices_from(texts) if texts else None
+    except OSError as error:
+        raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--prices") from error
