@@ -25,6 +25,10 @@ SECTIONS = {
     "methods": ("benchmarks.each_method", "every method: requests, billed tokens and time on the bundled models"),
     "trees": ("benchmarks.trees", "trees and a tuned rule on two bundled models: from samples to right answers"),
     "batch": ("benchmarks.batch", "cosd batch: memory on many lines, and what their order does for prefix caches"),
+    "ray": (
+        "benchmarks.cluster",
+        "cosd batch on a Ray cluster of this machine beside one process, where Ray is installed",
+    ),
     "advice": ("benchmarks.advice", "cosd advise and compare on pairs of which it is known whether to fuse them"),
 }
 

@@ -24,6 +24,7 @@ _SECTIONS = {
     "cancelled": "Cancelled streams",
     "gateway": "The gateway",
     "batch": "Batches",
+    "ray": "Batches on Ray",
     "live": "Two small models on llama.cpp",
     "methods": "Every method",
     "vllm": "The same on vLLM",
@@ -114,9 +115,8 @@ the present three, which have one million.
 """
 
 
-_PAIRS, _PAIRS_END = "<!-- pairs: `make bench ARGS=--page` writes this table -->\n", "<!-- end of pairs -->\n"
-_ADDED, _ADDED_END = "<!-- added: `make bench ARGS=--page` writes this table -->\n", "<!-- end of added -->\n"
-_COSTS, _COSTS_END = "<!-- costs: `make bench ARGS=--page` writes this table -->\n", "<!-- end of costs -->\n"
+_HOSTS = ("methods", "comparison", "gateway", "batch")
+"""Pages that others write, with tables between marks."""
 
 
 def tables(section: str, folder: Path = RESULTS) -> list[Table]:
@@ -142,16 +142,21 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
         cpu=_bare(Table("", cpu.columns[:4], [row[:4] for row in cpu.rows])),
         trees=_bare(right_answers(folder)),
     )
-    methods = (DOCS / "methods.md").read_text(encoding="utf-8")
-    comparison = (DOCS / "comparison.md").read_text(encoding="utf-8")
-    gateway = (DOCS / "gateway.md").read_text(encoding="utf-8")
+    texts = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in _HOSTS}
     [added] = tables("gateway", folder)
+    [cluster] = tables("ray", folder)
+    long, cached = tables("batch", folder)
+    most = max(int(str(row[0])) for row in cached.rows)
+    alike = _columns(cached, [row for row in cached.rows if row[0] == most], but=("at a time", "requests"))
+    batch = _between(texts["batch"], "memory", _bare(long))
+    batch = _between(batch, "cached", _bare(alike))
     return {
         DOCS / "benchmark.md": page,
         DOCS / "benchmark-tables.md": all_tables(folder),
-        DOCS / "methods.md": with_costs(methods, folder),
-        DOCS / "gateway.md": _between(gateway, _ADDED, _ADDED_END, _bare(added)),
-        DOCS / "comparison.md": _between(comparison, _PAIRS, _PAIRS_END, _bare(known_pairs(folder))),
+        DOCS / "methods.md": with_costs(texts["methods"], folder),
+        DOCS / "batch.md": _between(batch, "ray", _bare(cluster)),
+        DOCS / "gateway.md": _between(texts["gateway"], "added", _bare(added)),
+        DOCS / "comparison.md": _between(texts["comparison"], "pairs", _bare(known_pairs(folder))),
     }
 
 
@@ -160,11 +165,12 @@ def with_costs(text: str, folder: Path = RESULTS) -> str:
     shown = "".join(
         _bare(_columns(table, table.rows, but=("tokens", "ms an answer"))) for table in tables("methods", folder)
     )
-    return _between(text, _COSTS, _COSTS_END, shown)
+    return _between(text, "costs", shown)
 
 
-def _between(text: str, begin: str, end: str, shown: str) -> str:
-    """The text with something else between two marks."""
+def _between(text: str, name: str, shown: str) -> str:
+    """The text with something else between the two marks of this name."""
+    begin, end = f"<!-- {name}: `make bench ARGS=--page` writes this table -->\n", f"<!-- end of {name} -->\n"
     before, rest = text.split(begin)
     return f"{before}{begin}{shown}\n{end}{rest.split(end)[1]}"
 

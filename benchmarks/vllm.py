@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 
 from benchmarks.live import QUICK, Opener, compare, opener
@@ -17,7 +18,7 @@ from benchmarks.proxy import delayed
 from benchmarks.report import Options, Table
 from cosd_providers.strategies import Strategy
 
-__all__ = ["ECHOED", "LEFT_OUT", "SHARED", "environment", "run", "servers", "ways"]
+__all__ = ["ECHOED", "LEFT_OUT", "SHARED", "environment", "installed", "run", "servers", "ways"]
 
 ROUND_TRIPS = {0.02: 6}
 """Round trip in seconds, and number of questions."""
@@ -43,12 +44,16 @@ _TESTS = Path(__file__).parent.parent / "tests"
 
 def environment() -> Path | None:
     """The folder that vLLM is installed in; None without one."""
-    if str(_TESTS) not in sys.path:
-        sys.path.append(str(_TESTS))  # their recipe names the folder and starts the servers
-    from vllm_cpu.install import RECIPE  # noqa: PLC0415
+    return installed("vllm_cpu")
 
-    folder = RECIPE.folder()
-    return folder if RECIPE.is_ready(folder) else None
+
+def installed(package: str) -> Path | None:
+    """The folder that one of the tests' recipes has made ready; None if it has not."""
+    if str(_TESTS) not in sys.path:
+        sys.path.append(str(_TESTS))
+    recipe = import_module(f"{package}.install").RECIPE
+    folder: Path = recipe.folder()
+    return folder if recipe.is_ready(folder) else None
 
 
 def servers(stack: ExitStack, folder: Path) -> dict[str, str]:
