@@ -104,6 +104,8 @@ async def _initialize(address: str | None) -> None:
     where = f" at {address}" if address else ""
     try:
         if (found := _HOST_PORT.match(address or "")) is not None:
+            if int(found["port"]) >= 2**16:
+                raise ValueError(f"{found['port']} is no port")
             with anyio.fail_after(_CONNECT):  # Ray itself would try again for minutes
                 stream = await anyio.connect_tcp(found["host"], int(found["port"]))
             await stream.aclose()
