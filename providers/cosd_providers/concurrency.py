@@ -21,8 +21,8 @@ async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]], at_once: int
     Raises:
         Exception: that error, as it is and not in a group; of our own jobs it is a `ProviderError`.
     """
-    if len(jobs) == 1:
-        return [await jobs[0]()]  # a task would cost more than it does
+    if len(jobs) < 2:
+        return [await job() for job in jobs]  # a task would cost more than it does
     results: dict[int, _T] = {}
     failed: list[Exception] = []
     limiter = anyio.CapacityLimiter(at_once)

@@ -267,7 +267,8 @@ class VllmClient(TokenizingClient[VllmFacts]):
         self, prompts: Sequence[_Prompt], wanted: int, usage: Usage, *, singly: bool = False, **more: object
     ) -> list[Completion]:
         """The answers to several prompts, in order: in one request, or with `singly` one for each, a few at once."""
-        prompts = await concurrently([partial(self.sent, prompt) for prompt in prompts])
+        if self.head.text:
+            prompts = await concurrently([partial(self.sent, prompt) for prompt in prompts])
         found: dict[int, Completion] = {}
         for kind in (str, list):  # a list holds texts, or ids
             at = [n for n, prompt in enumerate(prompts) if isinstance(prompt, kind)]
@@ -470,6 +471,8 @@ def _beside(facts: VllmFacts, entry: Mapping[int, Ranked], but: int) -> list[Cho
 
 def _closed(positions: list[Position], answer: Completion) -> list[Position]:
     """The same positions, with special tokens closed: they have no text, and leave no character open."""
+    if not any(position.pick.open for position in positions):
+        return positions
     strings = [step.pick.text for step in steps(answer)]
     if len(strings) != len(positions):
         return positions
@@ -666,7 +669,7 @@ class _VllmDraft:
                             own = position.pick.token
                             if not own.end:
                                 check_own(own.prob, endpoint)
-                            if not self._options.sampled:
+                            if position.top and not self._options.sampled:
                                 check_greedy(own.prob, (choice.token.prob for choice in position.top), endpoint)
                         yield completion.prompt_token_ids, positions
         finally:
@@ -806,7 +809,7 @@ class _VllmRounds(Rounds):
         for position in positions:
             if not position.pick.token.end:
                 check_own(position.pick.token.prob, self._client.transport.endpoint)
-        known = [_known(self._facts, position) for position in positions]
+        known = [_known(self._facts, position) for position in positions] if self._alternatives else []
         ids = answer.token_ids or ()
         start = prefix if isinstance(prefix, list) else answer.prompt_token_ids
         if start is not None and len(ids) >= len(positions):

@@ -99,16 +99,25 @@ class TokenAligner:
         Raises:
             ResponseError: the tokens do not spell the text.
         """
-        found = steps(answer)
+        found, written = steps(answer), answer.written
         self.count += len(found)
-        self._steps += found
         self.spaced = self._bare is not True and (self.spaced or any(map(_keeps_spaces, found)))
-        self._text += answer.written.encode("utf-8", "replace")
-        self._lost = self._lost or "\ufffd" in answer.written
-        ended = answer.finish_reason == "stop"
+        ended, lost = answer.finish_reason == "stop", "\ufffd" in written
+        if len(found) == 1 and written == found[0].pick.text and self._is_plain(found[0]) and not (ended or lost):
+            self._begun, self._trimmed = True, False
+            yield self._position(found[0], written.encode())  # as for most events
+            return
+        self._steps += found
+        self._text += written.encode("utf-8", "replace")
+        self._lost = self._lost or lost
         yield from self._known(ended=ended, over=answer.finish_reason is not None)
         if answer.finish_reason is not None:
             yield from self._rest(ended=ended)
+
+    def _is_plain(self, step: Step) -> bool:
+        """Nothing waits before a token, and its string alone says its bytes."""
+        waits = self._steps or self._text or self._owed
+        return not (waits or self._bare or step.pick.data) and bool(step.pick.text)
 
     def _known(self, *, ended: bool, over: bool) -> Iterator[Position]:
         """The tokens at the front whose text has come."""
@@ -332,8 +341,10 @@ def _completes(step: Step, data: bytes) -> bool:
 
     The list shows its own. A drawn token need not be listed; if it begins with ASCII it begins a character.
     """
+    if step.pick.id is None:
+        return False
     shown = {one.id: one.data for one in step.top if one.id is not None}
-    if step.pick.id is None or not shown:
+    if not shown:
         return False
     alone = shown.get(step.pick.id, b"" if data[:1].isascii() else data[:1]) or data
     return len(alone) < len(data)

@@ -45,7 +45,7 @@ def _reason(value: Any) -> Any:
 Number = Annotated[int, unless_none(0)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: each token that is listed makes one
 class Candidate:
     """A token that a server names, with its probability.
 
@@ -63,7 +63,7 @@ class Candidate:
     id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """One token of an answer, and the most probable ones at its position, in any order.
 
@@ -209,7 +209,9 @@ def steps(answer: Completion) -> list[Step]:
     ids = answer.token_ids or ()
     if len(ids) != len(found):
         return found
-    return [Step(_with_id(step.pick, token_id), step.top) for step, token_id in zip(found, ids, strict=True)]
+    for step, token_id in zip(found, ids, strict=True):
+        step.pick.id, step.sure, step.hides = token_id, True, False
+    return found
 
 
 def rest_of(answer: Completion, seen: Sequence[str], text: str) -> Completion | None:
@@ -282,17 +284,15 @@ def _with_text(step: Step, part: str) -> Step:
 def _marked(found: list[Step]) -> list[Step]:
     """Mark tokens that a token without a string follows: they may end with parts of a character that are not shown."""
     silent = [not step.pick.text and step.pick.data is None for step in found]
-    after = [*silent[1:], any(silent)]  # unknown behind the last one
+    if not any(silent):
+        return found
+    after = [*silent[1:], True]  # unknown behind the last one
     return [replace(step, sure=not (step.pick.text and one)) for step, one in zip(found, after, strict=False)]
 
 
 def _candidate(text: str, logprob: float | None) -> Candidate:
-    if number := _ID.fullmatch(text):
+    if text.startswith("token_id:") and (number := _ID.fullmatch(text)):
         return Candidate("", prob(logprob), None, int(number[1]))
-    if raw := _BYTES.fullmatch(text):
+    if text.startswith("bytes:") and (raw := _BYTES.fullmatch(text)):
         return Candidate("", prob(logprob), bytes.fromhex(raw[1].replace("\\x", "")))
     return Candidate(text, prob(logprob))
-
-
-def _with_id(candidate: Candidate, token_id: int) -> Candidate:
-    return Candidate(candidate.text, candidate.prob, candidate.data, token_id)
