@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from cosd_providers.contract import Token
@@ -37,7 +37,7 @@ WRITTEN_WITHOUT_SPACES = (
 """Scripts written without spaces, by the beginning of their characters' Unicode names."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
     """One span of the draft that an assistant was heard about.
 
@@ -142,8 +142,7 @@ def judge(
         p, q = least(tokens[begin:i]), least(proposal[a_begin:a])
         mine, theirs = _bytes(tokens[begin:i]), _bytes(proposal[a_begin:a])
         decision = Decision(assistant, begin, i, theirs, p, q, agreed, False, mine)
-        if not agreed and p is not None and not (q is None and needs_q) and replaces(decision):
-            decision = replace(decision, fired=True)
+        decision.fired = not agreed and p is not None and not (q is None and needs_q) and replaces(decision)
         decisions.append(decision)
         if decision.fired:
             end = a if unit == "token" else _end_of_word(proposal, a_begin, a)

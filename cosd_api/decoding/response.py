@@ -45,8 +45,7 @@ class Response:
         self.tokens.append(placed)
         self.text += token.data
         self._ends.append(len(self.text))
-        stop = self.stops.find(self.text, len(token.data))
-        if stop is not None:
+        if self.stops.longest and (stop := self.stops.find(self.text, len(token.data))) is not None:
             self._stop_starts = len(self.text) - stop.distance
             self.over = Finish("stop", stop.text)
         elif token.end:

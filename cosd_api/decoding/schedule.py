@@ -102,9 +102,12 @@ class Schedule:
         self.questions = Questions(pace, unit, assistants)
         self.hedges = Hedges(pace, could_change, self.drafts.number)
         self._in_rounds = pace.draft_length is not None
+        self._hedges = pace.hedge > 0
 
-    def next(self, units: Sequence[DraftUnit], response: Response, *, late: bool) -> list[Command] | Hedge:
-        """The commands for what is to be done now; or the hedge that is the draft from now on.
+    def next(
+        self, units: Sequence[DraftUnit], response: Response, commands: list[Command], *, late: bool
+    ) -> Hedge | None:
+        """Add the commands for what is to be done now; or return the hedge that is the draft from now on.
 
         `late`: what happens is heard late, see `lateness`.
         """
@@ -114,15 +117,16 @@ class Schedule:
         if hedge is not None:
             self.drafts.take_over(hedge)
             return hedge
-        commands: list[Command] = [*self.hedges.tidy()]  # first of all, so that their servers are free
+        commands.extend(self.hedges.tidy())  # first of all, so that their servers are free
         if draft:
             commands.append(draft)
         drafting = self.drafts.under_way is not None
-        if not (self._in_rounds and drafting):  # of a round, everything is asked together
+        if self.questions.more and not (self._in_rounds and drafting):  # of a round, everything is asked together
             drafting = drafting and response.over is None
             commands.extend(self.questions.ask(units, response, drafting=drafting))
-        commands.extend(self.hedges.start(units, response, self.drafts.bound(response)))
-        return commands
+        if self._hedges:
+            commands.extend(self.hedges.start(units, response, self.drafts.bound(response)))
+        return None
 
 
 class Drafts:
@@ -229,10 +233,12 @@ class Questions:
 
     Attributes:
         under_way: by number: the assistant, and the places.
+        more: whether there may be a place that a free assistant is to be asked about.
     """
 
     def __init__(self, pace: Pace, unit: Unit, assistants: int) -> None:
         self.under_way: dict[int, tuple[int, Asked]] = {}
+        self.more = False
         self._pace = pace
         self._unit: Unit = unit
         self._assistants = assistants
@@ -247,10 +253,9 @@ class Questions:
         waits = self._pace.patient and drafting
         free = self._free()
         if not (free or waits):
+            self.more = False  # until one of them is
             return asks
         waiting = [unit for unit in units if unit.waiting]
-        if not waiting:
-            return asks
         if waits:
             first = next((one for one in waiting if any(v.hearing is Hearing.OPEN for v in one.verdicts)), None)
             if first is not None and first is not self._waited_for:
@@ -263,11 +268,12 @@ class Questions:
             open_ = sum(any(verdict.hearing is Hearing.OPEN for verdict in unit.verdicts) for unit in waiting)
             if open_ < self._pace.window:
                 return asks
+        self.more = False
         for assistant in free:
             asked = [(unit, unit.verdicts[assistant]) for unit in waiting]
             asked = [(unit, verdict) for unit, verdict in asked if verdict.hearing is Hearing.OPEN]
             if any(verdict.alone for _, verdict in asked):
-                asked = asked[:1]
+                asked, self.more = asked[:1], True
             if not asked:
                 continue
             for _, verdict in asked:
@@ -294,6 +300,7 @@ class Questions:
     def take(self, ask: int) -> tuple[int, Asked]:
         """The assistant and the places of a request that is over; no places if it was cancelled."""
         assistant, asked = self.under_way.pop(ask, (0, []))
+        self.more = True
         for _, verdict in asked:
             if verdict.hearing is Hearing.ASKED:
                 verdict.hearing = Hearing.OPEN
@@ -301,6 +308,7 @@ class Questions:
 
     def void(self) -> list[CancelAsk]:
         """Cancel the requests none of whose answers can matter any more."""
+        self.more = True
         void = [
             ask
             for ask, (_, asked) in self.under_way.items()
@@ -337,7 +345,7 @@ class Hedges:
 
         Hedges in progress that are less likely make room. Each may have `bound` tokens, if that is a number.
         """
-        if not self._pace.hedge or self._failures >= _FAILURES:
+        if self._failures >= _FAILURES:
             return []
         wanted = self._wanted(units, response)
         commands: list[Command] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from cosd_api.alignment import Decision, Unit, judge, most_probable
@@ -16,28 +16,51 @@ Contestable = Callable[[Sequence[Token], int], bool]
 """True for tokens, the first of them at a byte offset in the response, about which an answer could change the text."""
 
 
-def contestable_by(verifier: Verifier, prompt: bytes) -> Contestable:
-    """The tokens about which some answer would make a verifier replace one; `prompt` is the digest of a `Place`."""
+class UnitVerifier:
+    """A verifier, as the units of one answer ask it.
 
-    def at_places(tokens: Sequence[Token], start: int) -> bool:
+    Args:
+        verifier: the rule or the tree, say.
+        prompt: the digest of a `Place`.
+        unit: what is judged together.
+        skip: leave out questions whose answers cannot matter.
+    """
+
+    def __init__(self, verifier: Verifier, prompt: bytes, unit: Unit, *, skip: bool) -> None:
+        self.unit: Unit = unit
+        self.needs_q = needs_q(verifier)
+        self._verifier = verifier
+        self._prompt = prompt
+        self._skip = skip
+        self._by_place = decides_by_place(verifier)
+        self._listed = unit == "token" and alternatives_of(verifier) > 0
+
+    def contestable(self, tokens: Sequence[Token], start: int) -> bool:
+        """True if an assistant is to be asked about these tokens, the first of them at a byte offset."""
+        return self.could_change(tokens, start) if self._skip else bool(tokens)
+
+    def could_change(self, tokens: Sequence[Token], start: int) -> bool:
+        """True if an answer about these tokens, the first of them at a byte offset, could change the text."""
+        here = self._verifier
         for token in tokens:
-            here = verifier_at(verifier, Place(prompt, start, token=token))
+            if self._by_place:
+                here = verifier_at(self._verifier, Place(self._prompt, start, token=token))
+                start += len(token.data)
             if token.prob is not None and here.contestable(token.prob):
                 return True
-            start += len(token.data)
         return False
 
-    if decides_by_place(verifier):
-        return at_places
-    contestable = verifier.contestable
+    def place(self, unit: DraftUnit, decision: Decision, proposal: Sequence[Token]) -> Place | None:
+        """The place of a decision; None if the verifier looks at none."""
+        if not (self._by_place or self._listed):
+            return None
+        token = unit.tokens[decision.first]
+        known = most_probable(token, proposal[0]) if self._listed else None
+        return Place(self._prompt, unit.offset(decision.first), draft_q=known, token=token)
 
-    def anywhere(tokens: Sequence[Token], start: int) -> bool:  # noqa: ARG001 - the place means nothing to it
-        for token in tokens:  # noqa: SIM110 - for each token that is drafted, at half the price
-            if token.prob is not None and contestable(token.prob):
-                return True
-        return False
-
-    return anywhere
+    def at(self, place: Place | None) -> Verifier:
+        """The verifier that decides there."""
+        return self._verifier if place is None else verifier_at(self._verifier, place)
 
 
 class Hearing(Enum):
@@ -68,7 +91,7 @@ class Verdict:
     at: int = 0
     alone: bool = False
     error: Exception | None = None
-    decisions: list[Decision] = field(default_factory=list[Decision])
+    decisions: tuple[Decision, ...] = ()
     replacement: tuple[Token, ...] = ()
     unanswered: int = 0
 
@@ -115,9 +138,9 @@ class DraftUnit:
 
     start: int
     first: int
-    tokens: list[Token] = field(default_factory=list[Token])
+    tokens: list[Token]
     state: State = State.GROWING
-    verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    verdicts: Sequence[Verdict] = ()
     replaced: int = 0
     drafted_on: bool = False
     ahead: list[Ahead] | None = None
@@ -169,53 +192,37 @@ class DraftUnit:
         at = self.verdicts[assistant].at
         return Question(self.offset(at), tuple(token.data for token in self.tokens[at:]), unit == "word")
 
-    def hear(
-        self,
-        assistant: int,
-        proposal: Proposal | None,
-        verifier: Verifier,
-        prompt: bytes,
-        contestable: Contestable,
-        unit: Unit,
-        ask: int,
-    ) -> None:
-        """Judge what an assistant proposed in answer to question `ask`; None if it had no answer.
-
-        `prompt` is the digest of a `Place`.
-        """
-        listed = alternatives_of(verifier) > 0
-
-        def place(decision: Decision) -> Place:
-            known = None
-            if listed and proposal is not None and unit == "token":
-                known = most_probable(self.tokens[decision.first], proposal.tokens[0])
-            return Place(prompt, self.offset(decision.first), draft_q=known, token=self.tokens[decision.first])
+    def hear(self, assistant: int, proposal: Proposal | None, verifier: UnitVerifier, ask: int) -> None:
+        """Judge what an assistant proposed in answer to question `ask`; None if it had no answer."""
+        proposed = () if proposal is None else proposal.tokens
+        strategy = None if proposal is None else proposal.strategy
 
         def replaces(decision: Decision) -> bool:
             p, q = decision.p, decision.q
-            here = verifier_at(verifier, place(decision))
+            here = verifier.at(verifier.place(self, decision, proposed))
             return p is not None and here.replaces(p, math.nan if q is None else q)
 
         verdict = self.verdicts[assistant]
         verdict.unanswered += proposal is None
         judgement = judge(
             self.tokens,
-            () if proposal is None else proposal.tokens,
+            proposed,
             replaces,
-            unit=unit,
+            unit=verifier.unit,
             first=verdict.at,
             assistant=assistant,
-            needs_q=needs_q(verifier),
+            needs_q=verifier.needs_q,
         )
         self.ahead = None  # more is known now
-        strategy = proposal.strategy if proposal is not None else None
         for decision in judgement.decisions:
-            found = place(decision)
-            coin = getattr(verifier_at(verifier, found), "coin", None)
-            verdict.decisions.append(replace(decision, coin=coin, draft_q=found.draft_q, ask=ask, strategy=strategy))
+            decision.ask, decision.strategy = ask, strategy
+            if (place := verifier.place(self, decision, proposed)) is not None:
+                decision.coin, decision.draft_q = getattr(verifier.at(place), "coin", None), place.draft_q
+        verdict.decisions += judgement.decisions
         verdict.replacement = judgement.replacement
-        if judgement.again is not None and contestable(self.tokens[judgement.again :], self.offset(judgement.again)):
-            verdict.at = judgement.again
+        again = judgement.again
+        if again is not None and verifier.contestable(self.tokens[again:], self.offset(again)):
+            verdict.at = again
         else:
             verdict.hearing = Hearing.DONE
         if judgement.replacement and judgement.decisions[-1].q == 1:
@@ -245,5 +252,10 @@ class DraftUnit:
 
     def decisions(self, first: int, last: int) -> tuple[Decision, ...]:
         """The decisions about its tokens `first` to `last` (one past)."""
-        decisions = (decision for verdict in self.verdicts for decision in verdict.decisions)
-        return tuple(decision for decision in decisions if decision.first < last and decision.last > first)
+        about = [
+            decision
+            for verdict in self.verdicts
+            for decision in verdict.decisions
+            if decision.first < last and decision.last > first
+        ]
+        return tuple(about)

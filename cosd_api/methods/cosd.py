@@ -37,7 +37,7 @@ from cosd_api.decoding.judged import JudgedWriter
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Run, Work
 from cosd_api.decoding.schedule import Hedge, Pace, Schedule
-from cosd_api.decoding.units import DraftUnit, Hearing, State, Verdict, contestable_by
+from cosd_api.decoding.units import DraftUnit, Hearing, State, UnitVerifier, Verdict
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Method, Models
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading
@@ -254,11 +254,6 @@ def check_draft_states(info: ServerInfo, verifier: Verifier) -> None:
     raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
 
-def _all(tokens: Sequence[Token], start: int) -> bool:  # noqa: ARG001 - a `Contestable`
-    """Contest all tokens."""
-    return bool(tokens)
-
-
 class CoSDDecoder:
     """One fused answer in the making: a `Decoder`.
 
@@ -277,8 +272,7 @@ class CoSDDecoder:
 
     Attributes:
         prompt: a digest of the draft model's prompt.
-        could_change: true for tokens about which an answer could change the text.
-        contestable: true for tokens about which an assistant is to be asked.
+        verifier: the verifier, as units ask it.
         response: the answer so far.
         units: those whose tokens are not final.
         schedule: the drafts and questions.
@@ -301,11 +295,9 @@ class CoSDDecoder:
         pace: Pace | None = None,
         prompt: str = "",
     ) -> None:
-        self.verifier = verifier
         self.prompt = digest_of(prompt)
-        self.could_change = contestable_by(verifier, self.prompt)
-        self.contestable = self.could_change if skip else _all
         self.unit: Unit = unit
+        self.verifier = UnitVerifier(verifier, self.prompt, unit, skip=skip)
         self.assistants = assistants
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
@@ -313,11 +305,12 @@ class CoSDDecoder:
         beside: dict[str, Any] = {"draft_alternatives": draft_alternatives_of(verifier)}
         beside["draft_states"] = bool(draft_states_of(verifier))
         pace = replace(pace or Pace(), window=window, alternatives=alternatives, **beside)
-        self.schedule = Schedule(pace, unit, assistants, self.could_change)
+        self.schedule = Schedule(pace, unit, assistants, self.verifier.could_change)
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self.phase = Phase.RUNNING
         self.now, self.late = 0.0, False
         self._survives = survives
+        self._failed = False  # any request so far
         self._counts = Report()
         self._settled_units = 0
 
@@ -383,6 +376,7 @@ class CoSDDecoder:
             self.schedule.hedges.failed(draft)
             return []
         self.schedule.drafts.failed(error)
+        self._failed = True
         return self._proceed([])
 
     def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
@@ -394,7 +388,7 @@ class CoSDDecoder:
         for (unit, verdict), proposal in zip(asked, proposals, strict=True):
             if not unit.waiting or verdict.done:
                 continue  # void since, or by an answer just before this one
-            unit.hear(assistant, proposal, self.verifier, self.prompt, self.contestable, self.unit, ask)
+            unit.hear(assistant, proposal, self.verifier, ask)
             if unit.heard:
                 self._decide(unit, commands)
             elif verdict.replacement:
@@ -410,6 +404,7 @@ class CoSDDecoder:
         _, asked = self.schedule.questions.take(ask)
         if not asked:
             return []
+        self._failed = True
         for _, verdict in asked:
             verdict.alone = True
             if len(asked) == 1 and not verdict.done:
@@ -438,21 +433,23 @@ class CoSDDecoder:
 
     def _append(self, token: Token, draft: int) -> list[Command]:
         """Put a draft token at the end of the response and into its unit."""
-        self.schedule.drafts.left -= 1
+        drafts, response = self.schedule.drafts, self.response
+        drafts.left -= 1
         unit = self._growing()
         if unit is not None and starts_unit(self.unit, unit.tokens, token):
             self._complete(unit)
             unit = None
         if unit is None:
-            unit = DraftUnit(len(self.response.text), len(self.response.tokens))
+            unit = DraftUnit(len(response.text), len(response.tokens), [token])
             self.units.append(unit)
-        unit.tokens.append(token)
-        self.response.place(Placed(token, draft=draft, at=self.now))
-        if self.response.over or self.unit == "token" or token.end or len(unit.tokens) == LONGEST:
+        else:
+            unit.tokens.append(token)
+        response.place(Placed(token, draft=draft, at=self.now))
+        if response.over or self.unit == "token" or token.end or len(unit.tokens) == LONGEST:
             self._complete(unit)
-        too_long = self.response.over and self.schedule.drafts.left and not token.end  # a hedge may be
-        if self.response.stopped or too_long:  # what would follow is never judged
-            return [*self.schedule.drafts.cancel()]
+        too_long = response.over and drafts.left and not token.end  # a hedge may be
+        if too_long or response.stopped:  # what would follow is never judged
+            return [*drafts.cancel()]
         return []
 
     def _close(self, end: DraftEnd) -> None:
@@ -469,18 +466,20 @@ class CoSDDecoder:
 
     def _complete(self, unit: DraftUnit) -> None:
         """Close a unit behind its last token: every assistant that could change it has to be asked."""
-        unit.complete(self.assistants, self.contestable, self.lost)
-        if unit.waiting and unit.heard:  # nobody is left to ask
-            self._decide(unit, [])
+        unit.complete(self.assistants, self.verifier.contestable, self.lost)
+        if unit.waiting:
+            self.schedule.questions.more = True
+            if unit.heard:  # nobody is left to ask
+                self._decide(unit, [])
 
     # ------------------------------------------------------------------------------------------------ verification
 
     def _decide(self, unit: DraftUnit, commands: list[Command]) -> None:
         """Lines 8 to 10: all assistants have judged the unit; of those that replace, the most confident does."""
         unit.state = State.JUDGED
-        unheard = unit.unheard(self.could_change)
+        unheard, asked = unit.unheard(self.verifier.could_change), unit.asked
         for place, token in enumerate(self.response.tokens[unit.first : unit.first + len(unit.tokens)]):
-            token.asked = unit.asked
+            token.asked = asked
             token.decisions = unit.decisions(place, place + 1)
             token.verified = place < unheard
         winner = unit.winner
@@ -493,7 +492,7 @@ class CoSDDecoder:
         self._discard_after(unit, commands)
         draft = self.response.tokens[unit.first + decision.first].draft
         self.response.cut_back(unit.first + decision.first)
-        verified = unit.unheard(self.could_change) == len(unit.tokens)
+        verified = unit.unheard(self.verifier.could_change) == len(unit.tokens)
         for placed in unit.replacement(winner, verified=verified, draft=draft, at=self.now):
             if self.response.over is None:
                 self.response.place(placed)
@@ -552,7 +551,8 @@ class CoSDDecoder:
             counts.replaced += unit.replaced
             counts.replacements += unit.replaced > 0
             counts.iterations += unit.drafted_on
-            counts.unanswered += sum(verdict.unanswered for verdict in unit.verdicts)
+            for verdict in unit.verdicts:
+                counts.unanswered += verdict.unanswered
         if not (self.response.over and not self.units):  # else all goes out with the end
             tokens = self.response.settle(end)
             if tokens:
@@ -565,21 +565,18 @@ class CoSDDecoder:
         if self.phase is not Phase.RUNNING:
             return []
         self._settle(commands)
-        while self._lose(commands):
+        while self._failed and self._lose(commands):
             self._settle(commands)
         if self.response.over and not self.units:
             commands.extend(self.schedule.hedges.tidy())
             self._finish(commands)
             return commands
-        error = self._error()
-        if error is not None:
+        if self._failed and (error := self._error()) is not None:
             self.phase = Phase.FAILED
             commands.append(Fail(error))
             return commands
-        following = self.schedule.next(self.units, self.response, late=self.late)
-        if isinstance(following, Hedge):
-            return self._take_over(following, commands)
-        return [*commands, *following]
+        hedge = self.schedule.next(self.units, self.response, commands, late=self.late)
+        return commands if hedge is None else self._take_over(hedge, commands)
 
     def _take_over(self, hedge: Hedge, commands: list[Command]) -> list[Command]:
         """Make a hedge the draft: its tokens come now, and what it writes from here on is drafted."""
