@@ -48,15 +48,6 @@ class Spending(Usage):
         super().closed(now)
         self._ledger.closed(now)
 
-    def wrote(self) -> None:
-        """Count one more token of a draft.
-
-        Raises:
-            BudgetError: a limit is reached.
-        """
-        self.written += 1
-        self._budget.check_tokens()
-
     @property
     def unbilled(self) -> int:
         """Tokens that it has most likely cost beyond what was billed; 0 before it was sent."""
@@ -101,6 +92,7 @@ class Budget:
         self._max_requests = max_requests
         self._max_billed_tokens = max_billed_tokens
         self._under_way: list[Spending] = []
+        self.counts_tokens = max_billed_tokens is not None
         self._never_billed = [0] * len(ledgers)  # tokens, estimated
         self._unreported = [0] * len(ledgers)  # tokens of complete calls whose reading was not reported
         self._rates: dict[int, float] = {}  # tokens in a byte of text, as billed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, Self, TypeGuard
 
@@ -66,7 +66,7 @@ class FusionStream:
         self._notes: list[str] = []
         self._span = FusionSpan()
         self.most_unread: int | None = None
-        self._caught_up = anyio.Event()
+        self._caught_up = asyncio.Event()
 
     @property
     def usage(self) -> dict[str, EndpointUsage]:
@@ -217,12 +217,12 @@ class FusionStream:
         finally:
             self._report_failures(run)
 
-    async def _room(self) -> None:
-        """Wait while more tokens are unread than may be."""
-        while self.most_unread is not None and self._unread > self.most_unread:
-            if self._caught_up.is_set():
-                self._caught_up = anyio.Event()
-            await self._caught_up.wait()
+    def _room(self) -> Awaitable[object] | None:
+        """An event to wait for where more tokens are unread than may be."""
+        if self.most_unread is None or self._unread <= self.most_unread:
+            return None
+        self._caught_up.clear()
+        return self._caught_up.wait()
 
     async def _expect(self, budget: Budget, turn: RenderedPrompt) -> None:
         """Refuse a limit below the cost of any answer."""

@@ -14,6 +14,7 @@ from cosd_providers.contract import DraftEnd, HiddenStates, Proposal, Provider, 
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.text import merge, sendable
+from cosd_providers.usage import Usage
 
 
 class Calls:
@@ -23,7 +24,8 @@ class Calls:
         turns: the models.
         budget: the limits of what they may spend together.
         timeline: records the requests.
-        room: waits while the reader of the answer is far behind: what is written meanwhile stays at its server.
+        room: gives something to wait for while the reader of the answer is far behind, else None: what is written
+            meanwhile stays at its server.
 
     Attributes:
         draft_requests, assistant_requests, drafted_tokens: as in `FusionResult`.
@@ -36,7 +38,7 @@ class Calls:
         budget: Budget,
         timeline: Timeline,
         *,
-        room: Callable[[], Awaitable[None]] | None = None,
+        room: Callable[[], Awaitable[object] | None] | None = None,
     ) -> None:
         self.turns = turns
         self.draft_requests = 0
@@ -64,14 +66,15 @@ class Calls:
             model: its index.
             command: from where, and how far.
             take: gets each token, and one `DraftEnd` at last; true if nothing more is wanted, which ends the request.
-            counts: while false, tokens are not held against the limits: the bill is all that is waited for.
+            counts: while false, tokens are not held against the limits: the bill is all that is waited for. Asked only
+                where there are limits.
             turn: the prompt that the text follows; by default the one that the model answers.
 
         Raises:
             ProviderError: see `contract.Provider.generate`; or a limit is reached.
         """
+        size = (self._sizes[model] if turn is None else len(turn.prompt.encode())) + len(command.text)
         turn = turn or self.turns[model]
-        provider, size = turn.provider, len(turn.prompt.encode()) + len(command.text)
         last: Token | DraftEnd | None = None
         self._budget.check()
         self.draft_requests += 1
@@ -82,43 +85,29 @@ class Calls:
             span.max_tokens, span.temperature, span.seed = command.max_tokens, command.temperature, command.seed
             with self._budget.spending(model, [size], drafts=True) as usage:
                 span.usage = usage
-                # Asked for only where they are of use, so that a provider need not know the keyword.
-                also: dict[str, Any] = {"alternatives": command.alternatives} if command.alternatives else {}
-                if command.temperature:
-                    also |= {"temperature": command.temperature, "seed": command.seed}
-                generate: Callable[..., AsyncGenerator[Token | DraftEnd, None]] = provider.generate
-                if command.states:
-                    generate = _with_states(provider).generate_with_states
-                stream = generate(
-                    turn.prompt,
-                    command.text,
-                    max_tokens=command.max_tokens,
-                    continuation=command.continuation,
-                    usage=usage,
-                    **also,
-                )
-                async with aclosing(stream):
+                async with aclosing(_stream(turn, command, usage)) as stream:
                     async for item in stream:
                         if isinstance(item, Token):
                             if item.prob is not None and not 0 <= item.prob <= 1:
-                                raise _no_probability(item.prob, provider.name)
+                                raise _no_probability(item.prob, turn.provider.name)
                             self.drafted_tokens += 1
                             span.tokens += 1
                             if span.first is None:
                                 span.first = self._timeline.now()
                             if take(item):
                                 return
-                            if counts():
-                                usage.wrote()
-                                if self._room is not None:
-                                    await self._room()
+                            usage.written += 1
+                            if self._budget.counts_tokens and counts():
+                                self._budget.check_tokens()
+                            if self._room is not None and (room := self._room()) is not None and counts():
+                                await room
                         else:
-                            _check_end(item, last, provider.name)
+                            _check_end(item, last, turn.provider.name)
                             span.finish = item.reason
                             take(item)
                         last = item
             if not isinstance(last, DraftEnd):
-                raise ResponseError("generate() ended without a DraftEnd", endpoint=provider.name)
+                raise ResponseError("generate() ended without a DraftEnd", endpoint=turn.provider.name)
 
     async def propose(
         self,
@@ -201,6 +190,25 @@ class Calls:
             return
         tokens = [token.data for token in merge(Token(piece.data, None) for piece in pieces)]
         self.reencoded = tokens[-len(command.own) :] != list(command.own)
+
+
+def _stream(turn: RenderedPrompt, command: StartDraft, usage: Usage) -> AsyncGenerator[Token | DraftEnd, None]:
+    """What a model writes, as `command` says."""
+    # Asked for only where they are of use, so that a provider need not know the keyword.
+    also: dict[str, Any] = {"alternatives": command.alternatives} if command.alternatives else {}
+    if command.temperature:
+        also |= {"temperature": command.temperature, "seed": command.seed}
+    generate: Callable[..., AsyncGenerator[Token | DraftEnd, None]] = turn.provider.generate
+    if command.states:
+        generate = _with_states(turn.provider).generate_with_states
+    return generate(
+        turn.prompt,
+        command.text,
+        max_tokens=command.max_tokens,
+        continuation=command.continuation,
+        usage=usage,
+        **also,
+    )
 
 
 def _with_states(provider: Provider) -> HiddenStates:

@@ -53,6 +53,8 @@ class Driver:
         self.decoder = decoder
         self.calls = Calls(work.turns, work.budget, work.timeline, room=work.room)
         self._work = work
+        draft = work.turns[0].provider
+        self._ready = draft if isinstance(draft, Ready) else None
         self._error: Exception | None = None
         self._idle = anyio.Event()
         self._scopes: dict[tuple[str, int], anyio.CancelScope] = {}
@@ -110,8 +112,8 @@ class Driver:
                     self._work.emit(command.tokens)
                 case StartDraft():
                     self._group.start_soon(self._run_draft, command, self._scope("draft", command.draft))
-                    if isinstance(draft := self._work.turns[0].provider, Ready):
-                        self._group.start_soon(self._keep_ready, draft)
+                    if self._ready is not None:
+                        self._group.start_soon(self._keep_ready, self._ready)
                 case Ask():
                     self._group.start_soon(self._run_ask, command, self._scope("ask", command.ask))
                 case Wait():

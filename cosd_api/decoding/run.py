@@ -38,7 +38,8 @@ class Work:
         skip: leave out questions whose answers cannot matter.
         batch_wait: seconds that a question waits for others.
         seed: of what is drawn at random.
-        room: waits while the reader of the answer is far behind; None where nobody reads it token by token.
+        room: gives something to wait for while the reader of the answer is far behind, else None; it is None where
+            nobody reads the answer token by token.
         lateness: of this process, as all answers of the fusion have seen it.
     """
 
@@ -59,7 +60,7 @@ class Work:
     conversation: Sequence[Message] | None = None
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None
     seed: int = 0
-    room: Callable[[], Awaitable[None]] | None = None
+    room: Callable[[], Awaitable[object] | None] | None = None
     lateness: Lateness = field(default_factory=Lateness)
 
 
