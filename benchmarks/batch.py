@@ -29,7 +29,7 @@ from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import MODELS, serve
 from cosd_providers.testing import ScriptedProvider, TextModel
 
-__all__ = ["cached", "long_batch", "mixed_lines", "run"]
+__all__ = ["cached", "long_batch", "mixed_lines", "one_token", "run", "write_lines"]
 
 FUSED, REPEATED = 200_000, 1_000_000
 """Lines that are fused, and lines that get the answer of the first one: what is left is the work of the batch."""
@@ -94,11 +94,7 @@ def long_batch(lines: int, *, repeated: bool) -> None:
         _repeat()
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "in.jsonl", Path(folder) / "out.jsonl"
-        with source.open("w", encoding="utf-8") as file:
-            for at in range(lines):
-                file.write(f'{{"custom_id": "line-{at}", "prompt": "Text number {at:07}, which is one of many:"}}\n')
-        models = {name: _Ending({":": [" yes"]}) for name in ("small", "large")}
-        draft, assistant = (ScriptedProvider(one, name=name, calls=_Nowhere()) for name, one in models.items())
+        write_lines(source, lines)
         started = time.process_time()
 
         def look(tally: BatchTally) -> None:
@@ -107,13 +103,27 @@ def long_batch(lines: int, *, repeated: bool) -> None:
                 looks.append((tally.answered, _resident(), tally.answered / seconds))
 
         async def answer() -> None:
-            async with Fusion(draft=draft, assistant=assistant, unit="token") as fusion:
+            async with one_token() as fusion:
                 found = await BatchJob(source, target, progress=look).run(fusion)
             if not found.complete:
                 raise RuntimeError(f"the batch is not complete: {found}")
 
         anyio.run(answer)
     print(json.dumps(looks))
+
+
+def write_lines(path: Path, count: int) -> None:
+    """An input of plain lines that end in a colon."""
+    with path.open("w", encoding="utf-8") as file:
+        for at in range(count):
+            file.write(f'{{"custom_id": "line-{at}", "prompt": "Text number {at:07}, which is one of many:"}}\n')
+
+
+def one_token() -> Fusion:
+    """A fusion of scripted models, which write one token after a colon."""
+    models = {name: _Ending({":": [" yes"]}) for name in ("small", "large")}
+    draft, assistant = (ScriptedProvider(one, name=name, calls=_Nowhere()) for name, one in models.items())
+    return Fusion(draft=draft, assistant=assistant, unit="token")
 
 
 def _repeat() -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -26,7 +28,7 @@ from benchmarks.vllm import installed
 from cosd_api.batch.summary import BatchSummary
 from cosd_api.wording import counted
 
-__all__ = ["LEFT_OUT", "Case", "Measured", "environment", "measured", "run", "ways"]
+__all__ = ["LEFT_OUT", "Case", "Measured", "environment", "fed", "measured", "run", "ways"]
 
 LEFT_OUT = Table(
     "Batches on Ray",
@@ -66,12 +68,12 @@ class Measured:
 
 
 async def run(options: Options) -> list[Table]:
-    """One table; without rows where Ray is not installed."""
+    """The rates, and what feeding takes; one table without rows where Ray is not installed."""
     folder = environment()
     if folder is None:
         return [LEFT_OUT]
     case, repeats = (Case(24, 8, 16), 1) if options.quick else (Case(384, 64, 64), 3)
-    processors = os.cpu_count() or 1
+    processors, load = os.cpu_count() or 1, os.getloadavg()[0]
     found: dict[str, list[Measured]] = {}
     for _ in range(repeats):  # taking turns
         for name, more in ways(processors).items():
@@ -90,9 +92,12 @@ async def run(options: Options) -> list[Table]:
         f"time, on a machine with {processors} processors, which the servers, Ray and the process that feeds the "
         f"actors share with them; the best of {repeats} that took turns. The rates are of the time from the first line "
         "asked to the last one written; starting Python and Ray, and ending them, stands apart. Simulated: the models "
-        f"({QUICKER.rate:g} tokens a second, {1000 * QUICKER.verify:g} ms a verification; acceptance 0.9)."
+        f"({QUICKER.rate:g} tokens a second, {1000 * QUICKER.verify:g} ms a verification; acceptance 0.9). Load "
+        f"average when the run began: {load:.1f}; of a busy machine more processes get a larger part."
     )
-    return [Table("Batches on Ray", columns, rows, [about], {name: [*map(asdict, one)] for name, one in found.items()})]
+    figures = {name: [*map(asdict, one)] for name, one in found.items()}
+    table = Table("Batches on Ray", columns, rows, [about], figures)
+    return [table, await fed(folder / "bin" / "python", options, max(1, min(2, processors)))]
 
 
 def environment() -> Path | None:
@@ -107,6 +112,29 @@ def ways(processors: int) -> dict[str, list[str]]:
         if actors <= processors:
             found[counted(actors, "actor")] = ["--engine", "ray", "--ray-address", "local", "--actors", str(actors)]
     return found
+
+
+async def fed(python: Path | str, options: Options, actors: int) -> Table:
+    """The cost of giving lines to actors and writing their answers, which is what bounds the number of actors."""
+    lines, repeats = (100, 1) if options.quick else (3000, 3)
+    rows: list[list[Cell]] = []
+    figures: dict[str, Any] = {}
+    for at_once in (16, 256):
+        options.say(f"ray: {lines:,} lines fed, {at_once} at a time")
+        command = [str(python), "-m", "benchmarks.feeding", *map(str, (lines, at_once, actors))]
+        found: list[tuple[float, float]] = []
+        for _ in range(repeats):
+            done = await anyio.run_process(command, check=False, env=_environment())
+            found.append(_printed(done, command))
+        figures[str(at_once)] = found
+        rows.append([at_once, min(used for used, _ in found), max(rate for _, rate in found)])
+    columns = ["lines at a time", "processor time of the feeding process for a line, us", "lines a second"]
+    about = (
+        f"{lines:,} lines, to which {counted(actors, 'actor')} of scripted models answer one token each; the least "
+        f"time and the highest rate of {repeats}. The processor time is that of reading the input, of Ray in this "
+        "process, and of writing the output."
+    )
+    return Table("Feeding actors", columns, rows, [about], figures)
 
 
 async def measured(python: Path | str, case: Case, more: Sequence[str]) -> Measured:
@@ -133,18 +161,26 @@ async def measured(python: Path | str, case: Case, more: Sequence[str]) -> Measu
                 str(folder / "out.jsonl"),
             ]
             command += ["--config", str(config), "--json", "--max-tokens", str(case.tokens)]
+            command += ["--concurrency", str(case.at_once), *more]
             started = time.monotonic()
-            done = await anyio.run_process(
-                [*command, "--concurrency", str(case.at_once), *more], check=False, env=_environment(), cwd=folder
-            )
+            done = await anyio.run_process(command, check=False, env=_environment(), cwd=folder)
             took = time.monotonic() - started
             before = _processor_time()
         servers = _processor_time() - before
-    if done.returncode:
-        raise RuntimeError(f"cosd batch {' '.join(more)}: {done.stderr.decode(errors='replace')[-2000:]}")
-    summary = BatchSummary.model_validate_json(done.stdout)
+    summary = BatchSummary.model_validate(_printed(done, command))
     rates = summary.answered / summary.seconds, summary.tokens / summary.seconds
     return Measured(*rates, summary.seconds, took - summary.seconds, servers / summary.seconds)
+
+
+def _printed(done: subprocess.CompletedProcess[bytes], command: Sequence[str]) -> Any:
+    """The JSON that a command has printed.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.decode(errors='replace')[-2000:]}")
+    return json.loads(done.stdout)
 
 
 def _environment() -> dict[str, str]:

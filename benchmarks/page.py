@@ -144,17 +144,18 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     )
     texts = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in _HOSTS}
     [added] = tables("gateway", folder)
-    [cluster] = tables("ray", folder)
+    cluster, feeding = tables("ray", folder)
     long, cached = tables("batch", folder)
     most = max(int(str(row[0])) for row in cached.rows)
     alike = _columns(cached, [row for row in cached.rows if row[0] == most], but=("at a time", "requests"))
     batch = _between(texts["batch"], "memory", _bare(long))
     batch = _between(batch, "cached", _bare(alike))
+    batch = _between(_between(batch, "ray", _bare(cluster)), "feeding", _bare(feeding))
     return {
         DOCS / "benchmark.md": page,
         DOCS / "benchmark-tables.md": all_tables(folder),
         DOCS / "methods.md": with_costs(texts["methods"], folder),
-        DOCS / "batch.md": _between(batch, "ray", _bare(cluster)),
+        DOCS / "batch.md": batch,
         DOCS / "gateway.md": _between(texts["gateway"], "added", _bare(added)),
         DOCS / "comparison.md": _between(texts["comparison"], "pairs", _bare(known_pairs(folder))),
     }

@@ -10,7 +10,9 @@ import pytest
 
 from benchmarks import cluster
 from benchmarks.cluster import Case, Measured
-from benchmarks.report import Options
+from benchmarks.feeding import feed
+from benchmarks.report import Options, Table
+from stand_in_ray import StandInCluster, installed
 
 
 async def test_without_ray_the_section_says_that_it_was_left_out(
@@ -39,12 +41,28 @@ async def test_the_best_of_runs_that_take_turns(monkeypatch: pytest.MonkeyPatch,
         return Measured(rate / case.tokens, rate, 10.0, 1.0, 0.5)
 
     monkeypatch.setattr(cluster, "environment", lambda: tmp_path)
+
+    async def fed(python: Path, options: Options, actors: int) -> Table:
+        del python, options
+        return Table("Feeding actors", ["actors"], [[actors]])
+
     monkeypatch.setattr(cluster, "measured", measured)
+    monkeypatch.setattr(cluster, "fed", fed)
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    [table] = await cluster.run(Options())
+    table, feeding = await cluster.run(Options())
+    assert feeding.rows == [[1]]
     assert asked == [*cluster.ways(1).values()] * 3
     assert [row[2:5] for row in table.rows] == [[105.0, "1.00", 1.0], [106.0, "1.01", 1.0]]
     assert [len(one) for one in table.figures.values()] == [3, 3]
+
+
+async def test_what_feeding_takes() -> None:
+    """Over the stand-in for Ray, every line is fed and answered."""
+    one = StandInCluster()
+    with installed(one):
+        used, rate = await feed(10, 4, 2)
+    assert used > 0 and rate > 0
+    assert sum(actor.calls.count("answer") for actor in one.actors) == 10 and len(one.actors) == 2
 
 
 @pytest.mark.extended
