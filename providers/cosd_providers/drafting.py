@@ -1,8 +1,8 @@
-"""The loops of a draft, which hold for any engine that can stream raw tokens.
+"""The loop of a draft, which is the same for all engines.
 
-Engines supply `IdsStream`: the raw tokens of one request. `from_ids` joins them, retries what breaks off, and continues
-from the ids of the draft itself: its text does not depend on where a stream ended. TGI, which takes text only, has the
-server generate these ids again and skips them.
+Engines supply `DraftRequests`. Those that can stream raw tokens supply `IdsStream`, the raw tokens of one request:
+`IdsDraft` joins them and continues from the ids of the draft itself, so that its text does not depend on where a stream
+ended. TGI, which takes text only, has the server generate these ids again and skips them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,42 @@ from typing import Any, Literal, Protocol
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.errors import ContextLengthError
 from cosd_providers.greedy import Choice, Draft
-from cosd_providers.hidden_states import StatesAfter, with_states
 from cosd_providers.http.retries import resumed
 
-__all__ = ["IdsStream", "Next", "from_ids"]
+__all__ = ["DraftRequests", "IdsDraft", "IdsStream", "Next", "streamed"]
+
+
+class DraftRequests(Protocol):
+    """The requests of one draft."""
+
+    def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
+        """Stream the tokens of one answer, which continues from all that came before; none where the draft is over.
+
+        Args:
+            attempt: number of this attempt, from 1; see `http.retries.resumed`.
+        """
+        ...
+
+    async def after(self) -> Sequence[Token | DraftEnd]:
+        """Go on after an answer: return what follows it, up to the end of the draft unless another answer is needed."""
+        ...
+
+
+async def streamed(begin: Callable[[], Awaitable[DraftRequests]]) -> AsyncGenerator[Token | DraftEnd, None]:
+    """A draft in as many requests as it takes; those that break off are sent again.
+
+    Args:
+        begin: makes the draft, with whatever has to be known before its first request.
+    """
+    draft = await begin()
+    item: Token | DraftEnd | None = None
+    while not isinstance(item, DraftEnd):
+        async with aclosing(resumed(draft.answer)) as tokens:
+            async for token in tokens:
+                yield token
+        for item in await draft.after():
+            yield item
+
 
 Next = Choice | Callable[[], Awaitable[Choice]] | Literal["full"]
 """One step of a stream: the server's next raw token; or, as the last step, a function that finds it by a request of its
@@ -41,16 +73,8 @@ class IdsStream(Protocol):
         ...
 
 
-def from_ids(
-    stream: IdsStream,
-    start: Sequence[Any],
-    max_tokens: int,
-    *,
-    alone: bool,
-    repeats: bool = False,
-    states: StatesAfter | None = None,
-) -> AsyncGenerator[Token | DraftEnd, None]:
-    """Draft at most `max_tokens` tokens, then say why there are no more.
+class IdsDraft:
+    """A draft of at most `max_tokens` tokens that continues from its own ids.
 
     Args:
         stream: the engine's requests.
@@ -59,51 +83,33 @@ def from_ids(
         alone: `start` is the prompt alone, and it is an error if it is too long.
         repeats: the server takes text only, and each stream generates the ids of the draft again and skips them. It is
             left once the draft is full, and the draft has no continuation.
-        states: asks for the hidden states of the draft's tokens, if they are wanted.
 
-    Raises:
-        ContextLengthError: the prompt alone is too long.
+    Attributes:
+        start: as given.
+        draft: the tokens so far.
     """
-    draft = _IdsDraft(stream, start, max_tokens, alone, repeats)
-    return draft.items() if states is None else with_states(draft.items(), draft.draft, states)
 
-
-class _IdsDraft:
-    def __init__(self, stream: IdsStream, start: Sequence[Any], max_tokens: int, alone: bool, repeats: bool) -> None:
+    def __init__(
+        self, stream: IdsStream, start: Sequence[Any], max_tokens: int, *, alone: bool, repeats: bool = False
+    ) -> None:
         self._stream = stream
-        self._start = start
+        self.start = start
         self._alone = alone
         self._repeats = repeats
         self.draft = Draft(max_tokens)
         self._last: Next | None = None  # the last step of the last stream, if it was not a token
 
-    async def items(self) -> AsyncGenerator[Token | DraftEnd, None]:
-        draft = self.draft
-        while not draft.over:
-            async with aclosing(resumed(self._answer)) as tokens:
-                async for token in tokens:
-                    yield token
-            if draft.over:
-                break
-            if self._last == "full":
-                yield DraftEnd("context")
-                return
-            if callable(self._last):
-                choice = await self._last()
-                for token in draft.feed(choice.id, choice.token):
-                    yield token
-        if draft.ended or self._repeats:
-            yield DraftEnd("end" if draft.ended else "limit")
-        else:
-            yield DraftEnd("limit", (*self._start, *draft.ids))
+    async def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
+        """The tokens of one request; see `DraftRequests`.
 
-    async def _answer(self, attempt: int) -> AsyncGenerator[Token, None]:
-        """The tokens of one request, which continues from all that came before."""
+        Raises:
+            ContextLengthError: the prompt alone is too long.
+        """
         draft, self._last = self.draft, None
         if draft.over:
             return  # only the end of the stream was lost
         try:
-            async with aclosing(self._stream([*self._start, *draft.ids], draft.left, attempt)) as steps:
+            async with aclosing(self._stream([*self.start, *draft.ids], draft.left, attempt)) as steps:
                 async for step in steps:
                     if not isinstance(step, Choice):
                         self._last = step
@@ -116,3 +122,16 @@ class _IdsDraft:
             if self._repeats or (self._alone and not draft.ids):
                 raise
             self._last = "full"
+
+    async def after(self) -> Sequence[Token | DraftEnd]:
+        """A token that needed a request of its own, and the end; see `DraftRequests`."""
+        draft, found = self.draft, list[Token | DraftEnd]()
+        if not draft.over and self._last == "full":
+            return [DraftEnd("context")]
+        if not draft.over and callable(self._last):
+            choice = await self._last()
+            found += draft.feed(choice.id, choice.token)
+        if draft.over:
+            ids = None if draft.ended or self._repeats else (*self.start, *draft.ids)
+            found.append(DraftEnd("end" if draft.ended else "limit", ids))
+        return found

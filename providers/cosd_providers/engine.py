@@ -16,7 +16,7 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
@@ -28,6 +28,7 @@ from cosd_providers.chat.rendering import ChatRenderer
 from cosd_providers.chat.templates import Template, TemplateRefusal
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import DraftEnd, Piece, Provider, ServerInfo, Token, WordEnds
+from cosd_providers.drafting import DraftRequests, streamed
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, FEW_IDLE, HttpClient, Timeout, Transport
@@ -396,7 +397,7 @@ class Engine(Adapter, Generic[_F]):
         return await self._kept(facts, facts.info.model)
 
     @abstractmethod
-    def _draft(
+    async def _draft(
         self,
         facts: _F,
         prompt: str,
@@ -405,10 +406,10 @@ class Engine(Adapter, Generic[_F]):
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    ) -> DraftRequests:
         """A draft; arguments as in `contract.Provider.generate`. Sampling is asked only of an endpoint that can."""
 
-    async def generate(
+    def generate(
         self,
         prompt: str,
         text: bytes,
@@ -421,13 +422,15 @@ class Engine(Adapter, Generic[_F]):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft; see `contract.Provider`."""
-        options = DraftOptions(alternatives, temperature, seed)
-        facts = await self.facts()
-        if options.sampled and not facts.info.capabilities.sampling:
-            raise cannot_sample(self._transport.endpoint)
-        async with aclosing(self._draft(facts, prompt, text, continuation, max_tokens, options, usage)) as items:
-            async for item in items:
-                yield item
+
+        async def begin() -> DraftRequests:
+            options = DraftOptions(alternatives, temperature, seed)
+            facts = await self.facts()
+            if options.sampled and not facts.info.capabilities.sampling:
+                raise cannot_sample(self._transport.endpoint)
+            return await self._draft(facts, prompt, text, continuation, max_tokens, options, usage)
+
+        return streamed(begin)
 
 
 def _located(endpoint: str) -> str:

@@ -50,7 +50,7 @@ from cosd_providers.contract import (
     State,
     Token,
 )
-from cosd_providers.drafting import Next, from_ids
+from cosd_providers.drafting import IdsDraft, Next, streamed
 from cosd_providers.engine import (
     Engine,
     EngineOptions,
@@ -88,7 +88,7 @@ from cosd_providers.greedy import (
     with_alternatives,
     within,
 )
-from cosd_providers.hidden_states import no_states
+from cosd_providers.hidden_states import no_states, with_states
 from cosd_providers.http.transport import FEW_IDLE, Transport
 from cosd_providers.parsing import checked, parse, shape
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
@@ -790,7 +790,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         extra = {"cache_prompt": True, **self._extra, **self._named()}
         return LlamaCppClient(self._transport, facts, extra)
 
-    def _draft(
+    async def _draft(
         self,
         facts: LlamaCppFacts,
         prompt: str,
@@ -799,15 +799,10 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    ) -> IdsDraft:
         start = self._prefix(prompt, text) if continuation is None else [*continuation]
-        client = self._client(facts)
-        stream = partial(client.stream, usage, options, len(start))
-
-        async def states(ids: Sequence[int], count: int) -> list[State]:
-            return await client.states([*start, *ids], count, usage)
-
-        return from_ids(stream, start, max_tokens, alone=not text, states=states if options.states else None)
+        stream = partial(self._client(facts).stream, usage, options, len(start))
+        return IdsDraft(stream, start, max_tokens, alone=not text)
 
     async def generate_with_states(
         self,
@@ -820,9 +815,17 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft, and ask for the states of a stretch at a time; see `contract.HiddenStates`."""
-        facts = await self._stated()
-        options = DraftOptions(alternatives, states=True)
-        async with aclosing(self._draft(facts, prompt, text, continuation, max_tokens, options, usage)) as items:
+        facts, options = await self._stated(), DraftOptions(alternatives)
+        draft = await self._draft(facts, prompt, text, continuation, max_tokens, options, usage)
+        client = self._client(facts)
+
+        async def begin() -> IdsDraft:
+            return draft
+
+        async def states(ids: Sequence[int], count: int) -> list[State]:
+            return await client.states([*draft.start, *ids], count, usage)
+
+        async with aclosing(with_states(streamed(begin), draft.draft, states)) as items:
             async for item in items:
                 yield item
 

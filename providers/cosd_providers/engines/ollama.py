@@ -24,14 +24,14 @@ and reports of its users, read in November 2026:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isclose
 from typing import Any, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
-from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.contract import Capabilities, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFacts, checked_extra
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
@@ -299,7 +299,7 @@ class Ollama(Engine[ServerFacts]):
         able = replace(found.info.capabilities, tokenize=self._tokenizer is not None)
         return replace(found, info=replace(found.info, capabilities=able))
 
-    def _draft(
+    async def _draft(
         self,
         facts: ServerFacts,  # noqa: ARG002 - the client has them
         prompt: str,
@@ -308,10 +308,10 @@ class Ollama(Engine[ServerFacts]):
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    ) -> Drafting:
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
-        return Drafting(self._client, prompt, text, usage, options).draft(max_tokens)
+        return Drafting(self._client, prompt, text, usage, options, max_tokens)
 
     async def propose(
         self,

@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, islice
@@ -43,8 +42,8 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, Field
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
-from cosd_providers.drafting import Next, from_ids
+from cosd_providers.contract import Capabilities, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.drafting import IdsDraft, Next
 from cosd_providers.engine import (
     NO_TEMPLATE,
     Models,
@@ -1017,16 +1016,14 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    ) -> IdsDraft:
         if continuation is None:
             [start] = await self._client.prompts([prompt + sendable(text)])
         else:
             start = [*continuation]
         self._client.check_something(start)
         stream = partial(self._client.stream, TokenTexts(self._client, usage), options)
-        async with aclosing(from_ids(stream, start, max_tokens, alone=not text)) as items:
-            async for item in items:
-                yield item
+        return IdsDraft(stream, start, max_tokens, alone=not text)
 
     async def propose(
         self,

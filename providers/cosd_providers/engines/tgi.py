@@ -39,8 +39,8 @@ from pydantic import AliasChoices, BaseModel, Field, RootModel
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
-from cosd_providers.drafting import Next, from_ids
+from cosd_providers.contract import Capabilities, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.drafting import IdsDraft, Next
 from cosd_providers.engine import (
     NO_TEMPLATE,
     Engine,
@@ -999,7 +999,7 @@ class Tgi(Engine[TgiFacts]):
     async def _discover(self) -> TgiFacts:
         return await self._client.discover(await self._info())
 
-    def _draft(
+    async def _draft(
         self,
         facts: TgiFacts,  # noqa: ARG002 - the client has them
         prompt: str,
@@ -1008,9 +1008,9 @@ class Tgi(Engine[TgiFacts]):
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    ) -> IdsDraft:
         stream = _TgiStream(self._client, prompt, text, usage, options.alternatives)
-        return from_ids(stream, (), max_tokens, alone=not text, repeats=True)
+        return IdsDraft(stream, (), max_tokens, alone=not text, repeats=True)
 
     async def _for_chat(self) -> Self:
         """The same server with the special tokens of its answer as text."""

@@ -82,7 +82,6 @@ from cosd_providers.greedy import (
     with_alternatives,
     within,
 )
-from cosd_providers.http.retries import resumed
 from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import RawReply, RawRequest, RawScores
@@ -537,6 +536,7 @@ class _VllmDraft:
     Args:
         client: the server's requests.
         prefix: the text before the draft: ids, or prompt and text as one.
+        max_tokens: whole-character tokens to give at most.
         alone: that is the prompt alone, and it is an error if it is too long.
         options: how its tokens are chosen, and how many others each comes with, as far as the server lists them.
         usage: is billed.
@@ -546,6 +546,7 @@ class _VllmDraft:
         self,
         client: VllmClient,
         prefix: _Prompt,
+        max_tokens: int,
         *,
         alone: bool,
         options: DraftOptions,
@@ -559,32 +560,28 @@ class _VllmDraft:
         self._alone = alone
         self._options = options
         self._usage = usage
-        self._draft = Draft(0)
+        self._draft = Draft(max_tokens)
         self._given = b""  # of the draft, behind the text
         self._safe = 0  # ids of the draft that end with a whole character
         self._seen = 0  # tokens of the answer that is being read
         self._full = False  # whether nothing more fits
 
-    async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
-        """At most `max_tokens` tokens, then why there are no more."""
-        self._draft = Draft(max_tokens)
-        while not self._draft.over:
-            async with aclosing(resumed(self._answer)) as tokens:
-                async for token in tokens:
-                    yield token
-            if self._full:
-                yield DraftEnd("context")
-                return
-        known = None if self._start is None else (*self._start, *self._draft.ids)
-        yield DraftEnd("end") if self._draft.ended else DraftEnd("limit", known)
+    async def after(self) -> Sequence[DraftEnd]:
+        """The end, if it has come; see `drafting.DraftRequests`."""
+        if self._full:
+            return [DraftEnd("context")]
+        known = None if self._start is None or self._draft.ended else (*self._start, *self._draft.ids)
+        return [DraftEnd("end" if self._draft.ended else "limit", known)] if self._draft.over else []
 
-    async def _answer(self, attempt: int) -> AsyncGenerator[Token, None]:
-        """The new tokens of one answer; the first ones of it may be known.
+    async def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
+        """The new tokens of one answer; the first ones of it may be known. See `drafting.DraftRequests`.
 
         A server that shows ids continues from them. Another one writes again what it wrote; where it breaks off twice
         before there is anything new, the draft restarts from its text: the server may have a limit of its own. Tokens
         that are drawn would be others the second time: those of a character that was cut off are drawn again.
         """
+        if self._draft.over:
+            return
         if attempt > _AGAIN:
             self._from_text()
         drawn = len(self._draft.ids)
@@ -624,58 +621,59 @@ class _VllmDraft:
         self, sent: _Prompt, body: Mapping[str, object], skipped: int, attempt: int
     ) -> AsyncGenerator[Token, None]:
         """Read one stream into the draft."""
-        self._seen = 0
-        async with aclosing(self._stream(body, attempt)) as events:
-            async for prompt_ids, positions in events:
-                if isinstance(sent, str) and prompt_ids is not None:
-                    self._client.counts.seen(sent, len(prompt_ids))
-                self._start = self._start or prompt_ids
-                for position in positions:
-                    self._seen += 1
-                    if self._seen <= skipped:
+        aligner = TokenAligner(self._endpoint, self._facts.ends, bare=self._facts.bare)
+        done, billed, self._seen = False, None, 0
+        try:
+            stream = self._client.transport.stream("/v1/completions", body, usage=self._usage, attempt=attempt)
+            async with stream as events:
+                async for data in events:
+                    event = parse(Answer, data, self._endpoint)
+                    if _twice(event, billed):
                         continue
-                    for token in self._draft.feed(position.pick.id, self._told(position)):
-                        self._given += token.data
-                        yield token
-                    if self._start and not position.pick.open:
-                        self._safe = len(self._draft.ids)
-                if self._draft.over:
-                    return
+                    billed = event.usage or billed
+                    for completion in event.choices:
+                        done = _checked(completion, self._endpoint).finish_reason is not None
+                        if isinstance(sent, str) and completion.prompt_token_ids is not None:
+                            self._client.counts.seen(sent, len(completion.prompt_token_ids))
+                        self._start = self._start or completion.prompt_token_ids
+                        for token in self._taken(self._positions(aligner, completion), skipped):
+                            yield token
+                        if self._draft.over:
+                            return
+        finally:
+            bill(self._usage, billed)
+        if not done:
+            raise broken_off(self._endpoint)
+
+    def _positions(self, aligner: TokenAligner, completion: Completion) -> list[Position]:
+        """The checked positions of an event."""
+        positions = list(aligner.feed(completion))
+        for position in positions:
+            own = position.pick.token
+            if not own.end:
+                check_own(own.prob, self._endpoint)
+            if position.top and not self._options.sampled:
+                check_greedy(own.prob, (choice.token.prob for choice in position.top), self._endpoint)
+        return positions
+
+    def _taken(self, positions: Sequence[Position], skipped: int) -> list[Token]:
+        """The whole tokens that positions of an answer complete; the first `skipped` of it are known."""
+        found: list[Token] = []
+        for position in positions:
+            self._seen += 1
+            if self._seen <= skipped:
+                continue
+            found += self._draft.feed(position.pick.id, self._told(position))
+            if self._start and not position.pick.open:
+                self._safe = len(self._draft.ids)
+        self._given += b"".join(token.data for token in found)
+        return found
 
     def _told(self, position: Position) -> Token:
         """The server's own token, with its alternatives where these are wanted and known from their strings."""
         if not self._options.alternatives:
             return position.pick.token
         return with_alternatives(replace(position, top=_known(self._facts, position)), self._options.alternatives)
-
-    async def _stream(
-        self, body: Mapping[str, object], attempt: int
-    ) -> AsyncGenerator[tuple[list[int] | None, list[Position]], None]:
-        """The prompt's ids, where shown, and the positions of each event."""
-        endpoint, done, billed = self._endpoint, False, None
-        aligner = TokenAligner(endpoint, self._facts.ends, bare=self._facts.bare)
-        try:
-            stream = self._client.transport.stream("/v1/completions", body, usage=self._usage, attempt=attempt)
-            async with stream as events:
-                async for data in events:
-                    event = parse(Answer, data, endpoint)
-                    if _twice(event, billed):
-                        continue
-                    billed = event.usage or billed
-                    for completion in event.choices:
-                        done = _checked(completion, endpoint).finish_reason is not None
-                        positions = list(aligner.feed(completion))
-                        for position in positions:
-                            own = position.pick.token
-                            if not own.end:
-                                check_own(own.prob, endpoint)
-                            if position.top and not self._options.sampled:
-                                check_greedy(own.prob, (choice.token.prob for choice in position.top), endpoint)
-                        yield completion.prompt_token_ids, positions
-        finally:
-            bill(self._usage, billed)
-        if not done:
-            raise broken_off(endpoint)
 
 
 def _twice(event: Answer, billed: Billed | None) -> bool:
@@ -894,13 +892,10 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    ) -> _VllmDraft:
         prefix = await self._client.sent(prompt + sendable(text) if continuation is None else [*continuation])
         self._client.check_something(prefix)
-        draft = _VllmDraft(self._client, prefix, alone=not text, options=options, usage=usage)
-        async with aclosing(draft.draft(max_tokens)) as items:
-            async for item in items:
-                yield item
+        return _VllmDraft(self._client, prefix, max_tokens, alone=not text, options=options, usage=usage)
 
     async def propose(
         self,

@@ -20,7 +20,6 @@ Such a server takes text only, and each shows its tokens in its own way: `logpro
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from copy import copy
 from typing import Any, Literal, Self
 
@@ -28,6 +27,7 @@ from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import Template
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.drafting import streamed
 from cosd_providers.engine import Adapter, cannot_sample, no_probs
 from cosd_providers.engines.openai.chat import ChatRouteRenderer, no_partial
 from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
@@ -168,7 +168,7 @@ class OpenAICompatible(Adapter):
             ),
         )
 
-    async def generate(
+    def generate(
         self,
         prompt: str,
         text: bytes,
@@ -184,19 +184,21 @@ class OpenAICompatible(Adapter):
 
         Without log probabilities a token is what the server sends in one event.
         """
-        if text and not self._client.partial:
-            raise no_partial(self._transport.endpoint)
-        options = DraftOptions(alternatives, temperature, seed)
-        if options.sampled and self._client.dialect.sampling is None:
-            raise cannot_sample(self._transport.endpoint)
-        if continuation is not None:
-            raise self._unsupported("a draft cannot continue from token ids: the server takes text only", "")
-        if not (await self._know()).probs and options.sampled:
-            raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
-        await self._client.check_whole(Prefix(prompt, sendable(text)), usage)
-        async with aclosing(Drafting(self._client, prompt, text, usage, options).draft(max_tokens)) as items:
-            async for item in items:
-                yield item
+
+        async def begin() -> Drafting:
+            if text and not self._client.partial:
+                raise no_partial(self._transport.endpoint)
+            options = DraftOptions(alternatives, temperature, seed)
+            if options.sampled and self._client.dialect.sampling is None:
+                raise cannot_sample(self._transport.endpoint)
+            if continuation is not None:
+                raise self._unsupported("a draft cannot continue from token ids: the server takes text only", "")
+            if not (await self._know()).probs and options.sampled:
+                raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
+            await self._client.check_whole(Prefix(prompt, sendable(text)), usage)
+            return Drafting(self._client, prompt, text, usage, options, max_tokens)
+
+        return streamed(begin)
 
     async def propose(
         self,

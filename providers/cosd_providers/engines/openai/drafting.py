@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from math import ceil
@@ -16,7 +16,6 @@ from cosd_providers.engines.openai.logprobs import CheckedAligner
 from cosd_providers.engines.openai.wire import Answer, Billed, bill
 from cosd_providers.errors import ContextLengthError, InvalidRequestError
 from cosd_providers.greedy import Draft, Position, with_alternatives
-from cosd_providers.http.retries import resumed
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
@@ -43,9 +42,12 @@ class Drafting:
         text: the response so far.
         usage: where requests are counted.
         options: how tokens are chosen, and the number of alternatives to each, as far as the server lists them.
+        max_tokens: whole-character tokens to give at most.
     """
 
-    def __init__(self, client: OpenAIClient, prompt: str, text: bytes, usage: Usage, options: DraftOptions) -> None:
+    def __init__(
+        self, client: OpenAIClient, prompt: str, text: bytes, usage: Usage, options: DraftOptions, max_tokens: int
+    ) -> None:
         self._client = client
         self._prompt = prompt
         self._text = text
@@ -53,28 +55,22 @@ class Drafting:
         if options.sampled and options.seed is None:
             options = replace(options, seed=randbelow(_SEEDS))
         self._options = options
-        self._draft = Draft(0)
+        self._draft = Draft(max_tokens)
         self._known: list[bytes] = []  # raw tokens received after this text
         self._given: list[bytes] = []  # whole tokens given out after it
         self._before = 0  # whole tokens given out before
-        self._wanted = 0  # raw tokens to ask for
+        self._wanted = max_tokens  # raw tokens to ask for
         self._refused = False  # more of them were refused
         self._over: DraftEnd | None = None
 
-    async def draft(self, max_tokens: int) -> AsyncGenerator[Token | DraftEnd, None]:
-        """At most `max_tokens` tokens, then the reason for the end."""
-        self._start(max_tokens)
-        while not self._draft.over:
-            async with aclosing(resumed(self._answer)) as tokens:
-                async for token in tokens:
-                    yield token
-            if self._over is not None:
-                yield self._over
-                return
-        yield DraftEnd("end" if self._draft.ended else "limit")
+    async def after(self) -> Sequence[DraftEnd]:
+        """The end, if it has come; see `drafting.DraftRequests`."""
+        if self._over is None and self._draft.over:
+            self._over = DraftEnd("end" if self._draft.ended else "limit")
+        return [] if self._over is None else [self._over]
 
-    async def _answer(self, attempt: int) -> AsyncGenerator[Token, None]:
-        """The new tokens of one answer.
+    async def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
+        """The new tokens of one answer; see `drafting.DraftRequests`.
 
         A broken answer is requested again from the same text. If that breaks before anything new, the next attempt
         starts from the text received so far: the server may have a limit of its own.
