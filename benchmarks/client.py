@@ -23,11 +23,14 @@ from benchmarks.cpu import SPEECH, Bare, Case, Measured, child, traffic
 from benchmarks.invented import prompt_of
 from benchmarks.report import Cell, Options, Table
 from benchmarks.simulated import Simulated, Speeds, simulated
+from cosd_api.event_loop import described
 
 __all__ = ["bare", "burning", "carriers", "long_answers", "run", "starved"]
 
 TARGETS = {"aiohttp": 200, "httpx": 350}
 """Microseconds of processor time for a fused token, at 64 fusions and 512 tokens of context."""
+
+COMMAND = "with `fast`, in a `cosd` command"
 
 WASTE = 1.6
 """Tokens drafted for each fused one on a busy machine, at most."""
@@ -66,14 +69,15 @@ async def carriers(case: Case, repeats: int, load: str) -> Table:
     bares: dict[str, list[Bare]] = {"httpx alone": [], "a bare `asyncio.Protocol`": []}
     async with simulated() as server:
         for _ in range(repeats):
-            for http in ("", "httpx"):
-                measured = Measured(**await child(server, "fusions", case, http=http))
-                found.setdefault(measured.carrier, []).append(measured)
+            for what, http in (("fusions", ""), ("command", ""), ("fusions", "httpx")):
+                measured = Measured(**await child(server, what, case, http=http))
+                name = COMMAND if what == "command" else measured.carrier
+                found.setdefault(name, []).append(measured)
             for name, module in zip(bares, ("benchmarks.cpu", "benchmarks.client"), strict=True):
                 bares[name].append(Bare(**await child(server, "bare", case, module=module)))
     best = {name: min(several, key=lambda one: one.cpu) for name, several in found.items()}
-    names = {"aiohttp": "with `fast` (aiohttp)", "httpx": "`COSD_HTTP=httpx`"}
-    rows = [[names[name], one.cpu, TARGETS[name], *_shares(one)] for name, one in best.items()]
+    names = {"aiohttp": "with `fast` (aiohttp)", COMMAND: f"{COMMAND} ({described()})", "httpx": "`COSD_HTTP=httpx`"}
+    rows = [[names[name], one.cpu, TARGETS.get(name), *_shares(one)] for name, one in best.items()]
     same = next(iter(best.values()))
     rows += [[f"that traffic: {name}", Bare.least(one).of(same), None, *_shares(same)] for name, one in bares.items()]
     figures = {name: [*map(asdict, several)] for name, several in found.items()}

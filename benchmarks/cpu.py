@@ -28,6 +28,7 @@ from benchmarks.invented import Speech, prompt_of
 from benchmarks.report import Options, Table
 from benchmarks.simulated import Simulated, simulated
 from cosd_api import Fusion, Tuning
+from cosd_api.event_loop import run_async
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.http.stack import carrier
 
@@ -275,5 +276,6 @@ async def _each(do: Callable[[], Awaitable[object]], case: Case, times: int) -> 
 
 
 if __name__ == "__main__":
-    _measure = {"fusions": fusions, "bare": _bare}[sys.argv[1]]
-    print(json.dumps(anyio.run(_measure, sys.argv[2], Case(*map(int, sys.argv[3:])))))
+    _measure = {"fusions": fusions, "command": fusions, "bare": _bare}[sys.argv[1]]
+    _run = run_async if sys.argv[1] == "command" else anyio.run
+    print(json.dumps(_run(_measure, sys.argv[2], Case(*map(int, sys.argv[3:])))))

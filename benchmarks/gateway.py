@@ -8,7 +8,6 @@ the pass-through read it, until the client has it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import statistics
 import sys
@@ -31,8 +30,9 @@ from starlette.types import Receive, Scope, Send
 
 from benchmarks.report import Options, Table
 from cosd_api import Fusion
+from cosd_api.event_loop import described, run_async
 from cosd_api.gateway import Gateway
-from cosd_api.gateway.server import GatewayServer, listening
+from cosd_api.gateway.server import listening, run_gateway
 from cosd_api.stream import FusionStream
 from cosd_providers.testing import ScriptedProvider
 
@@ -47,10 +47,10 @@ _TIMES = "/times"
 _APART = 0.01  # seconds between the beginnings of two streams
 
 _HOW = (
-    "Real: HTTP on loopback, uvicorn with h11, processes. Scripted: the models, in the gateway's own process, at "
-    f"{1 / _TOKEN_SECONDS:.0f} tokens a second. CPU is the processor time of the one process, the least of all "
-    "repetitions, and for `cosd serve` what it takes more than the library alone; an answer's is the part that does "
-    "not grow with its length."
+    f"Real: HTTP on loopback, uvicorn with h11 on {described()}, processes. Scripted: the models, in the gateway's own "
+    f"process, at {1 / _TOKEN_SECONDS:.0f} tokens a second. CPU is the processor time of the one process, the least of "
+    "all repetitions, and for `cosd serve` what it takes more than the library alone; an answer's is the part that "
+    "does not grow with its length."
 )
 _BESIDE = (
     "The pass-through is 20 lines of Starlette and httpx that relay bytes: it knows no keys, no limits, no usage, and "
@@ -349,7 +349,7 @@ def _serve(role: str, number: int) -> None:
     with listening("127.0.0.1", 0) as at:
         say = partial(print, at.getsockname()[1], flush=True)
         if role == "gateway":
-            GatewayServer(TimedGateway(_fusion(number)), say).run(sockets=[at])
+            run_gateway(TimedGateway(_fusion(number)), at, ready=say)
         else:
             at.listen()
             say()  # what comes before it is served waits
@@ -360,6 +360,7 @@ def _serve(role: str, number: int) -> None:
 if __name__ == "__main__":
     _role, *_numbers = sys.argv[1:]
     if _role in ("library", "application"):
-        asyncio.run({"library": _library, "application": _application}[_role](*map(int, _numbers)))
+        _streams, _tokens = map(int, _numbers)
+        run_async({"library": _library, "application": _application}[_role], _streams, _tokens)
     else:
         _serve(_role, *map(int, _numbers))

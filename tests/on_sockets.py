@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
+import pytest
 
 from cosd_api import Fusion
 from cosd_api.gateway import ClientKey, Gateway, GatewayLimits
 from cosd_api.gateway.server import GatewayServer, listening
 
 KEY = "k" * 16
+
+_UVLOOP = pytest.param(
+    ("asyncio", {"use_uvloop": True}),
+    marks=pytest.mark.skipif(sys.platform == "win32", reason="uvloop is for other systems"),
+    id="uvloop",
+)
+LOOPS = ["asyncio", _UVLOOP]
+"""Event loops on which connections must be guarded alike."""
 
 
 class Served(GatewayServer):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import anyio
 import typer
 
 from cosd_api.cli.compare import Confirming, resumable, shown
@@ -16,6 +15,7 @@ from cosd_api.comparison.advice import Advice
 from cosd_api.comparison.advice import advise as advise_on
 from cosd_api.comparison.choice import CHOOSING, LEAST_QUESTIONS
 from cosd_api.comparison.settings import ComparisonOptions
+from cosd_api.event_loop import run_async
 from cosd_api.report.terminal import visible
 from cosd_api.training.dataset import Example
 from cosd_api.verification.trained_file import write_whole
@@ -74,7 +74,7 @@ def advise(
         draft, assistants = options.models()
         confirming = Confirming.of(options, answers)
         with resumable(answers):
-            found = anyio.run(_advise, wanted, draft, assistants, choosing, settings | {"confirm": confirming})
+            found = run_async(_advise, wanted, draft, assistants, choosing, settings | {"confirm": confirming})
         if options.dry_run:
             return
         print(found.model_dump_json() if as_json else visible(paragraph(str(found))), flush=True)

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from cosd_api.event_loop import described
 from cosd_api.version import __version__
 from cosd_providers.http.stack import stack
 
@@ -100,7 +101,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"cosd-api {__version__} ({stack()})")
+        print(f"cosd-api {__version__} ({stack()}, {described()})")
         raise typer.Exit
 
 

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-import anyio
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -23,6 +22,7 @@ from cosd_api.cli.compare import resumable
 from cosd_api.cli.comparing import MostBilled, PriceTexts, priced
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import ChosenUnit, SharedOptions, StopTexts, check_writable, with_options
+from cosd_api.event_loop import run_async
 from cosd_api.fusion import Fusion
 from cosd_api.report.terminal import visible
 from cosd_api.settings import AnswerOptions, OnAssistantError, Tuning
@@ -113,7 +113,7 @@ def batch(
         )
         with resumable(out):
             try:
-                found = anyio.run(_answer, fusion, job, elsewhere)
+                found = run_async(_answer, fusion, job, elsewhere)
             except OSError as error:
                 if error.filename is None or Path(error.filename) not in (source, out):
                     raise

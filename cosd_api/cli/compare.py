@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
 
-import anyio
 import typer
 from rich.console import Console
 from rich.live import Live
@@ -27,6 +26,7 @@ from cosd_api.comparison.run import DEVELOPMENT
 from cosd_api.comparison.run import compare as compare_answers
 from cosd_api.comparison.settings import ComparisonOptions
 from cosd_api.comparison.tally import Tally
+from cosd_api.event_loop import run_async
 from cosd_api.report.terminal import visible
 from cosd_api.training.dataset import Example
 from cosd_api.wording import counted
@@ -83,7 +83,7 @@ def compare(
         confirming = Confirming.of(options, path)
         folder = _folder(out) if out is not None and not options.dry_run else None
         with resumable(None if folder is None else folder / ANSWERS):
-            found = anyio.run(_compare, wanted, draft, assistants, development, settings | {"confirm": confirming})
+            found = run_async(_compare, wanted, draft, assistants, development, settings | {"confirm": confirming})
         if confirming.declined:
             raise typer.Exit(0 if options.dry_run else 1)
         if folder is not None:

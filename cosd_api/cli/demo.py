@@ -10,12 +10,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
-import anyio
 import typer
 
 from cosd_api.cli.console import guarded
 from cosd_api.demo.run import console, program, save_picture, show
 from cosd_api.demo.servers import bundled_three
+from cosd_api.event_loop import run_async
 
 __all__ = ["demo", "servers"]
 
@@ -48,7 +48,7 @@ def demo(
 
     with guarded():
         with bundled_three(models) as running:
-            anyio.run(run)
+            run_async(run)
         if svg is not None:
             save_picture(screen, svg)
 

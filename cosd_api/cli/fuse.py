@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import anyio
 import typer
 
 from cosd_api.cli.console import Writer, guarded, say
 from cosd_api.cli.options import ChosenUnit, SharedOptions, check_writable, seconds, with_options
+from cosd_api.event_loop import run_async
 from cosd_api.fusion import Fusion
 from cosd_api.report.terminal import show, summary
 from cosd_api.result import FusionResult
@@ -111,7 +111,7 @@ def fuse(
             fusion, stop=stop, max_requests=max_requests, max_billed_tokens=max_billed_tokens, on_budget=on_budget
         )
         try:
-            result = anyio.run(_answer, fusion, _read(prompt), limits, Writer(silent=as_json or explain))
+            result = run_async(_answer, fusion, _read(prompt), limits, Writer(silent=as_json or explain))
         except ProviderError as error:
             if error.partial is not None:
                 _show(error.partial, as_json=as_json, explain=explain, trace=trace)

@@ -10,12 +10,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
-import anyio
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from cosd_api.cli.console import guarded, say
+from cosd_api.event_loop import run_async
 from cosd_api.report.terminal import has_colour, visible
 from cosd_providers.errors import ProviderError
 from cosd_providers.probe import PROMPT, ProbeReport, probe, unit_of
@@ -52,7 +52,7 @@ def probe_servers(
     """
     _check_counts(len(urls), (model, "--model"), (engine, "--engine"), (save, "--save"))
     with guarded():
-        reports = anyio.run(_probed, urls, model or [], engine or [], prompt)
+        reports = run_async(_probed, urls, model or [], engine or [], prompt)
         for report, path in zip(reports, save or [], strict=False):
             if report is not None:
                 _save(report, path)

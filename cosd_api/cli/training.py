@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import anyio
 import typer
 from rich.console import Console
 
@@ -27,6 +26,7 @@ from cosd_api.cli.options import (
     connect_server,
     with_options,
 )
+from cosd_api.event_loop import run_async
 from cosd_api.report.heatmap import check_plots, heatmap, save_heatmaps
 from cosd_api.report.terminal import has_colour, visible
 from cosd_api.settings import DEFAULT_MAX_TOKENS
@@ -104,7 +104,7 @@ def collect(
         others = connect_assistants(assistant, assistant_model)
         with _resumable(output):
             options = (concurrency, on_error, unit, listed, hidden_states)
-            samples = anyio.run(_collect, wanted, writer, others, output, *options)
+            samples = run_async(_collect, wanted, writer, others, output, *options)
         for warning in samples.warnings:
             say(f"note: {warning}")
         for one in samples.failed[:_SHOWN]:
@@ -260,7 +260,7 @@ def train(
         check_writable(output, "--output", options.data, options.samples)
         servers = options.servers()
         with _resumable(options.samples):
-            found = anyio.run(options.load, *servers)
+            found = run_async(options.load, *servers)
         training = train_tree(
             found,
             depth=depth,
@@ -307,7 +307,7 @@ def train_gate(
         servers = options.servers()
         with _resumable(options.samples):
             states = method == "co-llm"
-            found = anyio.run(options.load, *servers, unit, None if states else listed, states)
+            found = run_async(options.load, *servers, unit, None if states else listed, states)
         training = (train_co_llm if states else train_deferral)(found, folds=folds, seed=seed)
         training.gate.save(output)
         print(visible(training.report()))
@@ -382,7 +382,7 @@ def tune_rule(
                 say(f"wrote {png}")
 
         with _resumable(options.samples):
-            anyio.run(work)
+            run_async(work)
 
 
 def _show(tuned: GridTuning) -> None:

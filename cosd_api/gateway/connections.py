@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import time
 from contextlib import suppress
 from typing import Any, cast
 
@@ -39,7 +40,7 @@ class ClientConnection(H11Protocol):
     def __init__(self, *args: Any, most: int, **options: Any) -> None:
         super().__init__(*args, **options)
         self._most = most
-        self._free_since = self.loop.time()
+        self._free_since = time.monotonic()  # finer than uvloop's own time
         self._head_timer: asyncio.TimerHandle | None = None
         self._taking_timer: asyncio.TimerHandle | None = None
 
@@ -80,7 +81,7 @@ class ClientConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
-        self._free_since = self.loop.time()
+        self._free_since = time.monotonic()
         super().on_response_complete()
         self._await_taking()
 

@@ -13,9 +13,11 @@ from typing import Any
 import uvicorn
 
 from cosd_api.errors import SettingError
+from cosd_api.event_loop import owned
 from cosd_api.gateway.app import Gateway
 from cosd_api.gateway.clients import is_local
 from cosd_api.gateway.connections import TAKING_SECONDS, ClientConnection
+from cosd_providers.http.stack import EventLoop
 
 __all__ = ["GatewayServer", "check_host", "listening", "run_gateway"]
 
@@ -30,13 +32,21 @@ class GatewayServer(uvicorn.Server):
     Args:
         gateway: the application.
         ready: called once connections are taken.
+        loop: the event loop that `run` starts.
     """
 
-    def __init__(self, gateway: Gateway, ready: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        ready: Callable[[], None] = lambda: None,
+        *,
+        loop: EventLoop = "asyncio",
+    ) -> None:
         protocol: Any = partial(ClientConnection, most=2 * gateway.limits.concurrency + _MORE_CONNECTIONS)
         config = uvicorn.Config(
             gateway,
             http=protocol,
+            loop=loop,
             access_log=False,
             log_config=None,
             log_level="warning",
@@ -65,6 +75,8 @@ class GatewayServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
+            for one in [*self.server_state.connections]:  # where nothing was waited for
+                one.transport.abort()
 
     async def _drain(self) -> None:
         end = time.monotonic() + self._gateway.limits.drain_seconds
@@ -117,4 +129,5 @@ def run_gateway(gateway: Gateway, at: socket.socket, *, ready: Callable[[], None
     Raises:
         KeyboardInterrupt: it was interrupted, and has stopped.
     """
-    GatewayServer(gateway, ready).run(sockets=[at])
+    with owned() as loop:
+        GatewayServer(gateway, ready, loop=loop).run(sockets=[at])

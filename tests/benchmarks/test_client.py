@@ -33,8 +33,8 @@ async def test_carriers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(client, "child", child)
     table = await client.carriers(Case(2, 8, 4), 2, "no load")
-    assert asked[:4] == asked[4:] and asked[:2] == [("fusions", "", ""), ("fusions", "httpx", "")]
-    assert [row[1:3] for row in table.rows] == [[300, 200], [300, 350], [45, None], [45, None]]
+    assert asked[:5] == asked[5:] and asked[:3] == [("fusions", "", ""), ("command", "", ""), ("fusions", "httpx", "")]
+    assert [row[1:3] for row in table.rows] == [[300, 200], [300, None], [300, 350], [45, None], [45, None]]
 
 
 def test_burners_end_with_the_block(monkeypatch: pytest.MonkeyPatch) -> None:

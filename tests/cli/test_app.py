@@ -10,6 +10,7 @@ from typer.main import get_command
 import cosd_api
 from commands import cosd
 from cosd_api.cli.app import app
+from cosd_api.event_loop import described
 from cosd_providers.http.stack import stack
 from drawn import partly
 
@@ -18,13 +19,18 @@ def python(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
 
+def version() -> str:
+    """The line of `--version`."""
+    return f"cosd-api {cosd_api.__version__} ({stack()}, {described()})\n"
+
+
 @pytest.mark.parametrize("flag", ["--version", "--help", "-h"])
 def test_version_and_help(flag: str) -> None:
     result = cosd(flag)
     assert result.exit_code == 0
     assert result.stderr == ""
     if flag == "--version":
-        assert result.stdout == f"cosd-api {cosd_api.__version__} ({stack()})\n"
+        assert result.stdout == version()
     else:
         assert all(name in result.stdout for name in ("fuse", "chat", "demo", "servers"))
 
@@ -45,7 +51,11 @@ def test_help_of_the_command_is_that_of_its_parts_and_imports_none_of_them() -> 
 
 def test_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "cosd_api", "--version"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"cosd-api {cosd_api.__version__} ({stack()})\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        version(),
+        "",
+    )
 
 
 def test_no_command_is_wrong_usage() -> None:

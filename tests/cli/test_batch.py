@@ -294,7 +294,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
 
 @pytest.mark.extended
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_an_interrupt_says_how_to_resume(tmp_path: Path) -> None:
+def test_an_interrupt_says_how_to_resume(tmp_path: Path, each_stack: str) -> None:
     source, out = input_file(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
     scripts = {one: [" a"] for one in PROMPTS}
     command = ("batch", str(source), "-o", str(out), "--concurrency", "1")

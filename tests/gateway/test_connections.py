@@ -13,10 +13,16 @@ import pytest
 from cosd_api import Fusion
 from cosd_providers.testing import ScriptedProvider
 from lima import assistant, draft
-from on_sockets import port_of, post, served, unread
+from on_sockets import LOOPS, port_of, post, served, unread
 from visits import until
 
 HEALTH = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+
+
+@pytest.fixture(scope="module", params=LOOPS)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """Each event loop, in turn."""
+    return request.param
 
 
 def fused(**options: Any) -> Fusion:

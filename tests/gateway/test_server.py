@@ -20,8 +20,14 @@ from cosd_api.gateway.server import GatewayServer, check_host, listening
 from cosd_providers import ServerError
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
 from lima import FUSED, assistant, draft
-from on_sockets import KEY, port_of, post, served, unread
+from on_sockets import KEY, LOOPS, port_of, post, served, unread
 from visits import until
+
+
+@pytest.fixture(scope="module", params=LOOPS)
+def anyio_backend(request: pytest.FixtureRequest) -> Any:
+    """Each event loop, in turn."""
+    return request.param
 
 
 def connections(server: GatewayServer) -> list[ClientConnection]:

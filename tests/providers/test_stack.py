@@ -29,7 +29,7 @@ def test_aiohttp_where_it_is_installed() -> None:
     "prepare",
     [
         lambda patch: patch.setenv("COSD_HTTP", "httpx"),
-        lambda patch: patch.setattr(stack, "_installed", lambda: False),
+        lambda patch: patch.setattr(stack, "_installed", lambda name: False),
         lambda patch: patch.setenv("HTTPS_PROXY", "http://127.0.0.1:9"),
     ],
     ids=["turned off", "not installed", "a proxy"],

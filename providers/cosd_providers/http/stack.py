@@ -1,4 +1,4 @@
-"""The choice of what carries HTTP: aiohttp beneath httpx where it is installed (extra `fast`), else httpx alone."""
+"""The choice of what extra `fast` brings: aiohttp beneath httpx, and uvloop where a command of ours owns the loop."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import urllib.request
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
+from typing import Literal, TypeAlias
 
-__all__ = ["carrier", "proxied", "stack"]
+__all__ = ["EventLoop", "carrier", "event_loop", "proxied", "stack"]
+
+EventLoop: TypeAlias = Literal["asyncio", "uvloop"]
 
 
 def carrier() -> str:
@@ -16,7 +19,7 @@ def carrier() -> str:
 
     With `COSD_HTTP=httpx` in the environment, and where the environment names a proxy, it is httpx.
     """
-    off = os.environ.get("COSD_HTTP") == "httpx" or not _installed() or proxied()
+    off = _off() or not _installed("aiohttp") or proxied()
     return "httpx" if off else "aiohttp"
 
 
@@ -31,6 +34,18 @@ def proxied() -> bool:
     return any(name != "no" for name in urllib.request.getproxies())
 
 
+def event_loop() -> EventLoop:
+    """The event loop of a `cosd` command: `"uvloop"` where it is installed, else `"asyncio"`.
+
+    With `COSD_HTTP=httpx` in the environment it is asyncio. A program that uses the library chooses its own.
+    """
+    return "asyncio" if _off() or not _installed("uvloop") else "uvloop"
+
+
+def _off() -> bool:
+    return os.environ.get("COSD_HTTP") == "httpx"
+
+
 @cache
-def _installed() -> bool:
-    return find_spec("aiohttp") is not None
+def _installed(name: str) -> bool:
+    return find_spec(name) is not None
