@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
@@ -326,6 +327,135 @@ async def test_certificates_are_read_for_https_alone_and_once(monkeypatch: pytes
             assert len(made) == 1
     finally:
         direct._certificates.cache_clear()
+
+
+# Connections.
+
+
+@dataclass
+class Counting:
+    """A server that answers with the number of the connection: in whole answers, or to POST as events.
+
+    Attributes:
+        url: its URL.
+        open: connections that are open.
+        together: the number of requests that are answered at the same time.
+    """
+
+    url: str = ""
+    open: set[int] = field(default_factory=set)
+    together: int = 1
+    _count: int = 0
+    _asked: int = 0
+    _turn: anyio.Event = field(default_factory=anyio.Event)
+    _closed: anyio.Event = field(default_factory=anyio.Event)
+
+    async def handle(self, stream: SocketStream) -> None:
+        self._count += 1
+        number = self._count
+        self.open.add(number)
+        try:
+            while True:
+                await self._answer(stream, number)
+        finally:
+            self.open.discard(number)
+            self._closed.set()
+
+    async def _answer(self, stream: SocketStream, number: int) -> None:
+        request = await received(stream)
+        self._asked += 1
+        turn = self._turn
+        if self._asked == self.together:
+            turn.set()
+            self._asked, self._turn = 0, anyio.Event()
+        await turn.wait()
+        body = b'data: {"a": %d}\n\n' % number
+        head = STREAM.replace(b"connection: close", b"content-length: %d" % len(body))
+        await stream.send(ANSWER % (200, len(b"%d" % number), b"%d" % number) if request[:3] == b"GET" else head + body)
+
+    async def only(self, most: int) -> None:
+        """Wait until no more connections are open."""
+        while len(self.open) > most:
+            self._closed = anyio.Event()
+            await self._closed.wait()
+
+
+@asynccontextmanager
+async def counting() -> AsyncIterator[Counting]:
+    found = Counting()
+    async with server(found.handle) as found.url:
+        yield found
+
+
+async def test_a_stream_that_closes_its_connection_takes_one_that_is_open() -> None:
+    """So that one which was opened before it is needed (`Ready.keep_ready`) saves a round trip."""
+    async with counting() as answering, Transport(answering.url) as found:
+        for number in (1, 2, 3):
+            assert await found.get("/health") == number
+            async with found.stream("/go", {}, usage=Usage(), keep_alive=False) as stream:
+                assert [event async for event in stream] == [{"a": number}]
+
+
+async def test_a_connection_whose_answer_was_not_read_to_its_end_is_closed() -> None:
+    async def handle(stream: SocketStream) -> None:
+        await received(stream)
+        await stream.send(STREAM + b'data: {"a": 1}\n\n')
+        with pytest.raises(anyio.EndOfStream):
+            await stream.receive()
+        closed.set()
+
+    closed = anyio.Event()
+    async with server(handle) as url, Transport(url) as found:
+        async with found.stream("/go", {}, usage=Usage()) as stream:
+            assert await anext(stream) == {"a": 1}
+        await closed.wait()
+
+
+async def test_the_number_of_idle_connections_can_change() -> None:
+    """Of ten requests at the same time so many connections are kept, and the next ones take these."""
+    async with counting() as answering, Transport(answering.url, idle=2) as found:
+        for idle in (2, 5, 1):
+            found.idle, answering.together = idle, 10
+            async with anyio.create_task_group() as group:
+                for _ in range(10):
+                    group.start_soon(found.get, "/props")
+            await answering.only(idle)
+            kept = {*answering.open}
+            assert len(kept) == idle
+            answering.together = 1
+            assert await found.get("/props") in kept
+    await answering.only(0)
+
+
+async def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
+    """Without a retry: it is known by then."""
+    closed = anyio.Event()
+
+    async def handle(stream: SocketStream) -> None:
+        await received(stream)
+        await stream.send(ANSWER % (200, 1, b"1"))
+        await stream.aclose()
+        closed.set()
+
+    usage = Usage()
+    async with server(handle) as url, Transport(url) as found:
+        for _ in range(3):
+            assert await found.post("/go", {}, usage=usage) == 1
+            await closed.wait()
+            closed = anyio.Event()
+            await anyio.sleep(0.01)  # for the packet that says so
+    assert usage.requests == 3
+
+
+async def test_closing_ends_streams_that_are_open() -> None:
+    async with counting() as answering:
+        found = Transport(answering.url)
+        await found.__aenter__()
+        async with found.stream("/go", {}, usage=Usage()) as stream:
+            await found.__aexit__()
+            with suppress(ResponseError):
+                assert [event async for event in stream] == [{"a": 1}]
+        await answering.only(0)
 
 
 # Garbage.

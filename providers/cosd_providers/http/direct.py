@@ -9,16 +9,33 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Protocol
 
+import anyio
 import httpx
 
 from cosd_providers.http.answers import HttpAnswer
 
-__all__ = ["Carrier", "DirectClient", "HttpxCarrier", "Outgoing", "certificates", "common_headers", "parsed_url"]
+__all__ = [
+    "IDLE_SECONDS",
+    "Carrier",
+    "DirectClient",
+    "HttpxCarrier",
+    "Outgoing",
+    "certificates",
+    "common_headers",
+    "parsed_url",
+]
+
+IDLE_SECONDS = 5.0
+"""Seconds for which a connection without requests is kept."""
+
+_ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_SECONDS)
 
 parsed_url = lru_cache(256)(httpx.URL)
 """A URL, parsed once: that takes as long as sending a request."""
@@ -66,13 +83,14 @@ class Outgoing:
     extensions: Mapping[str, Any]
 
     def request(self) -> httpx.Request:
-        """The same for httpx."""
+        """The same for httpx, whole, so that it need not look for what is missing."""
+        url = parsed_url(self.url)
+        headers = {"host": url.netloc.decode("ascii"), **common_headers(), **self.headers}
+        if self.content or self.method != "GET":
+            headers["content-length"] = str(len(self.content))
+        extensions = {**self.extensions, "timeout": self.timeout.as_dict()}
         return httpx.Request(
-            self.method,
-            parsed_url(self.url),
-            headers={**common_headers(), **self.headers},
-            content=self.content or None,
-            extensions={**self.extensions, "timeout": self.timeout.as_dict()},
+            self.method, url, headers=headers, stream=httpx.ByteStream(self.content), extensions=extensions
         )
 
 
@@ -152,7 +170,10 @@ class DirectClient:
 
 
 class HttpxCarrier:
-    """httpx's transport.
+    """httpx's transports, one for each connection.
+
+    A pool of httpcore looks at all of its connections for each request, and at the sockets of those that are idle: with
+    64 of them a request takes three times as long.
 
     Args:
         idle: the number of connections kept for later requests, at most.
@@ -160,15 +181,71 @@ class HttpxCarrier:
             believed.
     """
 
-    def __init__(self, idle: int, *, secure: bool) -> None:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=idle)
-        believed = certificates() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._transport = httpx.AsyncHTTPTransport(verify=believed, limits=limits)
-        self.aclose = self._transport.aclose
+    def __init__(self, idle: Callable[[], int], *, secure: bool) -> None:
+        self._idle = idle
+        self._believed = certificates() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._all = set[httpx.AsyncHTTPTransport]()
+        self._free = deque[tuple[float, httpx.AsyncHTTPTransport]]()  # and since when; the last one is taken first
 
     async def exchange(self, outgoing: Outgoing) -> HttpAnswer:
         """Send a request; see `Carrier`."""
         request = outgoing.request()
-        answer = await self._transport.handle_async_request(request)
+        if self._free:
+            _, transport = self._free.pop()
+        else:
+            transport = httpx.AsyncHTTPTransport(verify=self._believed, limits=_ONE)
+            self._all.add(transport)
+        try:
+            answer = await transport.handle_async_request(request)
+        except BaseException:
+            await self._drop(transport)
+            raise
+        assert isinstance(answer.stream, httpx.AsyncByteStream)
         answer.request = request
+        keeps = all(headers.get("connection", "").lower() != "close" for headers in (outgoing.headers, answer.headers))
+        answer.stream = _HttpxBody(answer.stream, partial(self._left, transport, keeps))
         return answer
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        self._free.clear()
+        for transport in [*self._all]:
+            await self._drop(transport)
+
+    async def _left(self, transport: httpx.AsyncHTTPTransport, keeps: bool, complete: bool) -> None:
+        """Keep a connection, or close it; and close those that have been idle for too long."""
+        now = time.monotonic()
+        surplus = list[httpx.AsyncHTTPTransport]()
+        while self._free and self._free[0][0] < now - IDLE_SECONDS:
+            surplus.append(self._free.popleft()[1])
+        if keeps and complete and transport in self._all and len(self._free) < self._idle():
+            self._free.append((now, transport))
+        else:
+            surplus.append(transport)
+        for one in surplus:
+            await self._drop(one)
+
+    async def _drop(self, transport: httpx.AsyncHTTPTransport) -> None:
+        self._all.discard(transport)
+        with anyio.CancelScope(shield=True):
+            await transport.aclose()
+
+
+class _HttpxBody(httpx.AsyncByteStream):
+    """The body of an answer; it says whether all of it was read."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, left: Callable[[bool], Awaitable[None]]) -> None:
+        self._stream = stream
+        self._left: Callable[[bool], Awaitable[None]] | None = left
+        self._complete = False
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        async for part in self._stream:
+            yield part
+        self._complete = True
+
+    async def aclose(self) -> None:
+        left, self._left = self._left, None
+        if left is not None:
+            await self._stream.aclose()
+            await left(self._complete)

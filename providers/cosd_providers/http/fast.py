@@ -16,21 +16,21 @@ import warnings
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import cache, lru_cache
-from typing import Any, cast
+from typing import cast
 
 import aiohttp
 import httpx
+from aiohttp.connector import Connection
 from yarl import URL
 
 from cosd_providers.http.answers import HttpAnswer
-from cosd_providers.http.direct import Outgoing, certificates, common_headers
+from cosd_providers.http.direct import IDLE_SECONDS, Outgoing, certificates, common_headers
 
 __all__ = ["AiohttpCarrier"]
 
 _LONGEST_HEADER = 1 << 16  # bytes
 _SMALL = 1 << 15  # bytes of a body that the operating system takes at once, so that writing needs no limit
 _LARGE = 1 << 20  # bytes of a body that aiohttp wants as a file, so that the event loop writes it in parts
-_IDLE_SECONDS = 5.0  # for which a connection is kept, as by httpx
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -43,17 +43,25 @@ class AiohttpCarrier:
     """
 
     def __init__(self, idle: Callable[[], int]) -> None:
-        self._keeping = _session(common_headers(), keepalive_timeout=_IDLE_SECONDS)
-        self._closing = _session({**common_headers(), "connection": "close"}, force_close=True)
-        self._forgotten = weakref.finalize(self, _forget, self._keeping, self._closing)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0, resolver=aiohttp.ThreadedResolver(), keepalive_timeout=IDLE_SECONDS
+            ),
+            response_class=_Response,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=common_headers(),
+            auto_decompress=False,
+            max_line_size=_LONGEST_HEADER,
+            max_field_size=_LONGEST_HEADER,
+        )
+        self._forgotten = weakref.finalize(self, _forget, self._session)
         self._idle = idle
         self._kept = 0  # requests under way whose connections are kept
 
     async def aclose(self) -> None:
         """Close all connections."""
         self._forgotten.detach()
-        await self._keeping.close()
-        await self._closing.close()
+        await self._session.close()
 
     async def exchange(self, outgoing: Outgoing) -> HttpAnswer:
         """Send a request; see `direct.Carrier`."""
@@ -61,7 +69,9 @@ class AiohttpCarrier:
         if url.scheme not in ("http", "https"):
             raise httpx.UnsupportedProtocol(f"Request URL has an unsupported protocol '{url.scheme}://'.")
         keeps = self._kept < self._idle() and outgoing.headers.get("connection") != "close"
-        asking = (self._keeping if keeps else self._closing).request(
+        if not keeps:
+            outgoing.headers["connection"] = "close"
+        asking = self._session.request(
             outgoing.method,
             url,
             data=io.BytesIO(content) if len(content) > _LARGE else content or None,
@@ -92,6 +102,16 @@ class AiohttpCarrier:
 
     def _left(self) -> None:
         self._kept -= 1
+
+
+class _Response(aiohttp.ClientResponse):
+    """An answer of aiohttp; its connection is closed if the request said so, whatever the server does."""
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        """Wait for the beginning of the answer."""
+        if connection.protocol is not None and self.request_info.headers.get("connection") == "close":
+            connection.protocol.force_close()
+        return await super().start(connection)
 
 
 class _Answer(httpx.AsyncByteStream):
@@ -173,18 +193,6 @@ class _Answer(httpx.AsyncByteStream):
             self._answer.content.set_exception(TimeoutError("nothing more was read"))
 
 
-def _session(headers: Mapping[str, str], **options: Any) -> aiohttp.ClientSession:
-    """A session that sends these headers, and nothing of its own."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, resolver=aiohttp.ThreadedResolver(), **options),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers=headers,
-        auto_decompress=False,
-        max_line_size=_LONGEST_HEADER,
-        max_field_size=_LONGEST_HEADER,
-    )
-
-
 @lru_cache(256)
 def _yarl(url: str) -> URL:
     return URL(url, encoded=True)
@@ -195,15 +203,14 @@ def _timeout(connect: float | None, read: float | None) -> aiohttp.ClientTimeout
     return aiohttp.ClientTimeout(total=None, connect=connect, sock_read=read)
 
 
-def _forget(*sessions: aiohttp.ClientSession) -> None:
-    """Drop sessions that nobody has closed, as quietly as httpx does: aiohttp would report each as an error."""
-    for session in sessions:
-        connector = session.connector
-        session.detach()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # nothing can wait for it here
-            if connector is not None:
-                aiohttp.BaseConnector.close(connector)  # that of its subclasses is a coroutine
+def _forget(session: aiohttp.ClientSession) -> None:
+    """Drop a session that nobody has closed, as quietly as httpx does: aiohttp would report it as an error."""
+    connector = session.connector
+    session.detach()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # nothing can wait for it here
+        if connector is not None:
+            aiohttp.BaseConnector.close(connector)  # that of its subclasses is a coroutine
 
 
 def _nothing() -> None:

@@ -127,7 +127,7 @@ class Transport:
 
     @property
     def idle(self) -> int:
-        """Connections kept for later requests, at most. httpx alone takes a change with its next client only."""
+        """Connections kept for later requests, at most. Behind a proxy the next client takes a change."""
         return self._clients.idle
 
     @idle.setter
@@ -406,6 +406,6 @@ class _Clients:
         if carrier() != "httpx":
             return DirectClient(import_module(_FAST).AiohttpCarrier(lambda: self.idle))
         if not proxied():
-            return DirectClient(HttpxCarrier(self.idle, secure=self._secure))
+            return DirectClient(HttpxCarrier(lambda: self.idle, secure=self._secure))
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=self.idle)
         return httpx.AsyncClient(timeout=self._timeout, limits=limits, verify=certificates())
