@@ -21,7 +21,7 @@ import httpx
 
 from benchmarks import vllm
 from benchmarks.cpu import Case, child
-from benchmarks.report import Options, Table
+from benchmarks.report import Cell, Options, Table
 from benchmarks.simulated import Simulated
 from cosd_api.demo.servers import bundled_pair
 from cosd_providers import connect
@@ -88,7 +88,7 @@ async def run(options: Options) -> list[Table]:
         with ExitStack() as stack:
             options.say("cancelled: vLLM")
             found += await _measured("vLLM on the CPU", vllm.servers(stack, folder)["sums"], case)
-    rows = [
+    rows: list[list[Cell]] = [
         [
             *name.split(", "),
             len(several),
@@ -168,7 +168,8 @@ class _Metrics:
 
 def counter(client: httpx.AsyncClient, engine: str, model: str) -> Count:
     """The count of a server, by a client that has its URL."""
-    return {"llama.cpp": _Slots(client), "vllm": _Metrics(client, model)}[engine]
+    counters: dict[str, Count] = {"llama.cpp": _Slots(client), "vllm": _Metrics(client, model)}
+    return counters[engine]
 
 
 async def leave(provider: Provider, count: Count, *, read: int = READ, longest: int = LONGEST) -> Cancelled:

@@ -137,8 +137,9 @@ async def estimate(
         count = None if model - 1 in facts.without else await counted(turn.provider, prompt)
         guess = guessed(prompt) if count is None else count
         most = (len(prompt.encode()) if count is None else count) + SPECIAL
-        by_token = await _scores_by_token(turn.provider) if model - 1 not in facts.without else False
-        cost = settings.method.cost(plan, model, Reading(1 if count is None else count, guess, most, by_token))
+        able = (await turn.provider.describe()).capabilities if model - 1 not in facts.without else None
+        known = (able.scores_by_token, able.token_ids) if able else ()
+        cost = settings.method.cost(plan, model, Reading(1 if count is None else count, guess, most, *known))
         mine = cost.requests.expected, cost.tokens.expected, cost.written
         requests, tokens, written = _from_past(past, name, prompt, max_tokens) or mine
         billed = _range(cost.tokens.low, tokens, cost.tokens.high)
@@ -189,10 +190,6 @@ async def counted(provider: Provider, prompt: str) -> int | None:
         with suppress(UnsupportedError):
             return len(await provider.tokenize(prompt))
     return None
-
-
-async def _scores_by_token(provider: Provider) -> bool:
-    return (await provider.describe()).capabilities.scores_by_token
 
 
 def _range(low: int, expected: float, high: int) -> Range:

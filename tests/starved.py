@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import anyio
 
-from benchmarks.invented import WORDS, Said, Speech, prompt_of
+from benchmarks.invented import WORDS, Said, Speech, encode, prompt_of
 from cosd_api import Fusion, FusionResult, Tuning
 from cosd_providers.contract import Capabilities, DraftEnd, Proposal, Question, ServerInfo, Token
 from cosd_providers.messages import RenderedPrompt
@@ -42,12 +42,16 @@ class Client:
         token: for each token read.
         turn: for each turn of a request.
         takes_ids: whether the draft continues from its own ids.
+        caches: whether the draft takes from a cache what it has read.
+        tells: whether its bills alone say so; else it is known beforehand, if it is so.
     """
 
     share: float = 1.0
     token: float = 0.0004
     turn: float = 0.0001
     takes_ids: bool = True
+    caches: bool = True
+    tells: bool = False
 
 
 @dataclass
@@ -57,17 +61,29 @@ class Outcome:
     Attributes:
         results: theirs.
         written: tokens that the draft's server wrote, read or not.
+        anew: tokens that it read and did not have in its cache.
         seconds: until the last was complete.
     """
 
     results: list[FusionResult] = field(default_factory=list)
     written: int = 0
+    anew: int = 0
     seconds: float = 0.0
 
     @property
     def waste(self) -> float:
         """Tokens written for each fused one."""
-        return self.written / sum(len(result.tokens) for result in self.results)
+        return self.written / self.fused
+
+    @property
+    def billed(self) -> float:
+        """Tokens that the draft wrote and read anew for each fused one."""
+        return (self.written + self.anew) / self.fused
+
+    @property
+    def fused(self) -> int:
+        """Tokens of the answers."""
+        return sum(len(result.tokens) for result in self.results)
 
 
 class Working(VirtualTime):
@@ -92,7 +108,8 @@ class Invented:
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def describe(self) -> ServerInfo:
-        able = Capabilities(token_ids=self._client.takes_ids, end_prob=True, tokenize=False, score=False, top_k=5)
+        ids, caches = self._client.takes_ids, self._client.caches and not self._client.tells
+        able = Capabilities(ids, end_prob=True, tokenize=False, score=False, top_k=5, caches_prompts=caches)
         return ServerInfo(self.name, "invented", self.name, None, None, able)
 
     async def render_prompt(self, messages: Any, tools: Any = None) -> RenderedPrompt:
@@ -117,7 +134,12 @@ class Invented:
             yield DraftEnd("limit", ("ids",) if self._client.takes_ids else None)
         finally:
             passed = loop.time() - began
-            self._outcome.written += min(max_tokens, int(passed * RATE) + 1) if passed >= 0 else 0
+            written = min(max_tokens, int(passed * RATE) + 1) if passed >= 0 else 0
+            read = len(encode(prompt)) + len(encode(text.decode()))
+            cached = read - 1 if text and self._client.caches else 0
+            self._outcome.written += written
+            self._outcome.anew += read - cached
+            usage.bill(read, written, cached if self._client.tells else 0)
 
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage, **_: Any
@@ -154,21 +176,28 @@ def _loop() -> Working:
     return loop
 
 
-def outcome(client: Client, *, fusions: int, tokens: int, **tuning: Any) -> Outcome:
-    """Run fusions at once to their ends."""
+def outcome(
+    client: Client, *, fusions: int, tokens: int, context: int = 8, answers: int = 1, first: int = 0, **tuning: Any
+) -> Outcome:
+    """Run fusions at once to their ends, each of which writes `answers` in a row; `first` some that are left out."""
     found = Outcome()
 
     async def run() -> None:
         models: list[Any] = [Invented(client, found, name) for name in ("draft", "assistant")]
         async with Fusion(draft=models[0], assistant=models[1], unit="token", tuning=Tuning(**tuning)) as fusion:
 
-            async def one(seed: int) -> None:
-                found.results.append(await fusion.generate(prompt_of(8, seed), max_tokens=tokens))
+            async def several(start: int, count: int) -> None:
+                for seed in range(start, start + count):
+                    found.results.append(await fusion.generate(prompt_of(context, seed), max_tokens=tokens))
 
+            await several(-first, first)
+            found.results.clear()
+            found.written = found.anew = 0
+            began = _loop().time()
             async with anyio.create_task_group() as group:
-                for seed in range(fusions):
-                    group.start_soon(one, seed)
-        found.seconds = _loop().time()
+                for number in range(fusions):
+                    group.start_soon(several, number * answers, answers)
+            found.seconds = _loop().time() - began
 
     with asyncio.Runner(loop_factory=Working) as runner:
         loop = runner.get_loop()

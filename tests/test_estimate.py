@@ -24,7 +24,8 @@ from cosd_api import (
     Tuning,
     Verifier,
 )
-from cosd_api.methods.cost import Reading
+from cosd_api.decoding.schedule import Pace
+from cosd_api.methods.cost import Plan, Reading, draft_cost
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
@@ -114,6 +115,18 @@ async def test_the_expected_cost_is_that_of_the_answers_before() -> None:
     assert "10% of them asked about" in before.assumptions[0]
     assert after.assumptions[0] == "expected: for each token what past answers cost, and as long as they were (3 seen)"
     assert Estimate.model_validate_json(after.model_dump_json()) == after
+
+
+def test_a_draft_that_may_pause_takes_a_second_request() -> None:
+    """Unless a token of the first request is replaced, which is a request of its own."""
+
+    def requests(pauses: bool, **bound: Any) -> float:
+        plan = Plan(max_tokens=bound.pop("tokens", 64), models=2, pace=Pace(**bound), skip=True)
+        return draft_cost(plan, Reading(10, 10, 18, pauses=pauses)).requests.expected
+
+    assert requests(True) - requests(False) == pytest.approx((29 / 30) ** 16)
+    for bound in ({"tokens": 16}, {"max_ahead": 8}, {"draft_length": 8}):
+        assert requests(True, **bound) == requests(False, **bound)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,10 @@ class Calls:
             if not isinstance(last, DraftEnd):
                 raise ResponseError("generate() ended without a DraftEnd", endpoint=turn.provider.name)
 
+    def reread(self, model: int, *, caches: bool) -> float:
+        """Tokens of its prompt that a model is billed for again by one more request; see `Budget.reread`."""
+        return self._budget.reread(model, self._sizes[model], caches=caches)
+
     async def propose(
         self,
         model: int,

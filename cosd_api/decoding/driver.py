@@ -26,7 +26,7 @@ from cosd_api.decoding.commands import (
     Wait,
 )
 from cosd_api.decoding.run import Work
-from cosd_providers.contract import DraftEnd, Ready, Token
+from cosd_providers.contract import Capabilities, DraftEnd, Ready, Token
 from cosd_providers.errors import ResponseError
 
 _log = logging.getLogger("cosd_api")
@@ -58,7 +58,8 @@ class Driver:
         self._error: Exception | None = None
         self._idle = anyio.Event()
         self._scopes: dict[tuple[str, int], anyio.CancelScope] = {}
-        self._may_pause = self._heard = False
+        self._unknown = False
+        self._able: Capabilities
         self._group: TaskGroup
 
     @property
@@ -82,10 +83,16 @@ class Driver:
         """
         # A draft that continues from its text may read this as other tokens than it wrote: the answer would depend on
         # where requests ended, and so on time.
-        self._may_pause = (await self._work.turns[0].provider.describe()).capabilities.token_ids
-        self.decoder.late = self._may_pause  # nothing is known yet
-        async with anyio.create_task_group() as self._group:
-            self._step(self.decoder.start)
+        self._able = (await self._work.turns[0].provider.describe()).capabilities
+        lateness = self._work.lateness
+        lateness.answers += 1
+        try:
+            self._unknown = not lateness.in_time(asyncio.get_running_loop().time())
+            self._judge_lateness(self._unknown)
+            async with anyio.create_task_group() as self._group:
+                self._step(self.decoder.start)
+        finally:
+            lateness.answers -= 1
         if self._error is not None:
             raise self._error
         if self.decoder.finished is None:
@@ -98,8 +105,14 @@ class Driver:
             self._do(happen(*what))
         except Exception as error:  # noqa: BLE001 - a verifier's own, say: run() raises it
             self._fail(error)
-        unknown = not self._heard and any(kind == "ask" for kind, _ in self._scopes)
-        self.decoder.late = self._may_pause and (unknown or self._work.lateness.late)
+        if self._unknown or self._work.lateness.late or self.decoder.late:
+            self._judge_lateness(self._unknown and any(kind == "ask" for kind, _ in self._scopes))
+
+    def _judge_lateness(self, unknown: bool) -> None:
+        """Tell the decoder whether it hears late, and then what one more request costs."""
+        self.decoder.late = late = self._able.token_ids and (unknown or self._work.lateness.late)
+        if late:
+            self.decoder.reread = self.calls.reread(0, caches=self._able.caches_prompts)
 
     def _look(self, due: float) -> None:
         """See how late the event loop is."""
@@ -175,8 +188,8 @@ class Driver:
                 _log.debug("a question failed: %s", type(error).__name__)
                 self._step(self.decoder.ask_failed, command.ask, placed(error, self._work.turns[who].provider))
             else:
-                self._heard = True
-                self._work.lateness.heard(self._work.timeline.now() - began)
+                self._unknown = False
+                self._work.lateness.heard(self._work.timeline.now() - began, loop.time())
                 self._step(self.decoder.answered, command.ask, proposals)
             finally:
                 self._closed("ask", command.ask)

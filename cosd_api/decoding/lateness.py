@@ -27,6 +27,9 @@ QUICK = 0.1
 PRECISION = 0.001
 """Seconds by which a timer of an idle event loop may be late."""
 
+LATELY = 30.0
+"""Seconds for which it is believed that verdicts come in time."""
+
 _RECENT = 8
 
 
@@ -37,22 +40,33 @@ class Lateness:
 
     Attributes:
         late: whether fewer turns of the loop pass during a verdict than should.
+        answers: how many are in progress.
     """
 
     def __init__(self) -> None:
         self.late = False
+        self.answers = 0
         self._turns: deque[float] = deque(maxlen=_RECENT)
         self._verdicts: deque[float] = deque(maxlen=_RECENT)
+        self._loads: deque[int] = deque(maxlen=_RECENT)  # answers in progress, at each of those
+        self._heard = 0.0  # when the last came
 
     def woken(self, late: float) -> None:
         """Take in how many seconds late a timer was, which is what was left of a turn."""
         self._turns.append(max(0.0, late - PRECISION))
         self._compare()
 
-    def heard(self, verdict: float) -> None:
-        """Take in how many seconds a verdict took."""
+    def heard(self, verdict: float, now: float = 0.0) -> None:
+        """Take in how many seconds a verdict took that has come now."""
         self._verdicts.append(verdict)
+        self._loads.append(self.answers)
+        self._heard = now
         self._compare()
+
+    def in_time(self, now: float) -> bool:
+        """True if verdicts lately came in time, beside half as many answers as are in progress now at least."""
+        known = self._turns and self._verdicts and now - self._heard <= LATELY
+        return bool(known) and not self.late and self.answers <= 2 * min(self._loads)
 
     def _compare(self) -> None:
         if self._turns and self._verdicts:

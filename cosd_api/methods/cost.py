@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from cosd_api.alignment import LONGEST
-from cosd_api.decoding.schedule import LEAST, Pace
+from cosd_api.decoding.schedule import FIRST, LEAST, Pace
 
 SPECIAL = 8
 """Special tokens around a prompt, at most."""
@@ -61,13 +61,15 @@ class Plan:
 class Reading:
     """The prompt as one model reads it, in tokens: at least, most likely and at most.
 
-    `by_token` says how its endpoint scores a text; see `Capabilities.scores_by_token`.
+    `by_token` says how its endpoint scores a text; see `Capabilities.scores_by_token`. `pauses`: a draft there
+    continues from its own tokens, so that its first request is short.
     """
 
     least: int
     expected: int
     most: int
     by_token: bool = False
+    pauses: bool = False
 
     def scored(self, before: float, tokens: float) -> tuple[float, float]:
         """Requests and billed tokens of one score, of so many tokens behind so many others, most likely."""
@@ -125,7 +127,10 @@ def draft_cost(plan: Plan, prompt: Reading) -> Cost:
     n, pace = plan.max_tokens, plan.pace
     # Each hedge is a request that reads all before it, and writes a few tokens.
     hedges = n * plan.share * pace.hedge
-    drafts = 1 + hedges + n * plan.share * _REPLACED + (n / pace.draft_length if pace.draft_length else 0)
+    replaced = plan.share * _REPLACED
+    drafts = 1 + hedges + n * replaced + (n / pace.draft_length if pace.draft_length else 0)
+    if prompt.pauses and n > FIRST and pace.draft_length is None and pace.max_ahead is None:
+        drafts += (1 - replaced) ** FIRST  # a second request, if nothing of the first is replaced
     written = 1.5 * n + _AHEAD * hedges
     read_and_written = drafts * (prompt.expected + n / 2) + written
     high = _UNDONE * n + pace.hedge * _drafted(plan)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cosd_api.decoding.lateness import PRECISION, TURNS, Lateness
+from cosd_api.decoding.lateness import LATELY, PRECISION, TURNS, Lateness
 from starved import Client, outcome
 
 STARVED = Client(share=0.15)
@@ -36,6 +36,39 @@ def test_late_is_a_turn_that_a_verdict_takes_too_few_of() -> None:
     assert lateness.late
 
 
+def test_verdicts_are_known_to_come_in_time_for_a_while_and_at_a_like_load() -> None:
+    lateness = Lateness()
+    lateness.answers = 3
+    lateness.heard(1.0, 100.0)
+    assert not lateness.in_time(100.0)  # no turn is known
+    lateness.woken(PRECISION)
+    assert lateness.in_time(100.0)
+    assert lateness.in_time(100.0 + LATELY)
+    assert not lateness.in_time(101.0 + LATELY)
+    lateness.answers = 6
+    assert lateness.in_time(100.0)
+    lateness.answers = 7
+    assert not lateness.in_time(100.0)
+    lateness.heard(1.0, 101.0)
+    assert not lateness.in_time(101.0)  # the least load of the last verdicts counts
+    lateness.answers = 1
+    lateness.woken(1.0)
+    assert lateness.late
+    assert not lateness.in_time(101.0)
+
+
+def test_only_first_answers_take_more_requests_on_an_idle_machine() -> None:
+    """Of later ones it is known that verdicts come in time."""
+
+    def more(answers: int) -> int:
+        both = [outcome(Client(), fusions=8, tokens=48, answers=answers, **bound) for bound in ({}, {"max_ahead": 999})]
+        after, before = (sum(one.draft_requests for one in found.results) for found in both)
+        return after - before
+
+    assert more(1) >= 3
+    assert more(3) < 2 * more(1)
+
+
 def test_nothing_changes_on_an_idle_machine() -> None:
     before, after = (outcome(Client(), fusions=1, tokens=48, **bound) for bound in ({"max_ahead": 999}, {}))
     assert after.seconds <= 1.02 * before.seconds
@@ -49,6 +82,29 @@ def test_little_is_drafted_in_vain_on_a_starved_one() -> None:
     assert before.waste > 4
     assert after.waste < 1.6
     assert after.seconds < 0.6 * before.seconds
+
+
+def test_an_answer_alone_says_nothing_of_many_at_once() -> None:
+    """The first is in time on a machine that is short of processors for eight."""
+    alone, none = (outcome(STARVED, fusions=8, tokens=48, first=first) for first in (1, 0))
+    assert alone.waste < 1.1 * none.waste < 2
+
+
+@pytest.mark.extended
+def test_where_prompts_are_read_again_at_a_price_requests_are_longer() -> None:
+    """What is written in vain costs a token each, and a request a prompt of 512."""
+    told, known, dear = (
+        outcome(Client(share=0.15, caches=caches, tells=tells), fusions=8, tokens=96, context=512)
+        for caches, tells in ((True, True), (True, False), (False, True))
+    )
+    short, endless = (
+        outcome(Client(share=0.15, caches=False), fusions=8, tokens=96, context=512, max_ahead=ahead)
+        for ahead in (7, 999)
+    )
+    assert {one.text for one in told.results} == {one.text for one in dear.results}
+    assert known.waste < 1.6
+    assert known.waste < told.waste < dear.waste < 0.75 * endless.waste  # bills come after the second request
+    assert dear.billed < 1.1 * endless.billed < 0.6 * short.billed
 
 
 @pytest.mark.extended
