@@ -420,7 +420,9 @@ def with_alternatives(position: Position, count: int) -> Token:
         token = choice.token
         if _says_something(choice) and (token.data, token.end) != (own.data, own.end):
             found.setdefault((token.data, token.end), token)
-    return replace(own, alternatives=tuple(found.values())[:count])
+            if len(found) == count:
+                break
+    return replace(own, alternatives=tuple(found.values()))
 
 
 def keeps_spaces(strings: Iterable[str]) -> bool:
@@ -441,4 +443,5 @@ def _says_something(choice: Choice) -> bool:
     token = choice.token
     if not token.prob or choice.open or not choice.sure:
         return False
-    return token.end or (bool(token.data) and sendable(token.data).encode() == token.data)
+    data = token.data
+    return token.end or (bool(data) and (data.isascii() or sendable(data).encode() == data))

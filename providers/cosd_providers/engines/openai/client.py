@@ -298,9 +298,14 @@ class OpenAIClient:
         self.facts.spaced = self.facts.spaced or aligner.spaced
         return positions
 
-    def aligner(self, alternatives: int, *, streamed: bool = False, drawn: bool = False) -> CheckedAligner:
-        """The reader of an answer that was asked with this number of alternatives; arguments as there."""
-        listing, ends = self.listing(alternatives), self.facts.ends
+    def aligner(
+        self, alternatives: int, *, ranked: bool = True, streamed: bool = False, drawn: bool = False
+    ) -> CheckedAligner:
+        """The reader of an answer that was asked with this number of alternatives; arguments as there.
+
+        Without `ranked`, where nobody looks at the listed tokens, these are not put in order.
+        """
+        listing, ends = self.listing(alternatives) if ranked else None, self.facts.ends
         return CheckedAligner(self.endpoint, ends, listing=listing, streamed=streamed, drawn=drawn)
 
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:

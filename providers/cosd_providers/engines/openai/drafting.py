@@ -213,9 +213,9 @@ class _Stream:
         if self._begun is None and not self._client.facts.probs:
             self._begun = EventReader(self._client.endpoint, self._repeated)
         elif self._begun is None:
-            streamed = self._client.path == "/v1/completions"
+            streamed, alternatives = self._client.path == "/v1/completions", self._options.alternatives
             self._begun = self._client.aligner(
-                self._options.alternatives, streamed=streamed, drawn=self._options.sampled
+                alternatives, ranked=alternatives > 0, streamed=streamed, drawn=self._options.sampled
             )
         return self._begun
 
