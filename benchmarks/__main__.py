@@ -15,7 +15,7 @@ from benchmarks.report import RESULTS, Options, Table, save
 SECTIONS = {
     "simulated": ("benchmarks.tables", "all methods on a simulated pair of models: wall time and price"),
     "cpu": ("benchmarks.cpu", "the client's CPU time for each fused token, at 1, 16 and 64 fusions at once"),
-    "client": ("benchmarks.client", "that time by what carries HTTP, on a busy machine, and of long answers"),
+    "client": ("benchmarks.client", "that time by what carries HTTP, if busy, in long answers; its event loop"),
     "cancelled": ("benchmarks.cancelled", "tokens that real servers generate after a stream was cancelled"),
     "gateway": ("benchmarks.gateway", "what `cosd serve` adds to the first text and to each token of a stream"),
     "live": ("benchmarks.live", "all methods on two bundled models, on real llama.cpp servers behind a proxy"),

@@ -1,4 +1,4 @@
-"""The client's cost by what carries HTTP, on a machine that is busy otherwise, and for long answers.
+"""The client's cost by what carries HTTP, on a busy machine and for long answers, and its event loop with many fusions.
 
 As in `cpu.py`, whose measurements these are: the servers are invented models in a process of their own, reached by real
 HTTP, and each measurement is a fresh process, of which alone the processor time counts. What is compared takes turns.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -23,9 +25,11 @@ from benchmarks.cpu import SPEECH, Bare, Case, Measured, child, traffic
 from benchmarks.invented import prompt_of
 from benchmarks.report import Cell, Options, Table
 from benchmarks.simulated import Simulated, Speeds, simulated
+from cosd_api import Fusion
 from cosd_api.event_loop import described
+from cosd_providers.engines.llama_cpp import LlamaCpp
 
-__all__ = ["bare", "burning", "carriers", "long_answers", "run", "starved"]
+__all__ = ["bare", "burning", "carriers", "late", "long_answers", "loops", "run", "starved"]
 
 TARGETS = {"aiohttp": 200, "httpx": 350}
 """Microseconds of processor time for a fused token, at 64 fusions and 512 tokens of context."""
@@ -38,6 +42,9 @@ WASTE = 1.6
 WITHOUT_BOUND = 9999
 """A `max_ahead` that no answer reaches: a draft is never kept from running on."""
 
+SLEEP = 0.01
+"""Seconds that a task sleeps that watches the event loop."""
+
 QUICKER = Speeds(first=0.0125, rate=240, verify=0.015)
 """Speeds for long answers: four times the usual ones."""
 
@@ -47,12 +54,13 @@ threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).st
 while True: pass
 """
 
+_MANY = (16, 32, 64, 128, 256)
 _LENGTHS = (Case(8, 512, 128, 8), Case(8, 512, 1024), Case(8, 512, 4096))
 _SHARES = ("drafted per fused token", "streams per fused token", "assistant requests per fused token")
 
 
 async def run(options: Options) -> list[Table]:
-    """The three tables; with `quick` of small sizes, which say little."""
+    """The tables; with `quick` of small sizes, which say little."""
     load = f"Load average of the machine when the run began: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} processors."
     repeats = 1 if options.quick else 2
     tables = [await carriers(Case(8, 512, 16) if options.quick else Case(64, 512, 128), repeats, load)]
@@ -60,7 +68,10 @@ async def run(options: Options) -> list[Table]:
     tables.append(await starved(Case(8, 512, 32) if options.quick else Case(64, 512, 64), repeats))
     options.say(tables[-1].markdown())
     lengths = (Case(4, 512, 16), Case(4, 512, 64)) if options.quick else _LENGTHS
-    return [*tables, await long_answers(lengths)]
+    tables.append(await long_answers(lengths))
+    options.say(tables[-1].markdown())
+    many = [Case(2, 512, 16), Case(4, 512, 16)] if options.quick else [Case(many, 512, 128) for many in _MANY]
+    return [*tables, await loops(many, load)]
 
 
 async def carriers(case: Case, repeats: int, load: str) -> Table:
@@ -130,6 +141,22 @@ async def long_answers(cases: Sequence[Case]) -> Table:
     )
     figures = {str(case.tokens): asdict(one) for case, one in zip(cases, found, strict=True)}
     return Table("Client CPU by length", columns, rows, [about], figures)
+
+
+async def loops(cases: Sequence[Case], load: str) -> Table:
+    """Lateness of the event loop while ever more fusions run in one process."""
+    async with simulated() as server:
+        found = [await child(server, "loop", case, module="benchmarks.client") for case in cases]
+    rows: list[list[Cell]] = [[case.fusions, *one.values()] for case, one in zip(cases, found, strict=True)]
+    columns = ["fusions at once", "loop late by, ms: median", "95th percentile", "most"]
+    columns += ["fused tokens a second, each", "all together", "the client's processor, %", "the server's, %"]
+    about = (
+        f"Answers of {cases[0].tokens} tokens that begin together, behind {cases[0].context}; a draft alone writes "
+        f"{Speeds().rate:g} a second. A task that sleeps {1000 * SLEEP:g} ms notes how much later it wakes, from the "
+        f"first token asked for to the last. {load} The server is one process: where it uses all of a processor, it "
+        "is the limit. Target: 256 at once, and at most 50 ms at the 95th percentile."
+    )
+    return Table("Event loop with many fusions", columns, rows, [about])
 
 
 @contextmanager
@@ -211,6 +238,46 @@ async def bare(url: str, case: Case) -> dict[str, Any]:
     return asdict(await traffic(stream, ask, case))
 
 
+async def late(url: str, case: Case) -> dict[str, float]:
+    """The cells of one row of `loops`."""
+    server, name = Simulated(url), f"loop-{os.getpid()}"
+    draft, assistant = (LlamaCpp(server.model(SPEECH, role, name)) for role in ("draft", "assistant"))
+    loop, late, fused = asyncio.get_running_loop(), list[float](), list[int]()
+
+    async def sleep() -> None:
+        while True:
+            due = loop.time() + SLEEP
+            await asyncio.sleep(SLEEP)
+            late.append(max(0.0, loop.time() - due))
+
+    async def one(seed: int) -> None:
+        fused.append(len((await fusion.generate(prompt_of(case.context, seed), max_tokens=case.tokens)).tokens))
+
+    async with Fusion(draft=draft, assistant=assistant, unit="token") as fusion:
+        await one(-1)
+        fused.clear()
+        theirs = await server.processor_seconds()
+        began, cpu = time.perf_counter(), time.process_time()
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(sleep)
+            async with anyio.create_task_group() as group:
+                for seed in range(case.fusions):
+                    group.start_soon(one, seed)
+            watching.cancel_scope.cancel()
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        theirs = await server.processor_seconds() - theirs
+    cuts = statistics.quantiles(late, n=20, method="inclusive")
+    return {
+        "median": 1000 * cuts[9],
+        "95th": 1000 * cuts[18],
+        "most": 1000 * max(late),
+        "each": sum(fused) / seconds / case.fusions,
+        "together": sum(fused) / seconds,
+        "client": 100 * cpu / seconds,
+        "server": 100 * theirs / seconds,
+    }
+
+
 if __name__ == "__main__":
-    assert sys.argv[1] == "bare"
-    print(json.dumps(anyio.run(bare, sys.argv[2], Case(*map(int, sys.argv[3:])))))
+    _measure = {"bare": bare, "loop": late}[sys.argv[1]]
+    print(json.dumps(anyio.run(_measure, sys.argv[2], Case(*map(int, sys.argv[3:])))))

@@ -18,6 +18,7 @@ import os
 import re
 import selectors
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -92,6 +93,11 @@ class Simulated:
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"{self.url}/counts/{role}/{quote(name, safe='')}")
         return Counts(**answer.json())
+
+    async def processor_seconds(self) -> float:
+        """Processor time that the server has used so far."""
+        async with httpx.AsyncClient() as client:
+            return float((await client.get(f"{self.url}/processor")).json())
 
 
 @asynccontextmanager
@@ -199,6 +205,9 @@ class _Connection(asyncio.Protocol):
     def _answer(self, path: str, body: Any) -> None:
         if path.startswith("/counts/"):
             self._send(self._server.counts[path.removeprefix("/counts/")])
+            return
+        if path == "/processor":
+            self._send(time.process_time())
             return
         _, pair, role, name, route = path.partition("?")[0].split("/", 4)
         if route == "completion":

@@ -66,3 +66,12 @@ async def test_a_fresh_process_measures() -> None:
     [measured] = table.figures.values()
     assert table.rows[0][0] == 6 and measured["cpu"] > 0
     assert measured["written"] >= 1 and measured["billed"] > measured["written"]
+
+
+@pytest.mark.extended
+async def test_a_fresh_process_watches_its_event_loop() -> None:
+    table = await client.loops((Case(2, 8, 6),), "no load")
+    [[fusions, median, high, most, each, together, mine, theirs]] = table.rows
+    assert fusions == 2
+    assert 0 <= float(median or 0) <= float(high or 0) <= float(most or -1)
+    assert 2 * float(each or 0) == pytest.approx(float(together or 0)) and float(mine or 0) > 0 < float(theirs or 0)
