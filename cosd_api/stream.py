@@ -123,7 +123,7 @@ class FusionStream:
             self._task.result()  # raises what went wrong
             raise StopAsyncIteration
         self._read += 1
-        if self.most_unread is not None and self._unread <= self.most_unread // 2:
+        if self.most_unread is not None and self.unread <= self.most_unread // 2:
             self._caught_up.set()
         return self._all[self._read - 1]
 
@@ -137,7 +137,8 @@ class FusionStream:
         return self.result
 
     @property
-    def _unread(self) -> int:
+    def unread(self) -> int:
+        """Tokens that are there and were not read yet: as many reads wait for nothing."""
         return len(self._all) - self._read
 
     async def _run(self) -> None:
@@ -219,7 +220,7 @@ class FusionStream:
 
     def _room(self) -> Awaitable[object] | None:
         """An event to wait for where more tokens are unread than may be."""
-        if self.most_unread is None or self._unread <= self.most_unread:
+        if self.most_unread is None or self.unread <= self.most_unread:
             return None
         self._caught_up.clear()
         return self._caught_up.wait()

@@ -195,6 +195,7 @@ class Answering:
         readers: dict[int, TextReader] = {}
         sent: dict[int, int] = {}
         shape, exchange = self._shape, self._exchange
+        waiting = b""
         async with self._answers() as answers:
             async for index, item in answers:
                 if not self._started:
@@ -216,10 +217,16 @@ class Answering:
                     data += shape.piece(index, rest, None, sent[index]) if rest else b""
                     data += shape.closing(index, item)
                     exchange.results.append(item)
-                if data:
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                waiting += data
+                if waiting and not self._more_is_there():
+                    await send({"type": "http.response.body", "body": waiting, "more_body": True})
+                    waiting = b""
         end = shape.ending([one.usage for one in exchange.results])
         await send({"type": "http.response.body", "body": end, "more_body": False})
+
+    def _more_is_there(self) -> bool:
+        """True if the next token of the only answer needs no waiting for: a verdict lets several go at once."""
+        return len(self._asked.prompts) == 1 and self._streams[0].unread > 0
 
     async def _start(self, send: Send) -> None:
         """Send the headers. Until the first token an error has a status of its own."""

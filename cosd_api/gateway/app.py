@@ -136,19 +136,12 @@ class Gateway:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Recognize the client, and find the route; every error is answered in the form of the API."""
         exchange: Exchange = scope["exchange"]
-        started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
         try:
             _check_framing(scope)
             if scope["path"] not in _OPEN:
                 scope["client_key"] = client = self._recognized(scope)
                 exchange.client = client.name
-            await self._router(scope, receive, watched)
+            await self._router(scope, receive, send)
         except ClientDisconnect:
             exchange.outcome = "disconnected"
         except Exception as failed:  # noqa: BLE001 - every one is answered in the form of the API
@@ -157,7 +150,7 @@ class Gateway:
             if error.code == "internal":
                 frames = "".join(traceback.format_tb(failed.__traceback__))
                 _log.error("%s: unexpected %s raised at\n%s", exchange.id, type(failed).__name__, frames)
-            if not started:
+            if not exchange.status:
                 headers = getattr(failed, "headers", None) if isinstance(failed, HTTPException) else None
                 await _answer(error, headers)(scope, receive, send)
 

@@ -51,6 +51,21 @@ async def metric(app: Gateway, line: str) -> float:
 # ------------------------------------------------------------------------------------------------------------ answers
 
 
+@pytest.mark.parametrize("broken", [False, True])
+async def test_tokens_of_one_verdict_are_sent_at_once(broken: bool) -> None:
+    """Each is an event of its own; those that are there together are one write, also before an error."""
+    faults = [Fault(BROKEN, tokens=10)] if broken else []
+    unsure = ScriptedProvider.from_texts({"Q:": [(" a", 0.4)] * 24}, faults=faults)
+    slow = ScriptedProvider.from_texts({"Q:": [" a"] * 24}, request_delay=0.02)
+    async with opened(fused((unsure, slow), unit="token")) as app:
+        reply = await visit(app, TEXT, body(stream=True))
+    writes = [part.count(b'"text":" a"') for part in reply.parts if b'"text":" a"' in part]
+    assert max(writes) > 1
+    assert len(reply.texts()) == sum(writes)
+    assert ("error" in reply.events[-1]) == broken
+    assert broken or sum(writes) == 24
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_text_is_continued(stream: bool) -> None:
     async with opened(fused(pair())) as app:
