@@ -231,7 +231,7 @@ class Run:
             assert question.tokens == tuple(token.data for token in rest)
             end = question.start + sum(map(len, question.tokens))
             assert command.text[question.start : end] == b"".join(question.tokens)
-            assert decoder.verifier.contestable(rest, question.start)
+            assert decoder.judge.contestable(rest, question.start)
             before = list(decoder.units)[: list(decoder.units).index(unit)]
             assert not any(other.contested and other.waiting for other in before)
 

@@ -169,6 +169,7 @@ class Near(ScriptedProvider):
     """A draft that says when it has a connection, and when one more is made; the latter does not always succeed."""
 
     happened: list[str]
+    needed: bool = True
 
     async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         for _ in range(9):  # as many turns as a request may take to get to a connection
@@ -178,9 +179,11 @@ class Near(ScriptedProvider):
             async for item in items:
                 yield item
 
-    async def keep_ready(self) -> None:
+    async def keep_ready(self) -> bool:
         self.happened.append("ready")
-        raise OSError("and nobody minds")
+        if self.needed:
+            raise OSError("and nobody minds")
+        return False
 
 
 async def test_a_connection_is_made_behind_each_draft_that_is_started() -> None:
@@ -189,6 +192,15 @@ async def test_a_connection_is_made_behind_each_draft_that_is_started() -> None:
     result = await fuse("Q", draft=draft, assistant=pair()["assistant"])
     assert result.text == FUSED
     assert draft.happened == ["connected", "ready"] * result.draft_requests
+
+
+async def test_a_connection_that_saves_no_time_is_made_once_for_an_answer() -> None:
+    draft = Near(model(DRAFT, UNSURE), token_delay=0.01)
+    draft.happened, draft.needed = [], False
+    result = await fuse("Q", draft=draft, assistant=pair()["assistant"])
+    assert result.text == FUSED
+    assert result.draft_requests > 1
+    assert draft.happened == ["connected", "ready"] + ["connected"] * (result.draft_requests - 1)
 
 
 def test_a_provider_of_an_earlier_version_cannot_be_hedged() -> None:

@@ -197,7 +197,7 @@ class Calls:
 
 
 def _stream(turn: RenderedPrompt, command: StartDraft, usage: Usage) -> AsyncGenerator[Token | DraftEnd, None]:
-    """What a model writes, as `command` says."""
+    """The items that a model writes, as `command` says."""
     # Asked for only where they are of use, so that a provider need not know the keyword.
     also: dict[str, Any] = {"alternatives": command.alternatives} if command.alternatives else {}
     if command.temperature:

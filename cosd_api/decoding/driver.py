@@ -150,7 +150,8 @@ class Driver:
         """Have a connection made for the next draft: a stream that is left takes its own with it."""
         await anyio.sleep(FIRST_SECONDS)
         with suppress(Exception):  # it only saves time
-            await draft.keep_ready()
+            if await draft.keep_ready() is False:
+                self._ready = None
 
     async def _finish(self) -> None:
         # A draft that is still there has written its last token: its bill follows at once.

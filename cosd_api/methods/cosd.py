@@ -272,7 +272,7 @@ class CoSDDecoder:
 
     Attributes:
         prompt: a digest of the draft model's prompt.
-        verifier: the verifier, as units ask it.
+        judge: the verifier, as units ask it.
         response: the answer so far.
         units: those whose tokens are not final.
         schedule: the drafts and questions.
@@ -295,9 +295,10 @@ class CoSDDecoder:
         pace: Pace | None = None,
         prompt: str = "",
     ) -> None:
+        self.verifier = verifier
         self.prompt = digest_of(prompt)
         self.unit: Unit = unit
-        self.verifier = UnitVerifier(verifier, self.prompt, unit, skip=skip)
+        self.judge = UnitVerifier(verifier, self.prompt, unit, skip=skip)
         self.assistants = assistants
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
@@ -305,7 +306,7 @@ class CoSDDecoder:
         beside: dict[str, Any] = {"draft_alternatives": draft_alternatives_of(verifier)}
         beside["draft_states"] = bool(draft_states_of(verifier))
         pace = replace(pace or Pace(), window=window, alternatives=alternatives, **beside)
-        self.schedule = Schedule(pace, unit, assistants, self.verifier.could_change)
+        self.schedule = Schedule(pace, unit, assistants, self.judge.could_change)
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self.phase = Phase.RUNNING
         self.now, self.late, self.reread = 0.0, False, 0.0
@@ -388,7 +389,7 @@ class CoSDDecoder:
         for (unit, verdict), proposal in zip(asked, proposals, strict=True):
             if not unit.waiting or verdict.done:
                 continue  # void since, or by an answer just before this one
-            unit.hear(assistant, proposal, self.verifier, ask)
+            unit.hear(assistant, proposal, self.judge, ask)
             if unit.heard:
                 self._decide(unit, commands)
             elif verdict.replacement:
@@ -466,7 +467,7 @@ class CoSDDecoder:
 
     def _complete(self, unit: DraftUnit) -> None:
         """Close a unit behind its last token: every assistant that could change it has to be asked."""
-        unit.complete(self.assistants, self.verifier.contestable, self.lost)
+        unit.complete(self.assistants, self.judge.contestable, self.lost)
         if unit.waiting:
             self.schedule.questions.more = True
             if unit.heard:  # nobody is left to ask
@@ -477,7 +478,7 @@ class CoSDDecoder:
     def _decide(self, unit: DraftUnit, commands: list[Command]) -> None:
         """Lines 8 to 10: all assistants have judged the unit; of those that replace, the most confident does."""
         unit.state = State.JUDGED
-        unheard, asked = unit.unheard(self.verifier.could_change), unit.asked
+        unheard, asked = unit.unheard(self.judge.could_change), unit.asked
         for place, token in enumerate(self.response.tokens[unit.first : unit.first + len(unit.tokens)]):
             token.asked = asked
             token.decisions = unit.decisions(place, place + 1)
@@ -492,7 +493,7 @@ class CoSDDecoder:
         self._discard_after(unit, commands)
         draft = self.response.tokens[unit.first + decision.first].draft
         self.response.cut_back(unit.first + decision.first)
-        verified = unit.unheard(self.verifier.could_change) == len(unit.tokens)
+        verified = unit.unheard(self.judge.could_change) == len(unit.tokens)
         for placed in unit.replacement(winner, verified=verified, draft=draft, at=self.now):
             if self.response.over is None:
                 self.response.place(placed)

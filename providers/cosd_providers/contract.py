@@ -273,8 +273,12 @@ class Provider(Protocol):
 class Ready(Protocol):
     """A provider that can open a connection before it is needed. Optional."""
 
-    async def keep_ready(self) -> None:
-        """Open a connection for the next request, if that saves noticeable time. Never raises."""
+    async def keep_ready(self) -> bool | None:
+        """Open a connection for the next request, if that saves noticeable time. Never raises.
+
+        Returns:
+            False if it never will, so that an answer need not call again.
+        """
         ...
 
 

@@ -171,11 +171,10 @@ class DetectedProvider:
             self._entered[loop] = self._entered.get(loop, 0) + 1
             await adapter.__aenter__()
 
-    async def keep_ready(self) -> None:
+    async def keep_ready(self) -> bool | None:
         """See `contract.Ready`; does nothing before the adapter is known."""
         found = self._adapter.found
-        if isinstance(found, Ready):
-            await found.keep_ready()
+        return await found.keep_ready() if isinstance(found, Ready) else None
 
     async def check_alive(self) -> None:
         """See `contract.Alive`; a server that is not known yet is recognized, which is as good."""

@@ -172,18 +172,19 @@ class Adapter:
         """Options with which `connect` makes such an adapter again, beside its engine."""
         return {"model": self._model} if self._model else {}
 
-    async def keep_ready(self) -> None:
+    async def keep_ready(self) -> bool:
         """Open a connection for the next request by asking a route that answers at once; see `contract.Ready`.
 
         A stream that is closed early takes its connection with it, and a new one costs a round trip, with TLS two or
         three. Servers that are near, and a client of the user's own, are left alone.
         """
         if self._ready_route is None or self._near or self._transport.http_client is not None:
-            return
+            return False
         began = time.monotonic()
         with suppress(ProviderError):
             await self._transport.get(self._ready_route, once=True, quick=True)
             self._near = time.monotonic() - began < _NEAR_SECONDS
+        return not self._near
 
     async def check_alive(self) -> None:
         """Ask the route that answers at once, or for the list of models; see `contract.Alive`."""

@@ -35,10 +35,9 @@ class Forwarding:
         """The provider's description."""
         return await self._provider.describe()
 
-    async def keep_ready(self) -> None:
+    async def keep_ready(self) -> bool | None:
         """See `contract.Ready`."""
-        if isinstance(self._provider, Ready):
-            await self._provider.keep_ready()
+        return await self._provider.keep_ready() if isinstance(self._provider, Ready) else False
 
     async def word_splitter(self) -> WordEnds | None:
         """See `contract.WordSplitter`: the words of a text by itself."""

@@ -87,10 +87,10 @@ async def test_a_detected_provider_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detection, "detect", _llama_cpp)
     async with served() as server, connect(server.url) as provider:
         assert isinstance(provider, DetectedProvider)
-        await provider.keep_ready()
+        assert await provider.keep_ready() is None
         assert server.asked == []  # the engine is not detected yet
         await provider.adapter()
-        await provider.keep_ready()
+        assert await provider.keep_ready()
         assert server.asked == [(1, "GET /health")]
 
 
@@ -101,8 +101,7 @@ async def _llama_cpp(transport: object) -> str:
 async def test_a_server_that_is_near_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapters, "_NEAR_SECONDS", 60.0)
     async with served() as server, LlamaCpp(server.url) as provider:
-        for _ in range(3):
-            await provider.keep_ready()
+        assert [await provider.keep_ready() for _ in range(3)] == [False] * 3
         assert server.asked == [(1, "GET /health")]
 
 
