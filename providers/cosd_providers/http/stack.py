@@ -1,4 +1,4 @@
-"""The choice of what extra `fast` brings: aiohttp beneath httpx, and uvloop where a command of ours owns the loop."""
+"""The choice of what extra `fast` brings: aiohttp in place of httpx, and uvloop where a command has the event loop."""
 
 from __future__ import annotations
 
