@@ -58,6 +58,7 @@ class Case:
     Attributes:
         answers: answers of each fusion, one after another.
         max_ahead: explicit bound of drafting ahead; 0 for the default.
+        caches: 0 for servers that read every prompt anew.
     """
 
     fusions: int
@@ -65,6 +66,7 @@ class Case:
     tokens: int
     answers: int = 1
     max_ahead: int = 0
+    caches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,8 @@ async def child(
 async def fusions(url: str, case: Case, *, beside: AbstractContextManager[object] | None = None) -> dict[str, Any]:
     """Measure the fusions of a case, in this process. `beside` is entered for what is measured."""
     server, name = Simulated(url), f"cpu-{os.getpid()}"
-    draft, assistant = (LlamaCpp(server.model(SPEECH, role, name)) for role in ("draft", "assistant"))
+    extra = {} if case.caches else {"cache_prompt": False}
+    draft, assistant = (LlamaCpp(server.model(SPEECH, role, name), extra_body=extra) for role in ("draft", "assistant"))
     tuning = Tuning(max_ahead=case.max_ahead or None)
     async with Fusion(draft=draft, assistant=assistant, unit="token", tuning=tuning) as fusion:
         await fusion.generate(prompt_of(case.context, -1), max_tokens=16)

@@ -123,6 +123,11 @@ class Budget:
         mean = ledger.prompt_tokens / ledger.requests
         return max(0.0, mean - ledger.cached_tokens / (ledger.requests - 1))
 
+    def read_by_others(self, endpoint: int) -> int:
+        """Tokens that the other endpoints have read so far, as billed, without those from their caches."""
+        others = (one for at, one in enumerate(self._ledgers) if at != endpoint)
+        return sum(one.prompt_tokens - one.cached_tokens for one in others)
+
     def expect(self, prompt: int, size: int, *, counted: bool) -> None:
         """Check, before anything is sent, that some answer can keep the limits.
 

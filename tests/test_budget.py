@@ -80,6 +80,7 @@ def test_what_a_request_reads_again_is_known_by_its_bills() -> None:
     assert reread() == pytest.approx((200 - 2150 / 12,) * 2)
     ledger.cached_tokens = 0  # it tells nothing
     assert reread() == (0, 200)
+    assert (budget.read_by_others(0), budget.read_by_others(1)) == (0, 2600)
 
 
 def test_the_tokens_of_a_draft_under_way_count_as_they_come_and_once() -> None:
