@@ -85,10 +85,9 @@ def check_trace(outcome: Outcome) -> None:
     """The record of the answer, judged again, is the answer; its units and rounds go on from left to right."""
     decoder = outcome.decoder
     names = [f"assistant {number}" for number in range(decoder.assistants)]
-    verifier = decoder.verifier.at(None)
-    tokens = [FusedToken.of(one, names, verifier, now=0.0) for one in decoder.response.tokens]
+    tokens = [FusedToken.of(one, names, decoder.verifier, now=0.0) for one in decoder.response.tokens]
     stops = bool(decoder.response.stops.stops)
-    assert replayed(tokens, verifier, names, stops=stops) == outcome.text
+    assert replayed(tokens, decoder.verifier, names, stops=stops) == outcome.text
     places = [(one.unit, one.round) for one in tokens]
     assert places == sorted(places)
     assert all(one.round <= decoder.report().iterations for one in tokens)
