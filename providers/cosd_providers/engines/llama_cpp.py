@@ -864,18 +864,26 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         way: Strategy = self._strategy or ("list" if everywhere or short else "singles")
         alone: set[int] = set()  # places that were asked singly after all
 
-        async def ask(open_: list[Continuation]) -> list[list[Position]]:
+        async def written(open_: list[Continuation]) -> list[list[Position]]:
             prefixes = [[*self._prefix(prompt, text[: one.question.start]), *one.ids] for one in open_]
             wanted = max(one.wanted for one in open_)
+            return await client.next(prefixes, wanted, usage, singly=way == "singles", alternatives=alternatives)
+
+        async def single(one: Continuation) -> list[Position]:
             try:
-                return await client.next(prefixes, wanted, usage, singly=way == "singles", alternatives=alternatives)
+                return (await written([one]))[0]
             except ContextLengthError:
-                if len(open_) > 1:
-                    alone.update(one.question.start for one in open_)
-                    return [(await ask([one]))[0] for one in open_]
-                if not open_[0].ids:  # the text itself is too long for this model
+                if not one.ids:  # the text itself is too long for this model
                     raise
-                return [[]]  # its answer has reached the end of the context
+                return []  # its answer has reached the end of the context
+
+        async def ask(open_: list[Continuation]) -> list[list[Position]]:
+            if len(open_) > 1:
+                try:
+                    return await written(open_)
+                except ContextLengthError:
+                    alone.update(one.question.start for one in open_)
+            return [await single(one) for one in open_]
 
         found = await answer(questions, ask, alternatives)
         listed = {question.start for question in questions} - alone
