@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -104,8 +104,8 @@ async def carriers(case: Case, repeats: int, load: str) -> Table:
 async def starved(case: Case, repeats: int) -> Table:
     """Drafted and billed tokens while other processes keep all processors busy."""
     before, after = f"before: `max_ahead={WITHOUT_BOUND}`", "after: the default"
-    cases = {before: replace(case, max_ahead=WITHOUT_BOUND), after: case, f"{after}, no cache": replace(case, caches=0)}
-    found: dict[str, list[Measured]] = {name: [] for name in cases}
+    cases = {before: Case(case.fusions, case.context, case.tokens, 1, WITHOUT_BOUND), after: case}
+    found: dict[str, list[Measured]] = {before: [], after: []}
     with burning(os.cpu_count() or 1) as burners:
         async with simulated() as server:
             for _ in range(repeats):
@@ -121,8 +121,7 @@ async def starved(case: Case, repeats: int) -> Table:
     about = (
         f"{case.fusions} fusions at once, {case.context} tokens of context, answers of {case.tokens}, beside {burners} "
         f"processes that do nothing but count; the least and the most of {repeats} runs that took turns. The servers "
-        f"share the processors, too. Target: {WASTE} written. Billed: what both servers read and wrote, cached or not. "
-        "Without a cache, what a request reads again is weighed against what is written in vain."
+        f"share the processors, too. Target: {WASTE} written. Billed: what both servers read and wrote, cached or not."
     )
     figures = {name: [*map(asdict, several)] for name, several in found.items()}
     return Table("Client on a busy machine", columns, rows, [about], figures)

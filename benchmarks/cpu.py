@@ -58,7 +58,6 @@ class Case:
     Attributes:
         answers: answers of each fusion, one after another.
         max_ahead: explicit bound of drafting ahead; 0 for the default.
-        caches: 0 for servers that read every prompt anew.
     """
 
     fusions: int
@@ -66,7 +65,6 @@ class Case:
     tokens: int
     answers: int = 1
     max_ahead: int = 0
-    caches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +170,7 @@ async def child(
 async def fusions(url: str, case: Case, *, beside: AbstractContextManager[object] | None = None) -> dict[str, Any]:
     """Measure the fusions of a case, in this process. `beside` is entered for what is measured."""
     server, name = Simulated(url), f"cpu-{os.getpid()}"
-    extra = {} if case.caches else {"cache_prompt": False}
-    draft, assistant = (LlamaCpp(server.model(SPEECH, role, name), extra_body=extra) for role in ("draft", "assistant"))
+    draft, assistant = (LlamaCpp(server.model(SPEECH, role, name)) for role in ("draft", "assistant"))
     tuning = Tuning(max_ahead=case.max_ahead or None)
     async with Fusion(draft=draft, assistant=assistant, unit="token", tuning=tuning) as fusion:
         await fusion.generate(prompt_of(case.context, -1), max_tokens=16)

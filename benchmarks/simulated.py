@@ -5,8 +5,7 @@ of unsure tokens and seed; `a` is the name under which its requests are counted.
 same fields, server-sent events in chunks, a connection closed after each stream.
 
 Every request runs at full speed, whatever the load (continuous batching on hardware with spare capacity), and every
-prompt comes from the cache, whatever its length; with `"cache_prompt": false`
-its bill alone says that it does not. The draft needs `first` seconds to its first token and then writes
+prompt comes from the cache, whatever its length. The draft needs `first` seconds to its first token and then writes
 `rate` a second; the assistant needs `verify` seconds for an answer of one token, to one prompt or a list of them, and
 then also writes `rate` a second.
 """
@@ -138,14 +137,12 @@ class _Run:
 
     said: Iterator[list[Said]]
     read: int
-    cached: int
 
     @classmethod
-    def of(cls, speech: Speech, role: Role, prompt: Any, *, caches: bool) -> _Run:
+    def of(cls, speech: Speech, role: Role, prompt: Any) -> _Run:
         parts = prompt if isinstance(prompt, list) else [prompt]
         text = b"".join(part.encode() if isinstance(part, str) else WORDS[part] for part in parts)
-        read = sum(len(encode(part)) if isinstance(part, str) else 1 for part in parts)
-        return cls(speech.said(role, text), read, read - 1 if caches else 0)
+        return cls(speech.said(role, text), sum(len(encode(part)) if isinstance(part, str) else 1 for part in parts))
 
 
 def _shown(said: Said) -> dict[str, Any]:
@@ -159,7 +156,7 @@ def _entry(said: list[Said], count: int) -> dict[str, Any]:
 
 def _event(run: _Run, written: int, said: list[Said], count: int) -> dict[str, Any]:
     """One token of a stream, in a real server's form."""
-    timings = {"cache_n": run.cached, "prompt_n": 1, "prompt_ms": 1.361, "prompt_per_token_ms": 0.12372727272727273}
+    timings = {"cache_n": run.read - 1, "prompt_n": 1, "prompt_ms": 1.361, "prompt_per_token_ms": 0.12372727272727273}
     timings |= {"prompt_per_second": 8082.292432035269, "predicted_n": written, "predicted_ms": 16.7 * written}
     timings |= {"predicted_per_token_ms": 16.7, "predicted_per_second": 59.880239520958085}
     entry = _entry(said, count)
@@ -170,7 +167,7 @@ def _event(run: _Run, written: int, said: list[Said], count: int) -> dict[str, A
 
 def _last(run: _Run, written: int, index: int = 0) -> dict[str, Any]:
     last = {"index": index, "stop": True, "stop_type": "limit", "tokens": [], "tokens_evaluated": run.read}
-    return {**last, "tokens_predicted": written, "truncated": False, "timings/cache_n": run.cached}
+    return {**last, "tokens_predicted": written, "truncated": False, "timings/cache_n": run.read - 1}
 
 
 class _Connection(asyncio.Protocol):
@@ -234,8 +231,7 @@ class _Connection(asyncio.Protocol):
         prompts = body["prompt"]
         # A list of texts or of lists is several prompts; a mix of text and ids is one.
         several = isinstance(prompts, list) and {type(item) for item in prompts} not in ({int}, {int, str})
-        caches = body.get("cache_prompt") is not False
-        runs = [_Run.of(speech, role, prompt, caches=caches) for prompt in (prompts if several else [prompts])]
+        runs = [_Run.of(speech, role, prompt) for prompt in (prompts if several else [prompts])]
         counts = self._server.counts[where]
         counts["connections"] += where not in self._seen
         self._seen.add(where)

@@ -107,27 +107,6 @@ class Budget:
         """An estimate of the tokens, for each endpoint, of calls that are over and will not be billed."""
         return [*self._never_billed]
 
-    def reread(self, endpoint: int, size: int, *, caches: bool) -> float:
-        """Tokens that one more request to an endpoint reads anew of what others have read, most likely.
-
-        Its bills tell, once one of them had cached tokens: all but one request's worth was read before.
-
-        Args:
-            endpoint: its index in `ledgers`.
-            size: bytes of the prompt.
-            caches: whether it takes from a cache what it has read lately, as far as is known without bills.
-        """
-        ledger = self._ledgers[endpoint]
-        if ledger.requests < 2 or not ledger.cached_tokens:
-            return 0.0 if caches else size * self._rates.get(endpoint, 1 / BYTES)
-        mean = ledger.prompt_tokens / ledger.requests
-        return max(0.0, mean - ledger.cached_tokens / (ledger.requests - 1))
-
-    def read_by_others(self, endpoint: int) -> int:
-        """Tokens that the other endpoints have read so far, as billed, without those from their caches."""
-        others = (one for at, one in enumerate(self._ledgers) if at != endpoint)
-        return sum(one.prompt_tokens - one.cached_tokens for one in others)
-
     def expect(self, prompt: int, size: int, *, counted: bool) -> None:
         """Check, before anything is sent, that some answer can keep the limits.
 

@@ -35,7 +35,7 @@ BEGIN, END = "<!-- engines: `make docs` writes this table -->\n", "<!-- end of e
 
 _WIDTH = 4
 _TEXT = Capabilities(token_ids=False, end_prob=False, tokenize=False, score=False)
-_WHOLE = Capabilities(True, True, True, True, top_k=999, score_top_k=999, sampling=True, caches_prompts=True)
+_WHOLE = Capabilities(True, True, True, True, top_k=999, score_top_k=999, sampling=True)
 _EVERYTHING = replace(_WHOLE, hidden_states=_WIDTH)
 _LISTED = replace(_TEXT, end_prob=True, top_k=19, sampling=True)
 

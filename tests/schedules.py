@@ -309,20 +309,18 @@ def run(
     limits: Limits | None = None,
     also: Callable[[bytes, Token], tuple[Token, ...]] = lambda *_: (),
     lately: Callable[[], bool] = lambda: False,
-    reread: float = 0.0,
     **settings: Any,
 ) -> Outcome:
     """One fused answer: events as `choose` says, until it is complete or has failed.
 
-    `lately` says of each event whether it is heard late, and `reread` what a request then reads again. `settings` are
-    those of `CoSD`, and those of its `Pace`.
+    `lately` says of each event whether it is heard late. `settings` are those of `CoSD`, and those of its `Pace`.
     """
     pace = Pace(**{one.name: settings.pop(one.name) for one in fields(Pace) if one.name in settings})
     settings |= {"assistants": len(assistants), "pace": pace, "prompt": prompt.decode()}
     decoder = CoSDDecoder(verifier, unit=unit, max_tokens=max_tokens, **settings)
     options = {"keeps_ids": keeps_ids, "late": late, "limits": limits or Limits(), "also": also, "pace": pace}
     options["lately"] = lately
-    decoder.late, decoder.reread = lately(), reread
+    decoder.late = lately()
     one = Run(prompt, draft, assistants, decoder, **options)
     one.obey(decoder.start())
     while not one.ended:

@@ -65,7 +65,6 @@ class StandInSglang:
         broken: after how many events a stream ends without its last one.
         pace: seconds between the events of a stream; it ends at once where the client leaves.
         deterministic: `--enable-deterministic-inference`, without which a seed is ignored.
-        caches: false with `--disable-radix-cache`.
         drawn: the ids of each prompt with an answer that was drawn.
         models: more names in `/v1/models`.
         read: the ids of each prompt.
@@ -95,7 +94,6 @@ class StandInSglang:
     broken: int | None = None
     pace: float = 0.0
     deterministic: bool = False
-    caches: bool = True
     drawn: list[list[int]] = field(default_factory=list)
     models: Sequence[Mapping[str, Any]] = ()
     read: list[list[int]] = field(default_factory=list)
@@ -111,8 +109,7 @@ class StandInSglang:
                 case "GET", "model_info" if path.startswith("/get_") or not self.old:
                     return Answer(200, {"model_path": "toys/toy", "tokenizer_path": "toys/toy", "is_generation": True})
                 case "GET", "server_info" if path.startswith("/get_") or not self.old:
-                    more: dict[str, Any] = {"tp_size": 1, "enable_deterministic_inference": self.deterministic}
-                    more["disable_radix_cache"] = not self.caches
+                    more = {"tp_size": 1, "enable_deterministic_inference": self.deterministic}
                     return Answer(200, {"version": "0.5.6", "max_req_input_len": self.context - 6, **more})
                 case "GET", "v1/models":
                     own = {"id": "toy", "root": "toy", "owned_by": "sglang", "max_model_len": self.context}

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import anyio
 
-from benchmarks.invented import WORDS, Said, Speech, encode, prompt_of
+from benchmarks.invented import WORDS, Said, Speech, prompt_of
 from cosd_api import Fusion, FusionResult, Tuning
 from cosd_providers.contract import Capabilities, DraftEnd, Proposal, Question, ServerInfo, Token
 from cosd_providers.messages import RenderedPrompt
@@ -42,16 +42,12 @@ class Client:
         token: for each token read.
         turn: for each turn of a request.
         takes_ids: whether the draft continues from its own ids.
-        caches: whether the draft takes from a cache what it has read.
-        tells: whether its bills alone say so; else it is known beforehand, if it is so.
     """
 
     share: float = 1.0
     token: float = 0.0004
     turn: float = 0.0001
     takes_ids: bool = True
-    caches: bool = True
-    tells: bool = False
 
 
 @dataclass
@@ -61,29 +57,17 @@ class Outcome:
     Attributes:
         results: theirs.
         written: tokens that the draft's server wrote, read or not.
-        anew: tokens that it read and did not have in its cache.
         seconds: until the last was complete.
     """
 
     results: list[FusionResult] = field(default_factory=list)
     written: int = 0
-    anew: int = 0
     seconds: float = 0.0
 
     @property
     def waste(self) -> float:
         """Tokens written for each fused one."""
-        return self.written / self.fused
-
-    @property
-    def billed(self) -> float:
-        """Tokens that the draft wrote and read anew for each fused one."""
-        return (self.written + self.anew) / self.fused
-
-    @property
-    def fused(self) -> int:
-        """Tokens of the answers."""
-        return sum(len(result.tokens) for result in self.results)
+        return self.written / sum(len(result.tokens) for result in self.results)
 
 
 class Working(VirtualTime):
@@ -108,8 +92,7 @@ class Invented:
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def describe(self) -> ServerInfo:
-        ids, caches = self._client.takes_ids, self._client.caches and not self._client.tells
-        able = Capabilities(ids, end_prob=True, tokenize=False, score=False, top_k=5, caches_prompts=caches)
+        able = Capabilities(token_ids=self._client.takes_ids, end_prob=True, tokenize=False, score=False, top_k=5)
         return ServerInfo(self.name, "invented", self.name, None, None, able)
 
     async def render_prompt(self, messages: Any, tools: Any = None) -> RenderedPrompt:
@@ -134,12 +117,7 @@ class Invented:
             yield DraftEnd("limit", ("ids",) if self._client.takes_ids else None)
         finally:
             passed = loop.time() - began
-            written = min(max_tokens, int(passed * RATE) + 1) if passed >= 0 else 0
-            read = len(encode(prompt)) + len(encode(text.decode()))
-            cached = read - 1 if text and self._client.caches else 0
-            self._outcome.written += written
-            self._outcome.anew += read - cached
-            usage.bill(read, written, cached if self._client.tells else 0)
+            self._outcome.written += min(max_tokens, int(passed * RATE) + 1) if passed >= 0 else 0
 
     async def propose(
         self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage, **_: Any
@@ -176,9 +154,7 @@ def _loop() -> Working:
     return loop
 
 
-def outcome(
-    client: Client, *, fusions: int, tokens: int, context: int = 8, answers: int = 1, first: int = 0, **tuning: Any
-) -> Outcome:
+def outcome(client: Client, *, fusions: int, tokens: int, answers: int = 1, first: int = 0, **tuning: Any) -> Outcome:
     """Run fusions at once to their ends, each of which writes `answers` in a row; `first` some that are left out."""
     found = Outcome()
 
@@ -188,11 +164,11 @@ def outcome(
 
             async def several(start: int, count: int) -> None:
                 for seed in range(start, start + count):
-                    found.results.append(await fusion.generate(prompt_of(context, seed), max_tokens=tokens))
+                    found.results.append(await fusion.generate(prompt_of(8, seed), max_tokens=tokens))
 
             await several(-first, first)
             found.results.clear()
-            found.written = found.anew = 0
+            found.written = 0
             began = _loop().time()
             async with anyio.create_task_group() as group:
                 for number in range(fusions):

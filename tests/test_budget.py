@@ -53,36 +53,6 @@ def test_a_request_that_is_sent_again_counts() -> None:
     assert (ledgers[0].busy_seconds, ledgers[1].busy_seconds) == (3.0, 2.0)
 
 
-def test_what_a_request_reads_again_is_known_by_its_bills() -> None:
-    """Before them it is nothing where the endpoint has a cache, else the prompt: of 400 bytes, 100 tokens."""
-    ledger = Usage()
-    budget = Budget([ledger, Usage()])
-
-    def reread() -> tuple[float, float]:
-        assert budget.reread(1, 400, caches=False) == 100
-        return budget.reread(0, 400, caches=True), budget.reread(0, 400, caches=False)
-
-    def spend(tokens: int, cached: int) -> None:
-        with budget.spending(0, [400], drafts=True) as call:
-            call.sent(0.0)
-            call.bill(tokens, 5, cached)
-            call.closed(1.0)
-
-    assert reread() == (0, 100)
-    spend(200, 150)  # of another answer
-    assert reread() == (0, 200)
-    spend(200, 0)
-    assert reread() == (50, 50)  # 150 of 200 may have been the second's
-    spend(200, 0)
-    assert reread() == (125, 125)
-    for _ in range(10):
-        spend(200, 200)
-    assert reread() == pytest.approx((200 - 2150 / 12,) * 2)
-    ledger.cached_tokens = 0  # it tells nothing
-    assert reread() == (0, 200)
-    assert (budget.read_by_others(0), budget.read_by_others(1)) == (0, 2600)
-
-
 def test_the_tokens_of_a_draft_under_way_count_as_they_come_and_once() -> None:
     ledgers = [Usage(), Usage()]
     budget = Budget(ledgers, max_billed_tokens=22)

@@ -109,14 +109,6 @@ class Calls:
             if not isinstance(last, DraftEnd):
                 raise ResponseError("generate() ended without a DraftEnd", endpoint=turn.provider.name)
 
-    def reread(self, model: int, *, caches: bool) -> float:
-        """Tokens of its prompt that a draft is billed for again by one more request, in those that one token costs.
-
-        Beside itself that is what assistants read about it. See `Budget.reread`.
-        """
-        about = self._budget.read_by_others(model) / max(1, self.drafted_tokens)
-        return self._budget.reread(model, self._sizes[model], caches=caches) / (1 + about)
-
     async def propose(
         self,
         model: int,

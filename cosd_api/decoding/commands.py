@@ -235,12 +235,10 @@ class Decoder(Protocol):
     Attributes:
         now: the time of the next event in the driver's seconds; kept in the record, and decides nothing.
         late: whether events are heard late: then little is drafted at a time. Decides about cost alone.
-        reread: tokens that one more request to the draft would be billed for reading again; where it is late.
     """
 
     now: float
     late: bool
-    reread: float
 
     @property
     def finished(self) -> Finish | None:

@@ -26,7 +26,7 @@ from cosd_api.decoding.commands import (
     Wait,
 )
 from cosd_api.decoding.run import Work
-from cosd_providers.contract import Capabilities, DraftEnd, Ready, Token
+from cosd_providers.contract import DraftEnd, Ready, Token
 from cosd_providers.errors import ResponseError
 
 _log = logging.getLogger("cosd_api")
@@ -58,8 +58,7 @@ class Driver:
         self._error: Exception | None = None
         self._idle = anyio.Event()
         self._scopes: dict[tuple[str, int], anyio.CancelScope] = {}
-        self._unknown = False
-        self._able: Capabilities
+        self._may_pause = self._unknown = False
         self._group: TaskGroup
 
     @property
@@ -83,7 +82,7 @@ class Driver:
         """
         # A draft that continues from its text may read this as other tokens than it wrote: the answer would depend on
         # where requests ended, and so on time.
-        self._able = (await self._work.turns[0].provider.describe()).capabilities
+        self._may_pause = (await self._work.turns[0].provider.describe()).capabilities.token_ids
         lateness = self._work.lateness
         lateness.answers += 1
         try:
@@ -109,10 +108,8 @@ class Driver:
             self._judge_lateness(self._unknown and any(kind == "ask" for kind, _ in self._scopes))
 
     def _judge_lateness(self, unknown: bool) -> None:
-        """Tell the decoder whether it hears late, and then what one more request costs."""
-        self.decoder.late = late = self._able.token_ids and (unknown or self._work.lateness.late)
-        if late:
-            self.decoder.reread = self.calls.reread(0, caches=self._able.caches_prompts)
+        """Tell the decoder whether it hears late."""
+        self.decoder.late = self._may_pause and (unknown or self._work.lateness.late)
 
     def _look(self, due: float) -> None:
         """See how late the event loop is."""

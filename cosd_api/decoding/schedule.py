@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from math import log1p
 from typing import Any
 
 from cosd_api.alignment import Unit
@@ -31,7 +30,6 @@ _SEEN = 32  # waiting units that are considered for hedges: what is further behi
 # While verdicts are heard late, a request is for this share of the tokens between two replacements; before many were
 # seen, as if there had been so many, at this distance.
 _SHARE, _RESTARTS, _BETWEEN = 0.7, 2, 10
-_STEPS = 4  # of an iteration, each of which leaves the error at less than half where it matters
 _FAILURES = 2  # hedges that fail in a row; then the endpoint most likely takes no more drafts at a time
 
 
@@ -109,13 +107,13 @@ class Schedule:
         self._hedges = pace.hedge > 0
 
     def next(
-        self, units: Sequence[DraftUnit], response: Response, commands: list[Command], *, late: bool, reread: float
+        self, units: Sequence[DraftUnit], response: Response, commands: list[Command], *, late: bool
     ) -> Hedge | None:
         """Add the commands for what is to be done now; or return the hedge that is the draft from now on.
 
-        For `late` and `reread` see `Decoder`.
+        `late`: what happens is heard late, see `lateness`.
         """
-        self.drafts.late, self.drafts.reread = late, reread
+        self.drafts.late = late
         draft = self.drafts.start(units, response)
         hedge = self.hedges.take(draft) if draft else None
         if hedge is not None:
@@ -141,14 +139,13 @@ class Drafts:
         left: how many tokens it may still write.
         error: why the last one failed, behind everything that is pending.
         late: whether what happens is heard late, so that each request is for few tokens.
-        reread: tokens that each request reads again at a price; the more, the fewer requests.
     """
 
     def __init__(self, pace: Pace) -> None:
         self.under_way: int | None = None
         self.left = 0
         self.error: Exception | None = None
-        self.late, self.reread = False, 0.0
+        self.late = False
         self._pace = pace
         self._count = 0
         self._continuation: Any = None
@@ -182,13 +179,16 @@ class Drafts:
     def bound(self, response: Response) -> int | None:
         """Tokens that may be drafted beyond what is settled; None for any number.
 
-        Where verdicts are heard late see `length`. Of the first draft it is not known yet whether they are.
+        Where verdicts are heard late it is a little less than what lies between two replacements on average: of a
+        request for more, most would be thrown away. Of the first draft it is not known yet whether they are.
         """
         explicit = self._pace.max_ahead is not None or self._pace.draft_length is not None
         if explicit or not self.late:
             return self._pace.max_ahead
+        if not self._count:
+            return FIRST
         between = (response.settled + _RESTARTS * _BETWEEN) / (self._restarts + _RESTARTS)
-        return max(length(between, self.reread), 0 if self._count else FIRST)
+        return max(LEAST, int(_SHARE * between))
 
     def number(self) -> int:
         """The number of one more draft."""
@@ -224,24 +224,6 @@ class Drafts:
         """Let the next draft start from the text as it stands, none of which is its own."""
         self._own = len(response.tokens)
         self._restarts += 1
-
-
-def length(between: float, reread: float) -> int:
-    """Tokens of a request that is written to its end before its verdicts are heard.
-
-    Args:
-        between: tokens between two replacements, on average: b.
-        reread: tokens that each request is billed for reading again: r.
-
-    What is kept of n tokens is b (1 - exp(-n / b)) on average, up to the first replacement; the rest was written in
-    vain. A kept token costs (r + n) / (b (1 - exp(-n / b))), which is least where exp(n / b) = 1 + (r + n) / b. Where
-    little is read again that would be a token at a time, and then time decides: a little less than b, since of a
-    request for more most would be thrown away.
-    """
-    n = quick = _SHARE * between
-    for _ in range(_STEPS):
-        n = between * log1p((reread + n) / between)
-    return max(LEAST, int(quick), int(n))
 
 
 Asked = list[tuple[DraftUnit, Verdict]]

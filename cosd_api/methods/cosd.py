@@ -278,7 +278,7 @@ class CoSDDecoder:
         schedule: the drafts and questions.
         lost: the assistants that the answer continues without.
         phase: the state of the answer.
-        now, late, reread: see `Decoder`.
+        now, late: see `Decoder`.
     """
 
     def __init__(
@@ -309,7 +309,7 @@ class CoSDDecoder:
         self.schedule = Schedule(pace, unit, assistants, self.judge.could_change)
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self.phase = Phase.RUNNING
-        self.now, self.late, self.reread = 0.0, False, 0.0
+        self.now, self.late = 0.0, False
         self._survives = survives
         self._failed = False  # any request so far
         self._counts = Report()
@@ -576,7 +576,7 @@ class CoSDDecoder:
             self.phase = Phase.FAILED
             commands.append(Fail(error))
             return commands
-        hedge = self.schedule.next(self.units, self.response, commands, late=self.late, reread=self.reread)
+        hedge = self.schedule.next(self.units, self.response, commands, late=self.late)
         return commands if hedge is None else self._take_over(hedge, commands)
 
     def _take_over(self, hedge: Hedge, commands: list[Command]) -> list[Command]:

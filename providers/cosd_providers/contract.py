@@ -136,7 +136,6 @@ class Capabilities:
         continues: the endpoint continues a text or a partial answer. Without it, it answers conversations
             (`messages.ChatProvider`), and takes no `text` in `generate`.
         hidden_states: the width of the model's last hidden state, if the endpoint reports it (`HiddenStates`); else 0.
-        caches_prompts: what the endpoint has read lately it takes from a cache, for a request that begins alike.
     """
 
     token_ids: bool
@@ -150,7 +149,6 @@ class Capabilities:
     continues: bool = True
     hidden_states: int = 0
     scores_by_token: bool = False
-    caches_prompts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

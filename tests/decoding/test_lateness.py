@@ -91,23 +91,6 @@ def test_an_answer_alone_says_nothing_of_many_at_once() -> None:
 
 
 @pytest.mark.extended
-def test_where_prompts_are_read_again_at_a_price_requests_are_longer() -> None:
-    """What is written in vain costs a token each, and a request a prompt of 512."""
-    told, known, dear = (
-        outcome(Client(share=0.15, caches=caches, tells=tells), fusions=8, tokens=96, context=512)
-        for caches, tells in ((True, True), (True, False), (False, True))
-    )
-    short, endless = (
-        outcome(Client(share=0.15, caches=False), fusions=8, tokens=96, context=512, max_ahead=ahead)
-        for ahead in (7, 999)
-    )
-    assert {one.text for one in told.results} == {one.text for one in dear.results}
-    assert known.waste < 1.6
-    assert known.waste < told.waste < dear.waste < 0.75 * endless.waste  # bills come after the second request
-    assert dear.billed < 1.1 * endless.billed < 0.6 * short.billed
-
-
-@pytest.mark.extended
 def test_a_draft_that_continues_from_text_is_not_interrupted() -> None:
     """Its text could be read as other tokens than it wrote: the answer would depend on time."""
     client = Client(share=0.15, takes_ids=False)

@@ -265,7 +265,6 @@ async def test_extra_body() -> None:
     provider = LlamaCpp(URL, extra_body={"id_slot": 3, "cache_prompt": False}, http_client=server.client())
     await draft(provider, limit=1)
     assert (server.requests[-1][1]["id_slot"], server.requests[-1][1]["cache_prompt"]) == (3, False)
-    assert not (await provider.describe()).capabilities.caches_prompts
     with pytest.raises(ValueError, match=r"extra_body cannot set grammar, temperature: decoding is greedy"):
         LlamaCpp(URL, extra_body={"temperature": 0.7, "grammar": "x"})
 

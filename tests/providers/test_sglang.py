@@ -191,12 +191,6 @@ async def test_an_older_server_tells_the_end_where_it_is_listed() -> None:
     assert probs == [None, near(0.04)]
 
 
-async def test_a_server_without_its_cache_says_so() -> None:
-    server = stand_in(unsure(part=b"d"), begins=False)
-    server.caches = False
-    assert not (await Sglang(URL, http_client=server.client()).describe()).capabilities.caches_prompts
-
-
 async def test_a_server_that_ignores_seeds_does_not_sample() -> None:
     server = stand_in(unsure(part=b"d"), begins=False)
     provider = Sglang(URL, http_client=server.client())
@@ -204,8 +198,7 @@ async def test_a_server_that_ignores_seeds_does_not_sample() -> None:
         await draft(provider, temperature=1, seed=1)
     server.deterministic = True
     provider = Sglang(URL, http_client=server.client())
-    able = (await provider.describe()).capabilities
-    assert able.sampling and able.caches_prompts
+    assert (await provider.describe()).capabilities.sampling
     server.requests.clear()
     drawn = [(await draft(provider, limit=1, alternatives=2, temperature=1, seed=seed))[0] for seed in range(4, 30)]
     sampling = asked(server)[0]["sampling_params"]

@@ -981,7 +981,6 @@ class LlamaCpp(Engine[LlamaCppFacts]):
                 score_top_k=others,
                 sampling=True,
                 hidden_states=await self._width(visible[-1].id),
-                caches_prompts=self._extra.get("cache_prompt") is not False,
             ),
             answer_cue=await self._answer_cue(),
         )

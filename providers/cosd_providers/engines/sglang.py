@@ -202,7 +202,6 @@ class _Running(BaseModel):
     version: str | None = None
     max_req_input_len: int | None = None
     enable_deterministic_inference: bool = False
-    disable_radix_cache: bool = False
 
 
 class _Encoded(BaseModel):
@@ -1152,7 +1151,6 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
                 top_k=_MANY - 1,  # the server's own is one of them
                 score_top_k=_MANY - 1,
                 sampling=running.enable_deterministic_inference,
-                caches_prompts=not running.disable_radix_cache,
             ),
             longest_prompt=None if running.max_req_input_len is None else running.max_req_input_len - 1,
             answer_cue=await answer_cue(client.template),

@@ -1084,7 +1084,6 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
             top_k=listed,
             score_top_k=listed if bytes_known else 0,
             sampling=ids_known,
-            caches_prompts=True,
         )
         info = ServerInfo(
             endpoint=endpoint,
