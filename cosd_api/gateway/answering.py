@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TypeAlias
 
@@ -74,16 +74,24 @@ class Answering:
         limits: of the gateway.
         exchange: the record of the request.
         stop: the signal that ends it early.
+        complete: called before the last of it is sent, so that its client may ask again at once.
     """
 
     def __init__(
-        self, fusion: Fusion, asked: Asked, limits: GatewayLimits, exchange: Exchange, stop: StopSignal
+        self,
+        fusion: Fusion,
+        asked: Asked,
+        limits: GatewayLimits,
+        exchange: Exchange,
+        stop: StopSignal,
+        complete: Callable[[], None] = lambda: None,
     ) -> None:
         self._fusion = fusion
         self._asked = asked
         self._limits = limits
         self._exchange = exchange
         self._stop = stop
+        self._complete = complete
         self._options: AnswerOptions = asked.options_for(fusion, limits)
         kind = ChatShape if asked.chat else CompletionShape
         self._shape: AnswerShape = kind(
@@ -111,13 +119,18 @@ class Answering:
                 finally:
                     group.cancel_scope.cancel()
         finally:
-            for stream in self._streams:
-                exchange.account(stream)
+            self._over()
             for result in exchange.results:
                 for warning in result.warnings:  # may name a server
                     _log.debug("%s: %s", exchange.id, warning)
             if self._left and exchange.outcome == "ok" and not self._ended:
                 exchange.outcome = "disconnected"
+
+    def _over(self) -> None:
+        """Count what the answers have cost, once they are, and free their place."""
+        while self._streams:
+            self._exchange.account(self._streams.pop())
+        self._complete()
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
         """Wait until the client has left, and cancel everything then."""
@@ -170,6 +183,7 @@ class Answering:
         exchange.error = error.code or str(error.status)
         if exchange.outcome == "ok":
             exchange.outcome = "error"
+        self._over()
         if self._started:
             await send({"type": "http.response.body", "body": event(error.body), "more_body": False})
         else:
@@ -187,6 +201,7 @@ class Answering:
         self._exchange.tokens = sum(len(one.tokens) for one in self._exchange.results)
         self._exchange.sent_text()
         headers = _headers(self._exchange.results)
+        self._over()
         await JSONResponse(self._shape.whole(self._exchange.results), headers=headers)(scope, receive, send)
 
     # ------------------------------------------------------------------------------------------------------- streams
@@ -222,6 +237,7 @@ class Answering:
                     await send({"type": "http.response.body", "body": waiting, "more_body": True})
                     waiting = b""
         end = shape.ending([one.usage for one in exchange.results])
+        self._over()
         await send({"type": "http.response.body", "body": end, "more_body": False})
 
     def _more_is_there(self) -> bool:

@@ -6,7 +6,7 @@ import logging
 import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -183,21 +183,22 @@ class Gateway:
             raise ApiError("the gateway is stopping", status=503, kind="server_error", code="stopping", retryable=True)
         fusion = self._fusion(asked.model)
         exchange.model, exchange.stream = asked.model, asked.stream
-        answering = Answering(fusion, asked, self.limits, exchange, self._stop)
+        place = ExitStack()  # left before the client has the end of its answer, and may ask again
+        place.callback(lambda: client.bill(exchange.billed))
+        answering = Answering(fusion, asked, self.limits, exchange, self._stop, place.close)
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
             try:
                 with (
-                    self._clients.admitted(client),
+                    place,
                     self._metrics.in_flight(asked.model),
                     callers_context(request.headers, exchange.id),
                 ):
+                    place.enter_context(self._clients.admitted(client))
                     await answering.respond(scope, receive, send)
             except ApiError as error:
                 exchange.outcome, exchange.error = "error", error.code or str(error.status)
                 await _answer(error)(scope, receive, send)
-            finally:
-                client.bill(exchange.billed)
 
         return respond
 
