@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self, TypeGuard
 
@@ -218,12 +218,12 @@ class FusionStream:
         finally:
             self._report_failures(run)
 
-    def _room(self) -> Awaitable[object] | None:
+    def _room(self) -> asyncio.Event | None:
         """An event to wait for where more tokens are unread than may be."""
         if self.most_unread is None or self.unread <= self.most_unread:
             return None
         self._caught_up.clear()
-        return self._caught_up.wait()
+        return self._caught_up
 
     async def _expect(self, budget: Budget, turn: RenderedPrompt) -> None:
         """Refuse a limit below the cost of any answer."""

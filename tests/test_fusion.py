@@ -660,6 +660,16 @@ async def test_a_stream_that_is_not_read_pauses_the_draft() -> None:
         assert stream.result.text == " a" * 300
 
 
+async def test_an_answer_ends_while_its_reader_is_far_behind() -> None:
+    """Its end waits for no reader, and leaves no coroutine that nobody waits for, which Python would warn of."""
+    writer, other = (ScriptedProvider.from_texts({"Q:": [" a"] * 20}) for _ in range(2))
+    async with Fusion(draft=writer, assistant=other) as fusion:
+        stream = fusion.stream("Q:", max_tokens=3)
+        stream.most_unread = 2
+        async with stream:
+            assert (await stream.finished()).text == " a" * 3
+
+
 async def test_a_stream_that_was_left_is_no_stream_that_ended() -> None:
     async with Fusion(draft=draft(token_delay=0.01), assistant=assistant()) as fusion:
         async with fusion.stream("Q:") as stream:

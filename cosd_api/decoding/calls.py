@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from itertools import count
 from typing import Any
@@ -24,7 +25,7 @@ class Calls:
         turns: the models.
         budget: the limits of what they may spend together.
         timeline: records the requests.
-        room: gives something to wait for while the reader of the answer is far behind, else None: what is written
+        room: gives an event to wait for while the reader of the answer is far behind, else None: what is written
             meanwhile stays at its server.
 
     Attributes:
@@ -38,7 +39,7 @@ class Calls:
         budget: Budget,
         timeline: Timeline,
         *,
-        room: Callable[[], Awaitable[object] | None] | None = None,
+        room: Callable[[], asyncio.Event | None] | None = None,
     ) -> None:
         self.turns = turns
         self.draft_requests = 0
@@ -67,7 +68,7 @@ class Calls:
             command: from where, and how far.
             take: gets each token, and one `DraftEnd` at last; true if nothing more is wanted, which ends the request.
             counts: while false, tokens are not held against the limits: the bill is all that is waited for. Asked only
-                where there are limits.
+                where there are limits, or a reader is far behind.
             turn: the prompt that the text follows; by default the one that the model answers.
 
         Raises:
@@ -100,7 +101,7 @@ class Calls:
                             if self._budget.counts_tokens and counts():
                                 self._budget.check_tokens()
                             if self._room is not None and (room := self._room()) is not None and counts():
-                                await room
+                                await room.wait()
                         else:
                             _check_end(item, last, turn.provider.name)
                             span.finish = item.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -38,7 +39,7 @@ class Work:
         skip: leave out questions whose answers cannot matter.
         batch_wait: seconds that a question waits for others.
         seed: of what is drawn at random.
-        room: gives something to wait for while the reader of the answer is far behind, else None; it is None where
+        room: gives an event to wait for while the reader of the answer is far behind, else None; it is None where
             nobody reads the answer token by token.
         lateness: of this process, as all answers of the fusion have seen it.
     """
@@ -60,7 +61,7 @@ class Work:
     conversation: Sequence[Message] | None = None
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None
     seed: int = 0
-    room: Callable[[], Awaitable[object] | None] | None = None
+    room: Callable[[], asyncio.Event | None] | None = None
     lateness: Lateness = field(default_factory=Lateness)
 
 
