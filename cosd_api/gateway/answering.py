@@ -33,6 +33,7 @@ _log = logging.getLogger("cosd_api.gateway")
 _TOGETHER = 8  # answers of one request that are written at a time
 _GRACE_SECONDS = 2.0  # beyond the time limit: for a client that takes nothing, and for its error
 _LEAST_SECONDS = 0.001
+_WRITE_BYTES = 16_384  # of events that are one write: before more, a client whose buffers are full is waited for
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
 
 _Numbered: TypeAlias = tuple[int, FusedToken | FusionResult]
@@ -233,7 +234,7 @@ class Answering:
                     data += shape.closing(index, item)
                     exchange.results.append(item)
                 waiting += data
-                if waiting and not self._more_is_there():
+                if waiting and (len(waiting) >= _WRITE_BYTES or not self._more_is_there()):
                     await send({"type": "http.response.body", "body": waiting, "more_body": True})
                     waiting = b""
         end = shape.ending([one.usage for one in exchange.results])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import toys
 from cosd_api import AgreementVerifier, Fusion
-from cosd_api.gateway import Gateway
+from cosd_api.gateway import Gateway, answering
 from cosd_providers import ConnectError, InvalidRequestError, RateLimitError, ServerError
 from cosd_providers.testing import Fault, ScriptedProvider
 from drawn import costly
@@ -64,6 +64,19 @@ async def test_tokens_of_one_verdict_are_sent_at_once(broken: bool) -> None:
     assert len(reply.texts()) == sum(writes)
     assert ("error" in reply.events[-1]) == broken
     assert broken or sum(writes) == 24
+
+
+async def test_a_verdict_on_many_tokens_is_sent_in_several_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that takes nothing is waited for, however many tokens are there: a write is little beyond its size."""
+    monkeypatch.setattr(answering, "_WRITE_BYTES", 1000)
+    unsure = ScriptedProvider.from_texts({"Q:": [(" a", 0.4)] * 200})
+    slow = ScriptedProvider.from_texts({"Q:": [" a"] * 200}, request_delay=0.1)
+    async with opened(fused((unsure, slow), unit="token")) as app:
+        reply = await visit(app, TEXT, body(stream=True, max_tokens=200))
+    assert len(reply.texts()) == 200
+    writes = [part for part in reply.parts if b'"text":" a"' in part]
+    event = max(len(one) for part in writes for one in part.split(b"\n\n") if b'"text":" a"' in one) + 2
+    assert 1000 <= max(map(len, writes[:-1])) < 1000 + event
 
 
 @pytest.mark.parametrize("stream", [False, True])
