@@ -42,7 +42,7 @@ _LOST: Any = (
     _errors.WorkerCrashedError,
 )
 """Errors after which an actor is asked whether it is still there."""
-_HOST_PORT = re.compile(r"(ray://)?\[?(?P<host>[^/]+?)\]?:(?P<port>\d{1,5})$")
+_HOST_PORT = re.compile(r"(ray://)?\[?(?P<host>[^/]+?)\]?:(?P<port>\d+)$")
 """An address of a cluster that is one of a machine, and not `auto` or the like."""
 _CONNECT = 10.0
 """Seconds for connecting to it."""
@@ -79,7 +79,7 @@ async def _opened(
     with redirect_stdout(sys.stderr):  # Ray prints there that a node is gone
         try:
             if own:
-                await _initialize(address or os.environ.get("RAY_ADDRESS"))
+                await _initialize(address or os.environ.get("RAY_ADDRESS") or None)
             room = int(ray.cluster_resources().get("CPU", 0))
             number = max(1, min(room, concurrency)) if actors is None else actors
             if not room:

@@ -194,9 +194,13 @@ async def test_nobody_at_the_address(
             raise AssertionError
     words = f"there is no Ray cluster at {address}: give HOST:PORT of its head as --ray-address or RAY_ADDRESS ("
     assert str(refused.value).startswith(words) and len(cluster.started) == 1
-    with pytest.raises(SettingError, match="cannot be used: 65536 is no port"):
-        async with on_ray.on_cluster(made, 2, address=f"{given}127.0.0.1:65536"):
-            raise AssertionError
+    for port in ("65536", "123456"):
+        with pytest.raises(SettingError, match=f"cannot be used: {port} is no port"):
+            async with on_ray.on_cluster(made, 2, address=f"{given}127.0.0.1:{port}"):
+                raise AssertionError
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    async with on_ray.on_cluster(made, 2):
+        assert cluster.started[-1]["address"] is None
 
 
 async def test_a_cluster_that_refuses(on_ray: Any, cluster: StandInCluster) -> None:
