@@ -142,7 +142,7 @@ def judge(
         p, q = least(tokens[begin:i]), least(proposal[a_begin:a])
         mine, theirs = _bytes(tokens[begin:i]), _bytes(proposal[a_begin:a])
         decision = Decision(assistant, begin, i, theirs, p, q, agreed, False, mine)
-        decision.fired = not agreed and p is not None and not (q is None and needs_q) and replaces(decision)
+        decision.fired = not agreed and p is not None and not (q is None and needs_q) and bool(replaces(decision))
         decisions.append(decision)
         if decision.fired:
             end = a if unit == "token" else _end_of_word(proposal, a_begin, a)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cosd_api.alignment import Decision, judge, starts_unit
@@ -53,6 +55,14 @@ def test_one_token_against_one_token() -> None:
     assert verdict.replacement == tuple(tokens(" Lima"))
     (decision,) = verdict.decisions
     assert (decision.p, decision.q, decision.fired, decision.text) == (0.3, 0.9, True, b" Lima")
+
+
+@pytest.mark.parametrize("answer", [0.9, 0.0])
+def test_a_verifier_of_the_users_own_need_not_answer_by_a_bool(answer: Any) -> None:
+    """A number, as of `p < 0.5 and q`, is taken for what Python takes it for, and is a bool in the record."""
+    verdict = judge(tokens((" Rome", 0.3)), tokens(" Lima"), lambda _: answer, unit="token")
+    assert verdict.decisions[0].fired is bool(answer)
+    assert bool(verdict.replacement) is bool(answer)
 
 
 def test_a_token_that_begins_alike_is_another_token() -> None:
