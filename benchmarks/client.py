@@ -250,19 +250,21 @@ async def late(url: str, case: Case) -> dict[str, float]:
             await asyncio.sleep(SLEEP)
             late.append(max(0.0, loop.time() - due))
 
-    async def one(seed: int) -> None:
-        fused.append(len((await fusion.generate(prompt_of(case.context, seed), max_tokens=case.tokens)).tokens))
+    async def one(prompt: str) -> None:
+        fused.append(len((await fusion.generate(prompt, max_tokens=case.tokens)).tokens))
+
+    first, *prompts = (prompt_of(case.context, seed) for seed in range(-1, case.fusions))
 
     async with Fusion(draft=draft, assistant=assistant, unit="token") as fusion:
-        await one(-1)
+        await one(first)
         fused.clear()
         theirs = await server.processor_seconds()
         began, cpu = time.perf_counter(), time.process_time()
         async with anyio.create_task_group() as watching:
             watching.start_soon(sleep)
             async with anyio.create_task_group() as group:
-                for seed in range(case.fusions):
-                    group.start_soon(one, seed)
+                for prompt in prompts:
+                    group.start_soon(one, prompt)
             watching.cancel_scope.cancel()
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         theirs = await server.processor_seconds() - theirs

@@ -57,7 +57,7 @@ class Measured:
         tokens: fused tokens a second.
         seconds: from the first line asked to the last one written, in which both rates are.
         start: all other seconds of the command: until there are actors, and after the last line.
-        servers: processors that the servers kept busy meanwhile.
+        servers: processors that the servers kept busy meanwhile; the time that they took to start is in it.
     """
 
     lines: float

@@ -1,4 +1,4 @@
-"""What the process that feeds the actors of a batch on Ray takes for a line. Run by a Python that has Ray."""
+"""The cost of a line to the process that feeds the actors of a batch on Ray. Run by a Python that has Ray."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _FEWEST = 0.01  # a library with a smaller share is among the others
 
 @dataclass(slots=True)
 class Samples:
-    """What was running, and for how long the garbage collector was.
+    """The code that was found running, and the time of the garbage collector.
 
     Attributes:
         frames: by file, how often it was found running.
