@@ -34,6 +34,7 @@ from cosd_api.event_loop import described, run_async
 from cosd_api.gateway import Gateway
 from cosd_api.gateway.server import listening, run_gateway
 from cosd_api.stream import FusionStream
+from cosd_providers.http.stack import event_loop
 from cosd_providers.testing import ScriptedProvider
 
 __all__ = ["run"]
@@ -353,8 +354,8 @@ def _serve(role: str, number: int) -> None:
         else:
             at.listen()
             say()  # what comes before it is served waits
-            config = uvicorn.Config(_relaying(number), access_log=False, log_config=None, ws="none", http="h11")
-            uvicorn.Server(config).run(sockets=[at])
+            how: Any = {"http": "h11", "ws": "none", "loop": event_loop(), "access_log": False, "log_config": None}
+            uvicorn.Server(uvicorn.Config(_relaying(number), **how)).run(sockets=[at])
 
 
 if __name__ == "__main__":
