@@ -315,10 +315,12 @@ class VllmEngine(Engine):
         server = FakeVllm(model, beginning=True, context=300)  # some models write nothing for ever
         server.per_event, server.ids = way["per_event"], way["ids"]
         make = _maker(Vllm, server, url="http://gpu:8000")
+        # Without ids, what follows a token that is not the server's own is asked for by its text.
+        words: type[ScriptedProvider] = ScriptedProvider if way["ids"] else TextOnly
         return Case(
             model,
             server,
-            ScriptedProvider(model),
+            words(model),
             make,
             # No string of a token that finishes one character and holds more is whole, wherever it is.
             shows=(lambda tokens: False) if across(model) else valid,

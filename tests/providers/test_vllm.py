@@ -493,11 +493,32 @@ async def test_words_behind_a_scored_text_where_the_server_shows_no_ids() -> Non
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("ids", "chance"), [(True, 0.9375), (False, 0.5625)])
+async def test_a_word_goes_on_behind_one_of_equals(ids: bool, chance: float, strategy: Strategy) -> None:
+    """From its ids where the server shows them; else the text is read again, here as the one token "Qy"."""
+    tokens = [b"", b"Q", b"n", b"y", b"Qy", b"!", *(bytes([n]) for n in range(256) if n not in b"Qny!")]
+    after: dict[int, dict[int, float]] = {1: {2: 0.5, 3: 0.5}, 3: {5: 0.9375}, 4: {5: 0.5625}}
+
+    def following(read: Sequence[int]) -> list[float]:
+        found = after.get(read[-1], {})
+        return [1 - sum(found.values()), *(found.get(n, 0.0) for n in range(1, len(tokens)))]
+
+    server = FakeVllm(TableModel(tokens, following, end_ids=(0,)))
+    server.ids = ids
+    provider = Vllm(URL, http_client=server.client(), strategy=strategy)
+    [proposal] = await provider.propose("Q", b"x", [Question(0, (b"y", b"!"), word=True)], usage=Usage())
+    assert proposal is not None
+    assert [(token.data, token.prob) for token in proposal.tokens] == [(b"y", near(0.5)), (b"!", near(chance))]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("count", [2, 5, 9])
-async def test_of_equals_the_drafts_own_is_taken_and_gone_on_from(strategy: Strategy, count: int) -> None:
+@pytest.mark.parametrize("ids", [True, False])
+async def test_of_equals_the_drafts_own_is_taken_and_gone_on_from(ids: bool, strategy: Strategy, count: int) -> None:
     others = [b"n%d" % n for n in range(count - 2)]
     tokens = [b"no", *others[:2], b"ye", *others[2:]]
     server = FakeVllm(toys.tied(*tokens, second={b"ye": b"s!", b"no": b"pe"}))
+    server.ids = ids
     provider = Vllm(URL, http_client=server.client(), strategy=strategy)
     questions = [Question(0, (b"ye", b"s!"), word=True), Question(0, (b"no", b"pe"), word=True)]
     proposals = await provider.propose("Q", b"x", questions, usage=Usage())
@@ -515,13 +536,17 @@ async def test_of_equals_with_the_same_string_the_first_is_taken() -> None:
     assert [token.data for token in proposal.tokens] == [b"ye", b"s!"]
 
 
-async def test_the_end_may_be_one_of_equals() -> None:
+@pytest.mark.parametrize("ids", [True, False])
+async def test_the_end_may_be_one_of_equals(ids: bool) -> None:
+    """The place is asked again by ids, whether the server shows them at once or not."""
     model = toys.tied(b"no")
     plain = model.next
     model.next = lambda ids: [0.5, 0.0, 0.5] + [0.0] * (len(model.tokens) - 3) if len(ids) == 1 else plain(ids)
     model.tokens = [model.tokens[2], model.tokens[1], model.tokens[0], *model.tokens[3:]]
     model.end_ids = (2,)
-    provider = Vllm(URL, http_client=FakeVllm(model).client())
+    server = FakeVllm(model)
+    server.ids = ids
+    provider = Vllm(URL, http_client=server.client())
     [proposal] = await provider.propose("Q", b"x", [Question(0, (b"",))], usage=Usage())
     assert proposal is not None
     assert [(token.end, token.prob) for token in proposal.tokens] == [(True, near(0.5))]

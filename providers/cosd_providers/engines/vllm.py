@@ -3,10 +3,12 @@
 Observed on 0.8.5 and 0.32, run on the CPU, and read in the source:
 
 - A prompt is a text, ids, or a list of either; a text gets the model's special tokens, ids get nothing. With
-  `return_token_ids` (newer versions) prompt and answer come with their ids, so a generation continues from its own.
+  `return_token_ids` (0.10.2 and newer) prompt and answer come with their ids, so a generation continues from its own.
 - The text of an answer is right. The strings of its tokens are not always: a token that leaves a character unfinished
   has an empty one, alternatives are keyed by string, so that equal ones hide each other, and in older versions
-  SentencePiece's lose their space. Where two tokens are equally probable the place is asked again by ids.
+  SentencePiece's lose their space. Where two tokens are equally probable the place is asked again by ids; with
+  `return_tokens_as_token_ids` every version has them. Behind a token that is not its own, an older server is asked by
+  text, which it may read as other tokens.
 - Behind ids that end inside a character the server repeats text of the prompt: it is never asked there. It writes the
   character's tokens again.
 - The end of sequence is a token with a probability and a string; `finish_reason` is `"stop"`, `stop_reason` null or
@@ -808,17 +810,18 @@ class _VllmRounds(Rounds):
             if not position.pick.token.end:
                 check_own(position.pick.token.prob, self._client.transport.endpoint)
         known = [_known(self._facts, position) for position in positions] if self._alternatives else []
-        ids = answer.token_ids or ()
-        start = prefix if isinstance(prefix, list) else answer.prompt_token_ids
-        if start is not None and len(ids) >= len(positions):
-            top = self._client.listed(self._alternatives)
-            doubts = [
-                at
-                for at in range(skipped, len(positions))
-                if _doubtful(positions[at], top) and not (at and positions[at - 1].pick.open)
-            ]
+        top = self._client.listed(self._alternatives)
+        doubts = [
+            at
+            for at in range(skipped, len(positions))
+            if _doubtful(positions[at], top) and not (at and positions[at - 1].pick.open)
+        ]
+        if doubts:
+            start, ids = await self._numbered(prefix, answer)
+            doubts = doubts if len(ids) >= len(positions) else []
             asked: list[_Prompt] = [[*start, *ids[:at]] for at in doubts]
-            for at, position in zip(doubts, await self._resolved([positions[at] for at in doubts], asked), strict=True):
+            doubtful = [replace(positions[at], pick=replace(positions[at].pick, id=ids[at])) for at in doubts]
+            for at, position in zip(doubts, await self._resolved(doubtful, asked), strict=True):
                 positions[at] = position
         if self._alternatives:
             positions = [
@@ -827,6 +830,17 @@ class _VllmRounds(Rounds):
             ]
         place.given = (len(one.ids), positions[skipped:])
         return positions[skipped:]
+
+    async def _numbered(self, prefix: _Prompt, answer: Completion) -> tuple[Sequence[int], Sequence[int]]:
+        """The ids of a prompt and of its answer. Where the server shows none, the answer is asked for once more."""
+        start = prefix if isinstance(prefix, list) else answer.prompt_token_ids
+        if start is not None and answer.token_ids is not None:
+            return start, answer.token_ids
+        if isinstance(prefix, str):
+            start = (await self._client.encode(prefix, strings=False)).tokens
+        count = len(steps(answer))
+        [again] = await self._client.batch([prefix], count, self._usage, return_tokens_as_token_ids=True)
+        return start or (), [step.pick.id for step in steps(again) if step.pick.id is not None]
 
     async def _resolved(self, positions: Sequence[Position], prefixes: Sequence[_Prompt]) -> list[Position]:
         """The same positions, asked again by ids."""
