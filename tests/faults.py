@@ -163,13 +163,13 @@ def dawdles(piece: bytes) -> Fault:
 
 
 def misjudged(difference: int) -> Fault:
-    """A `content-length` that is wrong by so many bytes."""
+    """A `content-length` that is wrong by so many bytes, in one packet with the body."""
 
     async def fault(exchange: Exchange) -> None:
         body = b"".join(exchange.dumped(exchange.said))
         kind = exchange.sane.headers["content-type"]
-        await exchange.head(200, kind, f"content-length: {len(body) + difference}")
-        await exchange.stream.send(body)
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body) + difference}\r\n\r\n"
+        await exchange.stream.send(head.encode() + body)
         await exchange.hang_up()
 
     return fault

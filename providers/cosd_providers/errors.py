@@ -52,7 +52,7 @@ class ProviderError(Exception):
         retryable: whether the same request may succeed later.
         retry_after: seconds to wait before the next attempt, if the server asked for that.
         lasting: whether the cause most likely persists; such an error is retried once at most.
-        stale: whether an idle connection turned out to be closed; the first retry is immediate.
+        stale: whether an idle connection turned out to be of no use; the first retry is immediate.
         hint: what would help, in words.
         partial: the `cosd_api.FusionResult` so far, if the error ended a fusion.
     """

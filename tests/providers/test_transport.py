@@ -664,6 +664,21 @@ async def test_a_server_that_hangs_up_is_asked_again_at_once() -> None:
 
 
 @pytest.mark.usefixtures("each_stack")
+async def test_an_answer_that_is_not_http(slept: list[float]) -> None:
+    """It may be the rest of another answer: a fresh connection is tried at once."""
+
+    async def handle(stream: SocketStream, count: int) -> None:
+        await stream.send(GOOD if count == 2 else b"SSH-2.0-OpenSSH\r\n\r\n")
+
+    async with server(handle) as url, Transport(url) as found:
+        assert await found.get("/props") == 1
+        assert slept == [0]
+        with pytest.raises(ConnectError, match=r"the answer is not valid HTTP. Is the URL right, and is the answer as"):
+            await found.get("/props")
+        assert len(slept) == 1 + 3
+
+
+@pytest.mark.usefixtures("each_stack")
 async def test_connections_that_break(slept: list[float]) -> None:
     async def handle(stream: SocketStream, count: int) -> None:
         await stream.send(

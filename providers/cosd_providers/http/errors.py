@@ -32,7 +32,7 @@ from cosd_providers.errors import (
 from cosd_providers.http.answers import HttpAnswer
 from cosd_providers.http.keys import Strike, only_keys
 
-__all__ = ["BROKEN", "FIXED_WAIT", "Errors"]
+__all__ = ["BROKEN", "FIXED_WAIT", "Errors", "is_no_http"]
 
 FIXED_WAIT = "cosd_fixed_wait"
 """The extension of a request whose limit for reading no setting changes."""
@@ -42,6 +42,7 @@ BROKEN = (httpx.HTTPError, ssl.SSLError)
 
 _QUOTED = 300  # characters of a server's own message that an error quotes
 _IS_IT_RUNNING = "Is the server running, and is the URL right?"
+_NO_HTTP = "Is the URL right, and is the answer as long as its Content-Length?"
 _NO_KEY = "No key was given: give api_key, or set COSD_API_KEY_<HOST>."
 
 _TOO_LONG = (
@@ -56,6 +57,9 @@ _TOO_LARGE = "too large to process"
 
 _TYPES = {"validation": 422, "generation": 424, "overloaded": 429}
 """TGI's names of errors within a stream, where it does not repeat their status."""
+
+_PARSERS = ("h11.", "aiohttp.http_exceptions")
+"""Modules of the errors of those who read HTTP, for httpx and for aiohttp."""
 
 _HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
 
@@ -96,7 +100,10 @@ class Errors:
             broken.retryable = True
             return broken
         if isinstance(error, _HUNG_UP) or (misnamed and _system_error(error) is None):
-            stale = self.make(ConnectError, "the server closed the connection without an answer")
+            words, hint = "the server closed the connection without an answer", ""
+            if is_no_http(error):
+                words, hint = "the answer is not valid HTTP", _NO_HTTP
+            stale = self.make(ConnectError, words, hint=hint)
             stale.stale = True
             return stale
         never = isinstance(error, httpx.UnsupportedProtocol)
@@ -222,6 +229,11 @@ class Errors:
         else:
             words, hint = f"answered with {kind} instead of {expected}", ""
         return self.make(ResponseError, words, response, hint)
+
+
+def is_no_http(error: Exception) -> bool:
+    """Test whether an answer cannot be read as HTTP. The causes of such an error quote the answer."""
+    return any(type(cause).__module__.startswith(_PARSERS) for cause in _causes(error))
 
 
 def _timed_out(error: httpx.TimeoutException) -> bool:

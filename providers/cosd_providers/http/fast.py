@@ -6,6 +6,8 @@ Its errors become those that httpx's transport would raise. Observed of aiohttp 
 - Its limit for reading cancels a timer and starts another whenever something arrives. It is in force until an answer
   begins; then `_Answer` has a timer of its own, which looks once in a while.
 - Once a connection is lost, its stream hides what had arrived before. `_Answer` gives that first.
+- If more comes in the same packet than an answer's `Content-Length` says, it takes none of the answer; httpx takes the
+  answer without the rest.
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ from typing import Any, Self
 import anyio
 import httpx
 
-from cosd_providers.errors import InvalidRequestError
+from cosd_providers.errors import InvalidRequestError, ProviderError
 from cosd_providers.http.answers import HttpAnswer
 from cosd_providers.http.bodies import encoded
 from cosd_providers.http.direct import DirectClient, HttpxCarrier, certificates, parsed_url
-from cosd_providers.http.errors import FIXED_WAIT, Errors
+from cosd_providers.http.errors import FIXED_WAIT, Errors, is_no_http
 from cosd_providers.http.httpx2_client import behind_httpx, is_httpx2
 from cosd_providers.http.keys import checked_headers, checked_url, only_keys
 from cosd_providers.http.limits import Limiter, Limits, Slot
@@ -257,19 +257,23 @@ class Transport:
 
     async def _send(self, call: _Call) -> tuple[HttpAnswer, Any]:
         response: HttpAnswer | None = None
+        failure: ProviderError | None = None
         try:
             response = await self._sent(call)
         except httpx.LocalProtocolError:
-            pass  # it quotes headers: raised here, the new error would carry it as its context
+            words = "the request is not valid HTTP and was not sent"
+            failure = self._errors.make(InvalidRequestError, words, hint="Check the headers.")
         except (httpx.HTTPError, OSError) as error:
-            raise self._errors.connection(error) from error
+            failure = self._errors.connection(error)
+            if not is_no_http(error):
+                raise failure from error
         except httpx.InvalidURL as error:  # ours is valid, so the server redirects to it
             raise self._errors.redirected() from error
         except RuntimeError as error:
             raise self._errors.unusable_client(error) from error
-        if response is None:
-            words = "the request is not valid HTTP and was not sent"
-            raise self._errors.make(InvalidRequestError, words, hint="Check the headers.")
+        if failure is not None:  # raised above it would have a context that quotes headers, or the answer
+            raise failure
+        assert response is not None
         if call.stream and response.is_success:
             return response, None
         try:
