@@ -20,7 +20,7 @@ import httpx
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from cosd_providers import InvalidRequestError, ProviderTimeoutError, ResponseError, Usage
+from cosd_providers import ConnectError, InvalidRequestError, ProviderTimeoutError, ResponseError, Usage
 from cosd_providers.http import direct
 from cosd_providers.http.transport import Transport
 
@@ -136,6 +136,19 @@ async def test_headers_that_do_not_end_are_not_waited_for() -> None:
         with pytest.raises(ProviderTimeoutError, match=r"no answer within 0.1 s"):
             async with found.stream("/go", {}, usage=Usage(), attempt=1) as stream:
                 await anext(stream)
+
+
+async def test_an_answer_behind_an_interim_one_is_not_waited_for() -> None:
+    """The limit holds behind a `100 Continue`, too, after which the server is silent."""
+
+    async def handle(stream: SocketStream) -> None:
+        await received(stream)
+        await stream.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await stream.receive()
+
+    async with server(handle) as url, Transport(url, timeout=0.1) as found:
+        with pytest.raises(ProviderTimeoutError, match=r"no answer within 0.1 s"):
+            await found.post("/go", {}, usage=Usage())
 
 
 async def test_a_body_of_an_answer_that_stops_is_not_waited_for() -> None:
@@ -256,6 +269,31 @@ async def test_large_requests_arrive() -> None:
         for size in wanted:
             assert await found.post("/go", "x" * (size - 2), usage=Usage()) == 1
     assert tuple(sizes) == wanted
+
+
+# URLs.
+
+
+async def test_paths_are_sent_in_ascii() -> None:
+    """A space would end the path, and all carriers ask for the same one."""
+    lines = list[bytes]()
+
+    async def handle(stream: SocketStream) -> None:
+        lines.append((await received(stream)).partition(b"\r\n")[0])
+        await stream.send(ANSWER % (200, 1, b"1"))
+
+    async with server(handle) as url:
+        for path in ("/my path/é", "/my%20path/%C3%A9"):
+            async with Transport(url + path) as found:
+                assert await found.get("/props", once=True) == 1
+    assert lines == [b"GET /my%20path/%C3%A9/props HTTP/1.1"] * 2
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".invalid"])
+async def test_what_cannot_be_a_host_is_an_error_of_the_library(host: str) -> None:
+    async with Transport(f"http://{host}") as found:
+        with pytest.raises(ConnectError, match="Is the host's name right"):
+            await found.get("/props", once=True)
 
 
 # Copies, loops, certificates.
@@ -409,6 +447,29 @@ async def test_a_connection_whose_answer_was_not_read_to_its_end_is_closed() -> 
         async with found.stream("/go", {}, usage=Usage()) as stream:
             assert await anext(stream) == {"a": 1}
         await closed.wait()
+
+
+async def test_a_connection_whose_closing_is_cancelled_is_not_kept() -> None:
+    """Nor forgotten: it would stay open until the whole client is closed."""
+
+    class Cancelled(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"1"
+
+        async def aclose(self) -> None:
+            raise asyncio.CancelledError
+
+    kept = list[bool]()
+
+    async def left(complete: bool) -> None:
+        kept.append(complete)
+
+    body = direct._HttpxBody(Cancelled(), left)
+    assert [part async for part in body] == [b"1"]
+    with pytest.raises(asyncio.CancelledError):
+        await body.aclose()
+    await body.aclose()
+    assert kept == [False]
 
 
 async def test_the_number_of_idle_connections_can_change() -> None:

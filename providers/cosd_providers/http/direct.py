@@ -246,6 +246,11 @@ class _HttpxBody(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         left, self._left = self._left, None
-        if left is not None:
+        if left is None:
+            return
+        complete = False
+        try:
             await self._stream.aclose()
-            await left(self._complete)
+            complete = self._complete
+        finally:
+            await left(complete)

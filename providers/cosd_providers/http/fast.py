@@ -2,7 +2,8 @@
 
 Its errors become those that httpx's transport would raise. Observed of aiohttp 3.14:
 
-- It has no limit for writing a request, and none on idle connections; both are kept here.
+- It has no limit for writing a request, none behind an answer of the kind of `100 Continue`, and none on idle
+  connections; all are kept here.
 - Its limit for reading cancels a timer and starts another whenever something arrives. It is in force until an answer
   begins; then `_Answer` has a timer of its own, which looks once in a while.
 - Once a connection is lost, its stream hides what had arrived before. `_Answer` gives that first.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 import warnings
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -26,12 +28,12 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from cosd_providers.http.answers import HttpAnswer
-from cosd_providers.http.direct import IDLE_SECONDS, Outgoing, certificates, common_headers
+from cosd_providers.http.direct import IDLE_SECONDS, Outgoing, certificates, common_headers, parsed_url
 
 __all__ = ["AiohttpCarrier"]
 
 _LONGEST_HEADER = 1 << 16  # bytes
-_SMALL = 1 << 15  # bytes of a body that the operating system takes at once, so that writing needs no limit
+_SMALL = 1 << 15  # bytes of a body that the operating system takes at once
 _LARGE = 1 << 20  # bytes of a body that aiohttp wants as a file, so that the event loop writes it in parts
 _REDIRECTS = (301, 302, 303, 307, 308)
 
@@ -85,17 +87,17 @@ class AiohttpCarrier:
         )
         self._kept += keeps
         try:
-            if len(content) > _SMALL and limits.connect and limits.write and limits.read:
-                async with asyncio.timeout(limits.connect + limits.write + limits.read):
-                    answer = await asking
-            else:
+            async with asyncio.timeout(_in_all(limits)):
                 answer = await asking
         except BaseException as error:
             self._kept -= keeps
             if isinstance(error, aiohttp.ClientError):
                 raise _translated(error) from error
-            if isinstance(error, TimeoutError):  # aiohttp knows the other limits
-                raise httpx.WriteTimeout(str(error)) from error
+            if isinstance(error, TimeoutError):  # that of all three
+                kind = httpx.WriteTimeout if len(content) > _SMALL else httpx.ReadTimeout
+                raise kind(str(error)) from error
+            if isinstance(error, UnicodeError):  # of the host's name; the operating system is not asked then
+                raise httpx.ConnectError(str(error)) from socket.gaierror(socket.EAI_NONAME, "not a host's name")
             raise
         found = _Answer(answer, outgoing, self._left if keeps else _nothing)
         if "set-cookie" in answer.headers or "content-encoding" in answer.headers:
@@ -197,12 +199,18 @@ class _Answer(httpx.AsyncByteStream):
 
 @lru_cache(256)
 def _yarl(url: str) -> URL:
-    return URL(url, encoded=True)
+    return URL(str(parsed_url(url)), encoded=True)  # which has encoded it
 
 
 @cache
 def _timeout(connect: float | None, read: float | None) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, connect=connect, sock_read=read)
+
+
+def _in_all(limits: httpx.Timeout) -> float | None:
+    """The longest time, in seconds, until an answer begins; None without a limit."""
+    parts = [part for part in (limits.connect, limits.write, limits.read) if part is not None]
+    return sum(parts) if len(parts) == 3 else None
 
 
 def _forget(session: aiohttp.ClientSession) -> None:
