@@ -12,6 +12,7 @@ An engine derives from `Engine` (or from `Adapter`, where a server shows less) a
 
 from __future__ import annotations
 
+import json
 import time
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -447,12 +448,17 @@ def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[st
     """The fields that a user wants merged into every generation request.
 
     Raises:
-        ValueError: it sets a field that the fusion decides (`owned`).
+        ValueError: it sets a field that the fusion decides (`owned`), or is not JSON.
     """
-    taken = sorted(owned & set(extra_body or {}))
+    extra = dict(extra_body or {})
+    taken = sorted(owned & set(extra))
     if taken:
         raise ValueError(f"extra_body cannot set {', '.join(taken)}: decoding is greedy, and the fusion sets it")
-    return extra_body or {}
+    try:
+        json.dumps(extra, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"extra_body is not JSON: {error}") from None
+    return extra
 
 
 class ListedModel(BaseModel):

@@ -267,6 +267,9 @@ async def test_extra_body() -> None:
     assert (server.requests[-1][1]["id_slot"], server.requests[-1][1]["cache_prompt"]) == (3, False)
     with pytest.raises(ValueError, match=r"extra_body cannot set grammar, temperature: decoding is greedy"):
         LlamaCpp(URL, extra_body={"temperature": 0.7, "grammar": "x"})
+    for value in (b"x", {1}, float("nan")):  # no server would get what was meant
+        with pytest.raises(ValueError, match=r"extra_body is not JSON: "):
+            LlamaCpp(URL, extra_body={"lora": [value]})
 
 
 # Ends and limits.

@@ -12,7 +12,7 @@ _strict = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 
 
 def encoded(body: object) -> bytes:
-    """JSON of a body, in UTF-8.
+    """JSON of a body, in UTF-8: of dictionaries, lists and scalars. (Bytes, sets and the like are not refused.)
 
     Raises:
         UnicodeEncodeError: it has half a surrogate pair.
