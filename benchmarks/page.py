@@ -74,6 +74,10 @@ above it (`make bench ARGS=client`):
 
 {carriers}
 
+Where a token's time is, by the library whose code runs:
+
+{profile}
+
 Where other processes keep all processors busy, verdicts are heard late, and a draft that runs on meanwhile writes in
 vain ([costs](costs.md#drafted-in-vain)). With the bound that a fusion sets itself, and without:
 
@@ -82,12 +86,19 @@ vain ([costs](costs.md#drafted-in-vain)). With the bound that a fusion sets itse
 Less is drafted in vain, and more is billed: each of the short requests reads the prompt again, mostly from a server's
 cache.
 
+What a real server generates after a stream was cancelled, which is also paid for (`make bench ARGS=cancelled`):
+
+{cancelled}
+
 Answers of several lengths:
 
 {lengths}
 
-With httpx, before the extra `fast` and the bound of drafting came, beside the same traffic with nothing but httpx
-(`make bench ARGS=cpu`):
+More fusions in one process than it can carry: what the event loop hears late.
+
+{loops}
+
+Other numbers of fusions and lengths of context, beside the same traffic with nothing but httpx (`make bench ARGS=cpu`):
 
 {cpu}
 
@@ -132,13 +143,17 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     """The pages of the documents, by file."""
     [floor] = _titled("simulated", "Simulated: wall time against the floor", folder)
     [cpu] = tables("cpu", folder)
-    carriers, starved, lengths, *_ = tables("client", folder)
+    [cancelled] = tables("cancelled", folder)
+    carriers, starved, lengths, loops, profile = tables("client", folder)
     page = _PAGE.format(
         time_and_price=_bare(time_and_price(folder)),
         floor=_bare(floor),
         carriers=_noted(carriers),
+        profile=_noted(profile),
         starved=_noted(starved),
+        cancelled=_noted(cancelled),
         lengths=_noted(lengths),
+        loops=_noted(loops),
         cpu=_bare(Table("", cpu.columns[:4], [row[:4] for row in cpu.rows])),
         trees=_bare(right_answers(folder)),
     )
