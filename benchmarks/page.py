@@ -98,7 +98,8 @@ More fusions in one process than it can carry: what the event loop hears late.
 
 {loops}
 
-Other numbers of fusions and lengths of context, beside the same traffic with nothing but httpx (`make bench ARGS=cpu`):
+With httpx, before the extra `fast` and the bound of drafting came, beside the same traffic with nothing but httpx
+(`make bench ARGS=cpu`):
 
 {cpu}
 
@@ -222,6 +223,19 @@ def advice_in_words(folder: Path = RESULTS) -> str:
         "questions that had no part in the choice. Beside a copy of itself, and beside one that noise had made worse, "
         f"it said to use the one model alone; where the worse one drafts, CoSD loses {-min(losses)} points (`make "
         "bench ARGS=advice`)."
+    )
+
+
+def client_in_words(folder: Path = RESULTS) -> str:
+    """The README's sentence on the client's processor time."""
+    [table] = _titled("client", "Client CPU by carrier", folder)
+    cpu = {str(row[0]): float(row[1] or 0) for row in table.rows}
+    fast, plain = cpu["with `fast` (aiohttp)"], cpu["`COSD_HTTP=httpx`"]
+    alone = next(value for name, value in cpu.items() if name.endswith("httpx alone"))
+    return (
+        f"The client takes {fast / 1000:.2f} ms of a processor for each fused token with 64 fusions at once, "
+        f"{plain / 1000:.2f} ms without the extra `fast`; httpx alone takes {alone / 1000:.2f} ms for the same traffic "
+        "(`make bench ARGS=client`)."
     )
 
 

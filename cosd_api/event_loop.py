@@ -40,9 +40,8 @@ def owned() -> Iterator[EventLoop]:
     """A block in which the process is ours alone: the name of the event loop to run.
 
     In it the garbage collector begins after 10,000 new objects, not after 700 (2,000 in later Pythons), and passes over
-    those that are there already. Fusions leave next to no garbage in cycles, but many objects that live for a while.
-    With 64 at once the collector's share of the processor time falls from a third to a tenth, and its longest pause,
-    which stops all streams, from 0.2 s to 0.1 s.
+    those that are there already. Fusions leave next to no garbage in cycles, but many objects that live for a while:
+    the collector would look at them again and again, and stop all streams meanwhile.
     """
     _log.debug("event loop: %s", described())
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.page import advice_in_words, all_tables, excerpts, pages, tables
+from benchmarks.page import advice_in_words, all_tables, client_in_words, excerpts, pages, tables
 from benchmarks.report import Table, save
 
 README = Path(__file__).parents[2] / "README.md"
@@ -36,6 +36,10 @@ def test_the_readmes_figures_are_what_was_kept() -> None:
 
 def test_the_readmes_words_on_advice_are_what_was_kept() -> None:
     assert advice_in_words() in " ".join(README.read_text(encoding="utf-8").split()), "run `make bench ARGS=advice`"
+
+
+def test_the_readmes_words_on_the_client_are_what_was_kept() -> None:
+    assert client_in_words() in " ".join(README.read_text(encoding="utf-8").split()), "run `make bench ARGS=client`"
 
 
 def test_tables_come_back_as_they_were_kept(tmp_path: Path) -> None:
