@@ -138,7 +138,7 @@ def test_help_and_version(full: Environment) -> None:
     helped = full.run("cosd", "--help")
     assert (helped.returncode, helped.stderr) == (0, "")
     assert all(name in helped.stdout for name in ("fuse", "demo", "servers"))
-    printed = rf"cosd-api {re.escape(cosd_api.__version__)} \((aiohttp|httpx) [0-9.]+\)\n"
+    printed = rf"cosd-api {re.escape(cosd_api.__version__)} \((aiohttp|httpx) [0-9.]+, (asyncio|uvloop [0-9.]+)\)\n"
     for command in (("cosd", "--version"), ("python", "-m", "cosd_api", "--version")):
         assert re.fullmatch(printed, full.run(*command).stdout)
 

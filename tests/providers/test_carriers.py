@@ -162,6 +162,39 @@ async def test_a_body_of_an_answer_that_stops_is_not_waited_for() -> None:
             await found.get("/props", once=True)
 
 
+async def test_a_chunk_that_cannot_be_read_breaks_the_answer_off() -> None:
+    """It comes by itself while somebody waits for it, and the server leaves the connection open."""
+    clock, waits, over = Clock(), anyio.Event(), anyio.Event()
+
+    async def handle(stream: SocketStream) -> None:
+        await received(stream)
+        head = STREAM.replace(b"connection: close", b"transfer-encoding: chunked")
+        await stream.send(head + b'10\r\ndata: {"a": 0}\n\n\r\n')
+        await waits.wait()
+        await stream.send(b"zz\r\n")
+        await over.wait()
+
+    async def read(stream: AsyncIterator[Any]) -> None:
+        with pytest.raises(ResponseError, match="broke in the middle of the answer"):
+            await anext(stream)
+        over.set()
+
+    async with (
+        server(handle) as url,
+        Transport(url) as found,
+        found.stream("/go", {}, usage=Usage()) as stream,
+        anyio.create_task_group() as tasks,
+    ):
+        assert await anext(stream) == {"a": 0}
+        tasks.start_soon(read, stream)
+        waits.set()
+        for _ in range(100):  # of the 600 seconds that the limit for reading leaves
+            if not over.is_set():
+                await anyio.sleep(0.01)
+                await clock.put_forward(1)
+        assert over.is_set()
+
+
 async def test_who_reads_late_is_not_too_late() -> None:
     """The limit is on waiting for the server, and not on what the reader does between two events."""
     clock = Clock()
@@ -184,8 +217,9 @@ async def test_who_reads_late_is_not_too_late() -> None:
         assert [event async for event in stream] == [{"a": 1}]
 
 
-async def test_no_timer_is_left() -> None:
+async def test_no_timer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that was read, left or cancelled is not kept by the event loop until its limit is over."""
+    monkeypatch.setattr("cosd_providers.http.fast._LOOK_SECONDS", 600.0)
     timers: list[Any] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
 
     def left() -> int:

@@ -6,6 +6,8 @@ Its errors become those that httpx's transport would raise. Observed of aiohttp 
   connections; all are kept here.
 - Its limit for reading cancels a timer and starts another whenever something arrives. It is in force until an answer
   begins; then `_Answer` has a timer of its own, which looks once in a while.
+- A chunk that it cannot read, in a packet of its own, closes the connection; whoever waits for the body is not told:
+  the timer of `_Answer` finds out.
 - Once a connection is lost, its stream hides what had arrived before. `_Answer` gives that first.
 - If more comes in the same packet than an answer's `Content-Length` says, it takes none of the answer; httpx takes the
   answer without the rest.
@@ -35,6 +37,7 @@ __all__ = ["AiohttpCarrier"]
 _LONGEST_HEADER = 1 << 16  # bytes
 _SMALL = 1 << 15  # bytes of a body that the operating system takes at once
 _LARGE = 1 << 20  # bytes of a body that aiohttp wants as a file, so that the event loop writes it in parts
+_LOOK_SECONDS = 2.0  # between two looks at whether an answer's connection is still there
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -156,7 +159,7 @@ class _Answer(httpx.AsyncByteStream):
                 if loop is not None and limit is not None:
                     self._since = loop.time()
                     if self._timer is None:
-                        self._watch(loop, self._since + limit)
+                        self._watch(loop, limit)
                 data = await content.readany()
                 self._since = None
                 if not data:
@@ -182,17 +185,20 @@ class _Answer(httpx.AsyncByteStream):
             self._left = None
             self._answer.release()
 
-    def _watch(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
-        self._timer = loop.call_at(when, self._look, loop)
+    def _watch(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._timer = loop.call_later(min(seconds, _LOOK_SECONDS), self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """End a wait that is too long. There is one timer for many waits; without one, the next wait starts it."""
         self._timer = None
         if self._since is None:
             return
-        latest = self._since + cast("float", self._outgoing.timeout.read)
-        if loop.time() < latest:
-            self._watch(loop, latest)
+        left = self._since + cast("float", self._outgoing.timeout.read) - loop.time()
+        protocol = None if self._answer.connection is None else self._answer.connection.protocol
+        if protocol is not None and not protocol.is_connected():
+            self._answer.content.set_exception(aiohttp.ClientPayloadError("the answer cannot be read"))
+        elif left > 0:
+            self._watch(loop, left)
         else:
             self._answer.content.set_exception(TimeoutError("nothing more was read"))
 
