@@ -44,7 +44,7 @@ def ends(text: str) -> Sequence[int]:
 
 @pytest.fixture
 def garbage() -> Iterator[list[object]]:
-    """What the collector has found since the last look; it looks only when it is asked to."""
+    """The collector's findings since the last look; it looks only when it is asked to."""
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
