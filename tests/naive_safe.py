@@ -16,6 +16,7 @@ from toys import Model
 
 Key = tuple[bytes, bool]
 ROUNDING = 1e-9
+ASKED = 20  # of a verifier's most probable tokens the probabilities are known: behind its own encoding of the text
 
 
 @dataclass
@@ -186,7 +187,7 @@ def decide(
     for n in verifiers:
         first = next(generate(models[n], prompt + place, [Tok(own[n][0], None, end=own[n][1])]))
         encoded = models[n].vocabulary.encode(shown(prompt + place))
-        firsts[n], lists[n] = distribution(models[n], encoded, first, listed)
+        firsts[n], lists[n] = distribution(models[n], encoded, first, max(listed, ASKED))
     if all(firsts[n] == own[n] for n in verifiers):
         return own[0], "agreed", {}
 
@@ -198,7 +199,7 @@ def decide(
 
     if sum(share[n] * prob(n, own[n]) for n in share) > 0.5 * (1 + ROUNDING):
         return own[0], "mean", {}
-    candidates = {key for one in lists.values() for key in one}
+    candidates = {key for one in lists.values() for key in islice(one, listed)}
     mixture = {key: sum(share[n] * prob(n, key) for n in share) for key in candidates}
     if max(mixture.values()) < 0.5 * (1 - ROUNDING):
         plain = dict(mixture)
