@@ -25,7 +25,7 @@ from benchmarks.report import Cell, Options, Table
 from benchmarks.simulated import Simulated
 from cosd_api.demo.servers import bundled_pair
 from cosd_providers import connect
-from cosd_providers.contract import Provider, Token
+from cosd_providers.contract import Context, Provider, Token
 from cosd_providers.http.stack import carrier
 from cosd_providers.usage import Usage
 
@@ -177,7 +177,7 @@ async def leave(provider: Provider, count: Count, *, read: int = READ, longest: 
     usage, times = Usage(), list[float]()
     await count.begin()
     with anyio.CancelScope() as scope:
-        async for item in provider.generate(PROMPT, b"", max_tokens=longest, usage=usage):
+        async for item in provider.generate(Context(PROMPT, b""), max_tokens=longest, usage=usage):
             times += [time.perf_counter()] * isinstance(item, Token)
             if len(times) == read:
                 scope.cancel()

@@ -29,7 +29,7 @@ from cosd_api.demo.servers import BUNDLED, MODELS, serve
 from cosd_api.methods.base import METHODS, method_named
 from cosd_api.verification.deferral import FEATURES
 from cosd_providers import Provider, UnsupportedError, Usage, connect
-from cosd_providers.contract import DraftEnd
+from cosd_providers.contract import Context, DraftEnd
 
 __all__ = ["COLUMNS", "Spent", "contenders", "run"]
 
@@ -231,7 +231,7 @@ async def fused(fusion: Fusion, prompt: str) -> Spent:
 async def alone(provider: Provider, prompt: str) -> Spent:
     """One answer of a model."""
     spent, usage, began = Spent(), Usage(), time.perf_counter()
-    async for item in provider.generate(prompt, b"", max_tokens=MAX_TOKENS, usage=usage):
+    async for item in provider.generate(Context(prompt, b""), max_tokens=MAX_TOKENS, usage=usage):
         if not isinstance(item, DraftEnd):
             spent.first = spent.first or time.perf_counter() - began
             spent.tokens += 1

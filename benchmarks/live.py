@@ -24,7 +24,7 @@ from benchmarks.report import Cell, Options, Table
 from cosd_api import Fusion, FusionResult
 from cosd_api.demo.servers import bundled_pair
 from cosd_providers import connect
-from cosd_providers.contract import Provider, Question, Ready, Token
+from cosd_providers.contract import Context, Provider, Question, Ready, Token
 from cosd_providers.usage import Usage
 
 __all__ = ["FLOOR", "Compared", "Opener", "Probe", "compare", "mean", "opener", "run", "spread"]
@@ -230,7 +230,7 @@ async def compare(
 
 async def _read(provider: Provider, prompt: str) -> None:
     """Put the prompt into the caches of all slots."""
-    await provider.propose(prompt, b"", [Question(0, (b" The",))] * SLOTS, usage=Usage())
+    await provider.propose(Context(prompt, b""), [Question(0, (b" The",))] * SLOTS, usage=Usage())
 
 
 def _probing(draft: Provider, assistant: Provider) -> Callable[[str, FusionResult], Awaitable[Probe]]:
@@ -244,7 +244,7 @@ def _probing(draft: Provider, assistant: Provider) -> Callable[[str, FusionResul
             before = "".join(one.text for one in answer.tokens[:at]).encode()
             began = time.perf_counter()
             question = Question(len(before), (token.replaced.encode(),))
-            await assistant.propose(prompt, before, [question], usage=Usage())
+            await assistant.propose(Context(prompt, before), [question], usage=Usage())
             found.verifications.append(time.perf_counter() - began)
             if at + 1 < len(answer.tokens):
                 if isinstance(draft, Ready):  # as in the library and (b)
@@ -257,7 +257,7 @@ def _probing(draft: Provider, assistant: Provider) -> Callable[[str, FusionResul
 
 async def _first_token(draft: Provider, prompt: str, text: bytes) -> float:
     began = time.perf_counter()
-    async with aclosing(draft.generate(prompt, text, max_tokens=MAX_TOKENS, usage=Usage())) as items:
+    async with aclosing(draft.generate(Context(prompt, text), max_tokens=MAX_TOKENS, usage=Usage())) as items:
         async for item in items:
             if isinstance(item, Token):
                 break

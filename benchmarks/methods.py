@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 from cosd_api import Fusion, RuleVerifier, Tuning
 from cosd_api.records import EndpointUsage
 from cosd_providers import connect
-from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Ready, Token
+from cosd_providers.contract import Context, DraftEnd, Proposal, Provider, Question, Ready, Token
 from cosd_providers.strategies import Strategy
 from cosd_providers.usage import Usage
 
@@ -127,7 +127,7 @@ async def alone(model: str) -> AsyncIterator[Write]:
 
         async def write(prompt: str, length: int) -> Answer:
             answer, start, data, usage = Answer(), time.perf_counter(), b"", Usage()
-            async for item in provider.generate(prompt, b"", max_tokens=length, usage=usage):
+            async for item in provider.generate(Context(prompt, b""), max_tokens=length, usage=usage):
                 if isinstance(item, Token):
                     answer.first = answer.first or time.perf_counter() - start
                     answer.drafted += 1
@@ -189,7 +189,7 @@ async def _draft(
     group: TaskGroup, draft: Provider, prompt: str, text: bytes, limit: int, continuation: Any, usage: Usage
 ) -> tuple[list[Token], Any]:
     tokens: list[Token] = []
-    async for item in draft.generate(prompt, text, max_tokens=limit, continuation=continuation, usage=usage):
+    async for item in draft.generate(Context(prompt, text), max_tokens=limit, continuation=continuation, usage=usage):
         if isinstance(item, DraftEnd):
             continuation = item.continuation
             continue
@@ -206,7 +206,7 @@ async def _verify(
     for token in tokens:
         questions.append(Question(len(text), (token.data,)))
         text += token.data
-    return await assistant.propose(prompt, text, questions, usage=usage)
+    return await assistant.propose(Context(prompt, text), questions, usage=usage)
 
 
 def _billed(draft: Usage, assistant: Usage) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import bundled_pair
 from cosd_providers import connect
-from cosd_providers.contract import Provider, Question
+from cosd_providers.contract import Context, Provider, Question
 from cosd_providers.usage import Usage
 
 __all__ = ["PLACES", "WAYS", "Asked", "run", "skipping", "texts"]
@@ -155,9 +155,9 @@ async def _ask(provider: Provider, prompt: str, text: bytes, ends: Sequence[int]
     chosen = [len(starts) * at // places for at in range(places)]
     questions = [Question(starts[at], (text[starts[at] : ends[at]],)) for at in chosen]
     # Ask about this prompt before, so that the assistant has read it with any strategy.
-    await provider.propose(prompt, b"", [Question(0, (b" The",))], usage=Usage())
+    await provider.propose(Context(prompt, b""), [Question(0, (b" The",))], usage=Usage())
     usage, began = Usage(), time.perf_counter()
-    await provider.propose(prompt, text, questions, usage=usage)
+    await provider.propose(Context(prompt, text), questions, usage=usage)
     asked.seconds.append(time.perf_counter() - began)
     asked.read.append(usage.prompt_tokens)
     asked.ways.update(usage.strategies)

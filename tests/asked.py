@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import toys
 from cosd_providers import Question, Token, Usage
+from cosd_providers.contract import Context
 from cosd_providers.testing import Model
 from cosd_providers.text import Merger, merge, whole
 
@@ -21,7 +22,7 @@ Inquiry = tuple[bytes, bytes, list[Question]]
 async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
     """All items of a draft."""
     usage = more.pop("usage", Usage())
-    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
+    return [item async for item in provider.generate(Context(prompt, text), max_tokens=limit, usage=usage, **more)]
 
 
 def near(prob: float) -> Any:
@@ -213,7 +214,7 @@ async def check_what_an_echo_leaves_open(provider: Any) -> None:
     """
     usage = Usage()
     questions = [Question(0, (b"ab",)), Question(1, (b"b",)), Question(2, (b"c",))]
-    found = await provider.propose("Q", b"abc", questions, usage=usage)
+    found = await provider.propose(Context("Q", b"abc"), questions, usage=usage)
     assert [one and (one.tokens[0].data, one.strategy) for one in found] == [
         (b"ab", "echo"),
         (b"b", "list"),

@@ -36,7 +36,7 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import HiddenStates
+from cosd_providers.contract import Context, HiddenStates
 from drawn import partly
 from plain import Plain, Raw, merged
 
@@ -77,7 +77,9 @@ class Subject:
     error: Callable[[int, str], object] = lambda status, message: {"error": {"code": status, "message": message}}
 
     def draft(self, prompt: str, text: str = "", limit: int = 80, **more: Any) -> Any:
-        return self.make().generate(prompt, text.encode(), max_tokens=limit, usage=more.pop("usage", Usage()), **more)
+        return self.make().generate(
+            Context(prompt, text.encode()), max_tokens=limit, usage=more.pop("usage", Usage()), **more
+        )
 
 
 async def read(draft: Any) -> tuple[list[Token], DraftEnd]:
@@ -165,7 +167,7 @@ class Proposals:
         cuts = [len(text[:at].encode()) for at in range(len(text))]
         data = text.encode()
         questions = [Question(cut, (data[cut : cut + 4],), word=word) for cut in cuts]
-        proposals = await one.make().propose(prompt, data, questions, usage=Usage())
+        proposals = await one.make().propose(Context(prompt, data), questions, usage=Usage())
         for cut, proposal in zip(cuts, proposals, strict=True):
             expected = merged(one.plain.after(prompt + data[:cut].decode(), 14))
             assert proposal is not None
@@ -184,7 +186,7 @@ class Proposals:
         tokens = [raw.data for raw in own if not raw.end]
         starts = [len(b"".join(tokens[:at])) for at in range(len(tokens))]
         questions = [Question(start, tuple(tokens[at : at + 2]), word=True) for at, start in enumerate(starts)]
-        proposals = await one.make().propose(prompt, b"".join(tokens), questions, usage=usage)
+        proposals = await one.make().propose(Context(prompt, b"".join(tokens)), questions, usage=usage)
         for start, proposal in zip(starts, proposals, strict=True):
             assert proposal is not None
             expected = merged(one.plain.after(prompt + b"".join(tokens)[:start].decode(), 14))
@@ -200,8 +202,8 @@ class Proposals:
         most = (await provider.describe()).capabilities.top_k
         starts = [len(ANSWER[:at].encode()) for at in range(0, len(ANSWER), 4)]
         questions = [Question(start, (data[start : start + 4],)) for start in starts]
-        alone = await provider.propose(MIXED, data, questions, usage=Usage())
-        found = await provider.propose(MIXED, data, questions, alternatives=3, usage=Usage())
+        alone = await provider.propose(Context(MIXED, data), questions, usage=Usage())
+        found = await provider.propose(Context(MIXED, data), questions, alternatives=3, usage=Usage())
         seen = 0
         for start, proposal, other in zip(starts, found, alone, strict=True):
             assert proposal is not None
@@ -223,7 +225,7 @@ class Proposals:
         able = (await provider.describe()).capabilities
         if not able.tokenize:
             return
-        found = await provider.propose(MIXED, data, None, alternatives=3, usage=Usage())
+        found = await provider.propose(Context(MIXED, data), None, alternatives=3, usage=Usage())
         seen = 0
         for proposal in found:
             assert proposal is not None
@@ -241,9 +243,9 @@ class Proposals:
         provider = one.make()
         if not (await provider.describe()).capabilities.tokenize:
             with pytest.raises(UnsupportedError):
-                await provider.propose(MIXED, ANSWER.encode(), None, usage=Usage())
+                await provider.propose(Context(MIXED, ANSWER.encode()), None, usage=Usage())
             return
-        proposals = await provider.propose(MIXED, ANSWER.encode(), None, usage=Usage())
+        proposals = await provider.propose(Context(MIXED, ANSWER.encode()), None, usage=Usage())
         starts = [proposal.start for proposal in proposals if proposal is not None]
         pieces = [piece.data for piece in await provider.tokenize(ANSWER)]
         ends = {len(b"".join(pieces[:count])) for count in range(len(pieces) + 1)}
@@ -278,9 +280,9 @@ class Conformance(Proposals):
             assert (await provider.describe()).capabilities.hidden_states == 0
             if isinstance(provider, HiddenStates):
                 with pytest.raises(UnsupportedError, match="does not report the model's hidden states"):
-                    await provider.hidden_states(MIXED, b" The", usage=usage)
+                    await provider.hidden_states(Context(MIXED, b" The"), usage=usage)
                 with pytest.raises(UnsupportedError, match="does not report the model's hidden states"):
-                    await anext(provider.generate_with_states(MIXED, b"", max_tokens=2, usage=usage))
+                    await anext(provider.generate_with_states(Context(MIXED, b""), max_tokens=2, usage=usage))
         assert usage.requests == 0
 
     # Drafts.
@@ -432,7 +434,7 @@ class Conformance(Proposals):
         with pytest.raises(ContextLengthError):
             await read(one.draft(long))
         with pytest.raises(ContextLengthError):
-            await one.make().propose(long, b"", [Question(0, (b"x",))], usage=Usage())
+            await one.make().propose(Context(long, b""), [Question(0, (b"x",))], usage=Usage())
 
     # Scores and encodings.
 
@@ -442,10 +444,10 @@ class Conformance(Proposals):
         provider = one.make()
         if not (await provider.describe()).capabilities.score:
             with pytest.raises(UnsupportedError):
-                await provider.score(MIXED, ANSWER.encode(), usage=Usage())
+                await provider.score(Context(MIXED, ANSWER.encode()), usage=Usage())
             return
         for text in (ANSWER, "\tnaïve 👩‍🚀 café"):
-            scored = await provider.score(MIXED, text.encode(), usage=Usage())
+            scored = await provider.score(Context(MIXED, text.encode()), usage=Usage())
             self.close(one, scored, merged(one.plain.scores(MIXED, text)))
 
     @pytest.mark.parametrize("model", partly(["facts", "sums"]))
@@ -456,9 +458,9 @@ class Conformance(Proposals):
         able = (await provider.describe()).capabilities
         if not able.score:
             with pytest.raises(UnsupportedError):
-                await provider.score(MIXED, ANSWER.encode(), alternatives=3, usage=Usage())
+                await provider.score(Context(MIXED, ANSWER.encode()), alternatives=3, usage=Usage())
             return
-        scored = await provider.score(MIXED, ANSWER.encode(), alternatives=3, usage=Usage())
+        scored = await provider.score(Context(MIXED, ANSWER.encode()), alternatives=3, usage=Usage())
         assert b"".join(token.data for token in scored) == ANSWER.encode()
         whole, seen = one.plain.ids(MIXED + ANSWER), 0
         for token in scored:
@@ -480,11 +482,11 @@ class Conformance(Proposals):
         able = (await provider.describe()).capabilities
         if not able.score:
             with pytest.raises(UnsupportedError):
-                await provider.score(MIXED, ANSWER.encode(), end=True, usage=Usage())
+                await provider.score(Context(MIXED, ANSWER.encode()), end=True, usage=Usage())
             return
         own = b"".join(raw.data for raw in merged(one.plain.after(MIXED, 80))).decode()
         for text in (own, own[:9], ANSWER, ""):
-            *scored, end = await provider.score(MIXED, text.encode(), alternatives=3, end=True, usage=Usage())
+            *scored, end = await provider.score(Context(MIXED, text.encode()), alternatives=3, end=True, usage=Usage())
             assert b"".join(token.data for token in scored) == text.encode()
             assert (end.data, end.end) == (b"", True)
             if end.prob is None:
@@ -578,8 +580,8 @@ class Conformance(Proposals):
             await provider.describe()
             failing = True
             for ask in (
-                lambda: read(provider.generate("Q", b"", max_tokens=3, usage=Usage())),
-                lambda: provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage()),
+                lambda: read(provider.generate(Context("Q", b""), max_tokens=3, usage=Usage())),
+                lambda: provider.propose(Context("Q", b""), [Question(0, (b"x",))], usage=Usage()),
             ):
                 with pytest.raises(kind) as caught:
                     await ask()
@@ -602,7 +604,7 @@ class Conformance(Proposals):
             with anyio.move_on_after(60):
                 while True:
                     before = one.plain.before(ENDLESS)
-                    draft: Any = provider.generate(ENDLESS, b"", max_tokens=limit, usage=Usage())
+                    draft: Any = provider.generate(Context(ENDLESS, b""), max_tokens=limit, usage=Usage())
                     await leave(draft, how)
                     while one.plain.busy():  # noqa: ASYNC110
                         await anyio.sleep(0.01)

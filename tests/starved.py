@@ -19,7 +19,7 @@ import anyio
 
 from benchmarks.invented import WORDS, Said, Speech, prompt_of
 from cosd_api import Fusion, FusionResult, Tuning
-from cosd_providers.contract import Capabilities, DraftEnd, Proposal, Question, ServerInfo, Token
+from cosd_providers.contract import Capabilities, Context, DraftEnd, Proposal, Question, ServerInfo, Token
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.usage import Usage
 from virtual_time import VirtualTime
@@ -99,8 +99,9 @@ class Invented:
         raise NotImplementedError
 
     async def generate(
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage, **_: Any
+        self, context: Context, *, max_tokens: int, continuation: Any = None, usage: Usage, **_: Any
     ) -> AsyncGenerator[Token | DraftEnd, None]:
+        prompt, text = context.prompt, context.text
         del continuation
         usage.requests += 1
         await self._turns(BEFORE)
@@ -120,8 +121,9 @@ class Invented:
             self._outcome.written += min(max_tokens, int(passed * RATE) + 1) if passed >= 0 else 0
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, usage: Usage, **_: Any
+        self, context: Context, questions: Sequence[Question] | None, *, usage: Usage, **_: Any
     ) -> list[Proposal | None]:
+        prompt, text = context.prompt, context.text
         assert questions is not None
         usage.requests += 1
         await self._turns(BEFORE)
@@ -131,7 +133,7 @@ class Invented:
         said = [next(self._speech.said("assistant", one)) for one in texts]
         return [Proposal(question.start, (_token(one),)) for question, one in zip(questions, said, strict=True)]
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage, **_: Any) -> list[Token]:
+    async def score(self, context: Context, *, usage: Usage, **_: Any) -> list[Token]:
         raise NotImplementedError
 
     async def tokenize(self, text: str) -> list[Any]:

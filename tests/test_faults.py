@@ -41,6 +41,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import Dialect
@@ -143,7 +144,7 @@ class Stage:
         """What one provider says by itself."""
         if role == "draft":
             return await drafted(self.providers["draft"], PROMPT)
-        return await self.providers["ask"].propose(PROMPT, FIRST.encode(), QUESTIONS, usage=Usage())
+        return await self.providers["ask"].propose(Context(PROMPT, FIRST.encode()), QUESTIONS, usage=Usage())
 
     async def fused(self) -> Any:
         """What the fusion says, and who said it."""

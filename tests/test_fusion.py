@@ -58,7 +58,7 @@ from cosd_providers import (
     ServerInfo,
     UnsupportedError,
 )
-from cosd_providers.contract import DraftEnd, Proposal, Token
+from cosd_providers.contract import Context, DraftEnd, Proposal, Token
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from drawn import costly
 from fake_llama_cpp import FakeLlamaCpp
@@ -222,11 +222,12 @@ class OneIsSlow(ScriptedProvider):
     go: anyio.Event
     asked: set[str]
 
-    async def generate(self, prompt: str, text: bytes, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+    async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+        prompt = context.prompt
         self.asked.add(prompt)
         if prompt == self.slow:
             await self.go.wait()
-        async with aclosing(super().generate(prompt, text, **options)) as items:
+        async with aclosing(super().generate(context, **options)) as items:
             async for item in items:
                 yield item
 
@@ -723,7 +724,7 @@ async def test_what_a_stop_cut_away_is_not_counted_as_kept() -> None:
 
 async def test_no_answer_leaves_the_draft_and_is_warned_of() -> None:
     class Silent(ScriptedProvider):
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
+        async def propose(self, context: Context, questions: Any, *, usage: Any, **options: Any) -> Any:
             return [None for _ in questions]
 
     result = await fuse("Q:", draft=draft(), assistant=Silent(TextModel(ASSISTANT)))
@@ -845,7 +846,7 @@ async def test_a_number_that_is_no_probability_is_refused(role: str, prob: float
             yield Token(b"", 1.0, end=True)
             yield DraftEnd("end")
 
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
+        async def propose(self, context: Context, questions: Any, *, usage: Any, **options: Any) -> Any:
             return [Proposal(question.start, (Token(b" b", 1.0), Token(b"", prob, end=True))) for question in questions]
 
     named = Logarithms(TextModel(DRAFT), name="gpu2")
@@ -1008,8 +1009,8 @@ class FailsFrom(ScriptedProvider):
 
     place = 0
 
-    async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
-        proposals = await super().propose(prompt, text, questions, usage=usage, **options)
+    async def propose(self, context: Context, questions: Any, *, usage: Any, **options: Any) -> Any:
+        proposals = await super().propose(context, questions, usage=usage, **options)
         if any(question.start >= self.place for question in questions):
             raise ServerError("the server broke", endpoint="http://gpu2", status=500)
         return proposals
@@ -1294,9 +1295,9 @@ async def test_who_tells_no_probabilities_is_refused_before_the_first_token(
 
 async def test_a_result_says_how_the_assistant_answered() -> None:
     class Lists(ScriptedProvider):
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
+        async def propose(self, context: Context, questions: Any, *, usage: Any, **options: Any) -> Any:
             usage.answered_by("list", len(questions))
-            return await super().propose(prompt, text, questions, usage=usage, **options)
+            return await super().propose(context, questions, usage=usage, **options)
 
     result = await fuse("Q:", draft=draft(), assistant=Lists(TextModel(ASSISTANT)), ask="all")
     assert result.usage["draft"].strategies == {}
@@ -1308,8 +1309,8 @@ async def test_a_result_says_how_the_assistant_answered() -> None:
 @pytest.mark.parametrize(("times", "warned"), [(10, False), (11, True)])
 async def test_asking_that_costs_many_times_the_drafting_is_warned_of(times: int, warned: bool) -> None:
     class Dear(ScriptedProvider):
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
-            proposals = await super().propose(prompt, text, questions, usage=usage, **options)
+        async def propose(self, context: Context, questions: Any, *, usage: Any, **options: Any) -> Any:
+            proposals = await super().propose(context, questions, usage=usage, **options)
             usage.prompt_tokens = times * 30 - 1
             usage.completion_tokens = 1
             usage.cached_tokens = 7
@@ -1342,9 +1343,9 @@ async def test_asking_that_costs_many_times_the_drafting_is_warned_of(times: int
 )
 async def test_only_who_has_an_alpha_is_told_to_lower_it(settings: dict[str, Any], alpha: bool) -> None:
     class Dear(ScriptedProvider):
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
+        async def propose(self, context: Context, questions: Any, *, usage: Any, **options: Any) -> Any:
             usage.prompt_tokens = 10_000
-            return await super().propose(prompt, text, questions, usage=usage, **options)
+            return await super().propose(context, questions, usage=usage, **options)
 
     result = await fuse("Q:", draft=draft(), assistant=Dear(TextModel(ASSISTANT)), **settings)
     [remedies] = [words.partition("before it again. ")[2] for words in result.warnings if "times the draft's" in words]

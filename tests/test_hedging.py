@@ -14,7 +14,7 @@ import pytest
 from cosd_api import Fusion, SettingError, Tuning, fuse
 from cosd_api.result import FusionResult
 from cosd_providers import BudgetError, ResponseError
-from cosd_providers.contract import DraftEnd, Proposal, Token
+from cosd_providers.contract import Context, DraftEnd, Proposal, Token
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from cosd_providers.usage import Usage
 
@@ -206,7 +206,7 @@ async def test_a_connection_that_saves_no_time_is_made_once_for_an_answer() -> N
 def test_a_provider_of_an_earlier_version_cannot_be_hedged() -> None:
     class Earlier(ScriptedProvider):
         def generate(  # type: ignore[override]
-            self, prompt: str, text: bytes, *, max_tokens: int, continuation: Any = None, usage: Usage
+            self, context: Context, *, max_tokens: int, continuation: Any = None, usage: Usage
         ) -> AsyncGenerator[Token | DraftEnd, None]:
             raise NotImplementedError
 

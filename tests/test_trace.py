@@ -26,7 +26,7 @@ from cosd_api import (
 )
 from cosd_api.records import FusedToken
 from cosd_providers import ResponseError
-from cosd_providers.contract import Proposal, Token
+from cosd_providers.contract import Context, Proposal, Token
 from cosd_providers.testing import ScriptedProvider
 from lima import FUSED, assistant, draft
 
@@ -124,7 +124,7 @@ async def test_a_question_that_failed_is_told_as_failed(tmp_path: Path) -> None:
 )
 async def test_a_question_with_a_useless_answer_is_told_as_failed(propose: Callable[[Any], Any]) -> None:
     class Odd(ScriptedProvider):
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any, **options: Any) -> Any:
+        async def propose(self, context: Context, questions: Any, *, usage: Any, **options: Any) -> Any:
             return propose(questions)
 
     result = await fuse("Q:", draft=draft(), assistant=Odd(assistant().model), on_assistant_error="draft")

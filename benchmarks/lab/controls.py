@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from cosd_api.training.dataset import Example
-from cosd_providers.contract import DraftEnd, Proposal, Provider, Question, Token
+from cosd_providers.contract import Context, DraftEnd, Proposal, Provider, Question, Token
 from cosd_providers.forwarding import Forwarding
 from cosd_providers.usage import Usage
 
@@ -19,23 +19,28 @@ __all__ = ["Distant", "Shuffled", "shuffled"]
 class _Wrapped(Forwarding):
     """A provider that changes something about each request to another."""
 
-    def generate(self, prompt: str, text: bytes, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+    def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `Provider.generate`."""
-        return self._later(self._provider.generate(self._read(prompt), text, **options))
+        prompt, text = context.prompt, context.text
+        return self._later(self._provider.generate(Context(self._read(prompt), text), **options))
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
+        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """See `Provider.propose`."""
+        prompt, text = context.prompt, context.text
         await self._wait()
-        return await self._provider.propose(self._read(prompt), text, questions, alternatives=alternatives, usage=usage)
+        return await self._provider.propose(
+            Context(self._read(prompt), text), questions, alternatives=alternatives, usage=usage
+        )
 
-    async def score(
-        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
+    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """See `Provider.score`."""
+        prompt, text = context.prompt, context.text
         await self._wait()
-        return await self._provider.score(self._read(prompt), text, alternatives=alternatives, end=end, usage=usage)
+        return await self._provider.score(
+            Context(self._read(prompt), text), alternatives=alternatives, end=end, usage=usage
+        )
 
     async def _later(self, several: AsyncGenerator[Token | DraftEnd, None]) -> AsyncGenerator[Token | DraftEnd, None]:
         await self._wait()

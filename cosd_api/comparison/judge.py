@@ -17,7 +17,7 @@ from cosd_api.errors import GradingError, SettingError
 from cosd_api.training.dataset import Example
 from cosd_api.version import __version__
 from cosd_providers import connect
-from cosd_providers.contract import Provider, Token
+from cosd_providers.contract import Context, Provider, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.messages import ChatProvider, Message
 from cosd_providers.text import readable
@@ -143,7 +143,7 @@ class JudgeGrader(BaseGrader):
             except UnsupportedError:  # no chat template
                 if not (await provider.describe()).capabilities.continues:
                     raise
-        items = provider.generate(prompt, b"", max_tokens=_TOKENS, usage=self.usage)
+        items = provider.generate(Context(prompt, b""), max_tokens=_TOKENS, usage=self.usage)
         async with aclosing(items):
             tokens = [item async for item in items if isinstance(item, Token)]
         return readable(b"".join(token.data for token in tokens))

@@ -11,7 +11,7 @@ from typing import Any
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import StartDraft
 from cosd_api.decoding.timeline import Kind, Timeline
-from cosd_providers.contract import DraftEnd, HiddenStates, Proposal, Provider, Question, Token
+from cosd_providers.contract import Context, DraftEnd, HiddenStates, Proposal, Provider, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.text import merge, sendable
@@ -133,7 +133,9 @@ class Calls:
             with self._budget.spending(model, sizes) as usage:
                 span.usage = usage
                 also = {"alternatives": alternatives} if alternatives else {}  # a provider need not know the keyword
-                proposals = await provider.propose(self.turns[model].prompt, text, questions, usage=usage, **also)
+                proposals = await provider.propose(
+                    Context(self.turns[model].prompt, text), questions, usage=usage, **also
+                )
             if len(proposals) != len(questions):
                 words = f"propose() gave {len(proposals)} answers to {len(questions)} questions"
                 raise ResponseError(words, endpoint=provider.name)
@@ -170,7 +172,7 @@ class Calls:
                 span.usage = usage
                 also: dict[str, Any] = {"end": True} if end else {}  # so that a provider need not know the keyword
                 also |= {"alternatives": alternatives} if alternatives else {}
-                tokens = await provider.score(turn.prompt, text, usage=usage, **also)
+                tokens = await provider.score(Context(turn.prompt, text), usage=usage, **also)
             check_probs(tokens, provider.name)
         start = len(sendable(text[:start]).encode())  # bytes that are no characters were not sent
         at, behind = 0, list[Token]()

@@ -25,7 +25,7 @@ from cosd_api.records import DRAFT, EndpointUsage
 from cosd_api.settings import AnswerOptions, LikelihoodOptions, refuse
 from cosd_api.sync import synchronous
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Piece, Provider
+from cosd_providers.contract import Context, Piece, Provider
 from cosd_providers.errors import InvalidRequestError, ProviderError, UnsupportedError
 from cosd_providers.usage import Usage
 
@@ -231,7 +231,7 @@ class HarnessFusion:
     async def _begins_with(self, name: str, model: Provider) -> bool:
         usage = Usage()
         try:
-            letter, *_ = await model.score("", b"a", usage=usage)
+            letter, *_ = await model.score(Context("", b"a"), usage=usage)
         except InvalidRequestError:
             return False
         finally:

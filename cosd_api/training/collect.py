@@ -31,7 +31,7 @@ from cosd_api.training.likelihoods import deferral_samples
 from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_api.verification.deferral import MOST_LISTED
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import HiddenStates, Proposal, Provider, State, Token
+from cosd_providers.contract import Context, HiddenStates, Proposal, Provider, State, Token
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.messages import OnSpecialTokens, RenderedPrompt
 from cosd_providers.usage import Usage
@@ -260,7 +260,7 @@ class _Run:
         forcing = TeacherForcing(text, mine, theirs, unit=facts.unit, ends=example.ends)
         if forcing.missing:
             asks = turns[1]
-            answers = await asks.provider.propose(asks.prompt, text, forcing.missing, usage=self._ledgers[1])
+            answers = await asks.provider.propose(Context(asks.prompt, text), forcing.missing, usage=self._ledgers[1])
             forcing.add_answers(answers)
         samples, skipped = forcing.samples()
         if self._listed is None and not self._states:
@@ -296,18 +296,18 @@ class _Run:
 
 async def _proposals(turn: RenderedPrompt, text: bytes, ledger: Usage, listed: int) -> list[Proposal | None]:
     also = {"alternatives": listed} if listed else {}  # a provider need not know the keyword
-    return await turn.provider.propose(turn.prompt, text, None, usage=ledger, **also)
+    return await turn.provider.propose(Context(turn.prompt, text), None, usage=ledger, **also)
 
 
 async def _scores(turn: RenderedPrompt, text: bytes, ledger: Usage, end: bool) -> list[Token]:
     if end:
         try:
-            return await turn.provider.score(turn.prompt, text, end=True, usage=ledger)
+            return await turn.provider.score(Context(turn.prompt, text), end=True, usage=ledger)
         except UnsupportedError:  # the probability of an end: that place is left out
             pass
-    return await turn.provider.score(turn.prompt, text, usage=ledger)
+    return await turn.provider.score(Context(turn.prompt, text), usage=ledger)
 
 
 async def _hidden_states(turn: RenderedPrompt, text: bytes, ledger: Usage) -> dict[int, State]:
     assert isinstance(turn.provider, HiddenStates)  # as its capabilities say
-    return await turn.provider.hidden_states(turn.prompt, text, usage=ledger)
+    return await turn.provider.hidden_states(Context(turn.prompt, text), usage=ledger)

@@ -5,13 +5,15 @@ gives the model's own choice at several places of a text. `score` gives the prob
 probabilities are raw: those of the model's full distribution at temperature 1. How a server is brought to answer is the
 adapter's business.
 
-All offsets are in bytes. All tokens hold whole characters: neighbouring raw tokens that share a character become one
-token, with the lowest of their probabilities, in every adapter alike (`text.Merger`).
+All offsets are in bytes. A `Context` by ids is answered in the model's own tokens, with their ids. After a text all tokens
+hold whole characters: neighbouring raw tokens that share a character become one token, with the lowest of their
+probabilities, in every adapter alike (`text.Merger`).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
@@ -20,14 +22,17 @@ from cosd_providers.usage import Usage
 __all__ = [
     "Alive",
     "Capabilities",
+    "Context",
     "DraftEnd",
     "HiddenStates",
+    "IdContexts",
     "Piece",
     "Proposal",
     "Provider",
     "Question",
     "Ready",
     "ServerInfo",
+    "Sessions",
     "State",
     "Token",
     "WordEnds",
@@ -40,8 +45,27 @@ State: TypeAlias = Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
+class Context:
+    """What a model continues, or is asked after: a prompt and the response so far.
+
+    With `ids` it is the model's own path: the encoding of the prompt by itself, then these ids, as they were written.
+    Prompt and response never merge into one token, and nothing of the response is encoded again. Without them the
+    server encodes prompt and text as one text, which may cut it into other tokens than the model would write.
+
+    Attributes:
+        prompt: the rendered prompt; special tokens are parsed, as in any prompt.
+        text: the response so far, as all models share it.
+        ids: the model's ids of `text`; empty at the start of a response. None where the model takes text only.
+    """
+
+    prompt: str
+    text: bytes = b""
+    ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
-    """One token of a model, in whole characters.
+    """One token of a model: in whole characters, or after a context by ids as the model wrote it.
 
     Attributes:
         data: its bytes; empty for the end of sequence.
@@ -53,6 +77,8 @@ class Token:
             with the same bytes as another are left out: the probability that is not listed bounds each of them.
         state: the model's state in its place, before the first of its raw tokens; None unless it was drafted by
             `HiddenStates.generate_with_states`.
+        id: its id in the model's vocabulary, after a context by ids; then `data` may be part of a character, and
+            `alternatives` are tokens of any kind, also parts of characters.
     """
 
     data: bytes
@@ -60,6 +86,7 @@ class Token:
     end: bool = False
     name: str | None = None
     alternatives: tuple[Token, ...] = ()
+    id: int | None = None
     state: State | None = field(default=None, compare=False, repr=False)
 
 
@@ -136,6 +163,9 @@ class Capabilities:
         continues: the endpoint continues a text or a partial answer. Without it, it answers conversations
             (`messages.ChatProvider`), and takes no `text` in `generate`.
         hidden_states: the width of the model's last hidden state, if the endpoint reports it (`HiddenStates`); else 0.
+        ids: it takes a `Context` by ids, and shows the ids of its tokens (`IdContexts`).
+        places: contexts that one request of `IdContexts.next_tokens` best holds. 1 means that they are best asked one
+            by one, each soon after the last, so that the server reads no token twice.
     """
 
     token_ids: bool
@@ -149,6 +179,8 @@ class Capabilities:
     continues: bool = True
     hidden_states: int = 0
     scores_by_token: bool = False
+    ids: bool = False
+    places: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +212,8 @@ class ServerInfo:
 class Provider(Protocol):
     """A model behind an API. Constructing one does no I/O; leaving it as a context manager closes its connections.
 
-    It can be entered several times and serve any number of fusions at once. `text` is always the response so far,
-    as bytes; a model reads `prompt` and response as one text. Every method raises `ProviderError`.
+    It can be entered several times and serve any number of fusions at once. A `Context` is the prompt and the response
+    so far. Every method raises `ProviderError`.
     """
 
     @property
@@ -199,8 +231,7 @@ class Provider(Protocol):
 
     def generate(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: Any = None,
@@ -209,11 +240,14 @@ class Provider(Protocol):
         seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Continue `prompt` and `text`, always with the most probable token, or at random.
+        """Continue a context, always with the most probable token, or at random.
+
+        After a context by ids (`Capabilities.ids`) the tokens are the model's own, with their ids: they may be parts of
+        characters, and `max_tokens` counts ids. After a text they are joined into whole characters.
 
         Yields at most `max_tokens` tokens, fewer only if the model ended or cannot continue, and then one `DraftEnd`.
-        With the `continuation` of an earlier draft, continues from that draft's own token ids; `text` is then what
-        they decode to. Closing the iterator closes the request and frees the server.
+        With the `continuation` of an earlier draft of whole characters, continues from that draft's own token ids, which
+        decode to `context.text`. Closing the iterator closes the request and frees the server.
 
         With `alternatives` each token carries up to this number of the other most probable tokens in its place, as far
         as the endpoint reports them. Leave out what is uncertain; methods that decide by them need all.
@@ -222,8 +256,8 @@ class Provider(Protocol):
         and the most probable token is the drawn one or its first alternative. A `seed` makes the server draw the same
         tokens again, as far as it can. Give each draft a seed of its own: equal seeds draw by equal random numbers.
 
-        If `text` has grown too long for the model's context the draft ends at once, with reason `"context"`; a
-        `prompt` that is too long by itself raises `ContextLengthError`.
+        If the response has grown too long for the model's context the draft ends at once, with reason `"context"`; a
+        prompt that is too long by itself raises `ContextLengthError`.
 
         Raises:
             ValueError: `temperature` is neither 0 nor 1.
@@ -232,25 +266,24 @@ class Provider(Protocol):
         ...
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
+        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """The model's choice at each question, in order; None where it cannot be known.
 
-        `questions=None` means every boundary of the model's own encoding of `text`, one token each, in as few requests
+        Offsets are in `context.text`; the context is a text, without ids.
+        `questions=None` means every boundary of the model's own encoding of that text, one token each, in as few requests
         as the endpoint allows: one if it scores text, or takes several texts at once. `alternatives` is as in
         `generate`.
         """
         ...
 
-    async def score(
-        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
-        """The tokens of the model's own encoding of `text`, each with its probability given all before it.
+    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
+        """The tokens of the model's own encoding of `context.text`, each with its probability given all before it.
 
         With `alternatives` each token carries up to this number of the other most probable tokens in its place: the
         first of them is the most probable one, unless the token itself is. A token that begins in `prompt` has none.
 
-        With `end` a last token is added: the end of sequence after `text`, with its probability there (of several such
+        With `end` a last token is added: the end of sequence after the text, with its probability there (of several such
         tokens the most probable), or None if the endpoint does not report it.
 
         Raises:
@@ -303,8 +336,7 @@ class HiddenStates(Protocol):
 
     def generate_with_states(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: Any = None,
@@ -318,11 +350,51 @@ class HiddenStates(Protocol):
         """
         ...
 
-    async def hidden_states(self, prompt: str, text: bytes, *, usage: Usage) -> dict[int, State]:
-        """The state at each boundary of the model's own encoding of `text`, its end included, by byte offset.
+    async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
+        """The state at each boundary of the model's own encoding of `context.text`, its end included, by byte offset.
 
         Boundaries are between characters. The first is missing where nothing is before it.
         """
+        ...
+
+
+@runtime_checkable
+class IdContexts(Protocol):
+    """A provider that takes contexts by ids and shows ids. Optional; `Capabilities.ids` says whether its server does."""
+
+    async def next_tokens(
+        self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
+    ) -> list[Token | None]:
+        """The model's most probable token after each context by ids, in order; None where its context is full.
+
+        Equally probable ones are told apart by the server. Each token has its id, and up to `alternatives` of the
+        next most probable ones, the most probable first, as they are: parts of characters and ends included.
+        """
+        ...
+
+    async def encode(self, text: str) -> list[Piece]:
+        """The encoding of a response that begins with `text`: nothing is added, and special tokens are not parsed.
+
+        Raises:
+            UnsupportedError: the endpoint cannot do this.
+        """
+        ...
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids as the server shows it, special tokens included.
+
+        Raises:
+            UnsupportedError: the endpoint cannot do this, or knows one of the ids not.
+        """
+        ...
+
+
+@runtime_checkable
+class Sessions(Protocol):
+    """A provider that can keep the requests of one answer together at its server. Optional."""
+
+    def session(self) -> AbstractAsyncContextManager[Provider]:
+        """The provider for one answer and one role in it: its requests find what earlier ones of them have read."""
         ...
 
 

@@ -16,6 +16,7 @@ from anyio.lowlevel import current_token
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import (
     Alive,
+    Context,
     DraftEnd,
     HiddenStates,
     Piece,
@@ -189,8 +190,7 @@ class DetectedProvider:
 
     async def generate_with_states(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: Any = None,
@@ -200,13 +200,13 @@ class DetectedProvider:
         """See `contract.HiddenStates`."""
         options: dict[str, Any] = {"continuation": continuation, "alternatives": alternatives, "usage": usage}
         adapter = await self._with_states()
-        async with aclosing(adapter.generate_with_states(prompt, text, max_tokens=max_tokens, **options)) as draft:
+        async with aclosing(adapter.generate_with_states(context, max_tokens=max_tokens, **options)) as draft:
             async for item in draft:
                 yield item
 
-    async def hidden_states(self, prompt: str, text: bytes, *, usage: Usage) -> dict[int, State]:
+    async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
         """See `contract.HiddenStates`."""
-        return await (await self._with_states()).hidden_states(prompt, text, usage=usage)
+        return await (await self._with_states()).hidden_states(context, usage=usage)
 
     async def _with_states(self) -> HiddenStates:
         """The adapter, if its engine can report hidden states.
@@ -233,8 +233,7 @@ class DetectedProvider:
 
     async def generate(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: Any = None,
@@ -247,22 +246,20 @@ class DetectedProvider:
         adapter = await self.adapter()
         options: dict[str, Any] = {"continuation": continuation, "alternatives": alternatives}
         options |= {"temperature": temperature, "seed": seed}
-        draft = adapter.generate(prompt, text, max_tokens=max_tokens, usage=usage, **options)
+        draft = adapter.generate(context, max_tokens=max_tokens, usage=usage, **options)
         async with aclosing(draft):
             async for item in draft:
                 yield item
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
+        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """See `contract.Provider`."""
-        return await (await self.adapter()).propose(prompt, text, questions, alternatives=alternatives, usage=usage)
+        return await (await self.adapter()).propose(context, questions, alternatives=alternatives, usage=usage)
 
-    async def score(
-        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
+    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """See `contract.Provider`."""
-        return await (await self.adapter()).score(prompt, text, alternatives=alternatives, end=end, usage=usage)
+        return await (await self.adapter()).score(context, alternatives=alternatives, end=end, usage=usage)
 
     async def tokenize(self, text: str) -> list[Piece]:
         """See `contract.Provider`."""

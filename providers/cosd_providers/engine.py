@@ -28,7 +28,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from cosd_providers.chat.rendering import ChatRenderer
 from cosd_providers.chat.templates import Template, TemplateRefusal
 from cosd_providers.concurrency import Lazy
-from cosd_providers.contract import DraftEnd, Piece, Provider, ServerInfo, Token, WordEnds
+from cosd_providers.contract import Context, DraftEnd, Piece, Provider, ServerInfo, Token, WordEnds
 from cosd_providers.drafting import DraftRequests, streamed
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.http.limits import Limits
@@ -259,8 +259,7 @@ class Adapter:
 
     async def score(
         self,
-        prompt: str,  # noqa: ARG002 - a hook
-        text: bytes,  # noqa: ARG002
+        context: Context,  # noqa: ARG002
         *,
         alternatives: int = 0,  # noqa: ARG002
         end: bool = False,  # noqa: ARG002
@@ -413,8 +412,7 @@ class Engine(Adapter, Generic[_F]):
 
     def generate(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: Any = None,
@@ -424,6 +422,7 @@ class Engine(Adapter, Generic[_F]):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft; see `contract.Provider`."""
+        prompt, text = context.prompt, context.text
 
         async def begin() -> DraftRequests:
             options = DraftOptions(alternatives, temperature, seed)

@@ -23,6 +23,7 @@ import anyio
 
 from cosd_providers.contract import (
     Capabilities,
+    Context,
     DraftEnd,
     Piece,
     Proposal,
@@ -302,8 +303,7 @@ class ScriptedProvider:
 
     async def generate(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: object = None,
@@ -313,6 +313,7 @@ class ScriptedProvider:
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """The model's tokens, greedy or drawn by a `random.Random` with this seed; then a `DraftEnd`."""
+        prompt, text = context.prompt, context.text
         options = DraftOptions(alternatives, temperature, seed)
         async with aclosing(self._draft(prompt, text, max_tokens, continuation, options, usage)) as items:
             async for item in items:
@@ -320,8 +321,7 @@ class ScriptedProvider:
 
     async def generate_with_states(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: object = None,
@@ -329,6 +329,7 @@ class ScriptedProvider:
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """The model's tokens with their states, for each stretch by one request more; see `contract.HiddenStates`."""
+        prompt, text = context.prompt, context.text
         states = self._reported()
         start = self._encode(prompt, text) if continuation is None else list(cast("tuple[int, ...]", continuation))
         draft = Draft(max_tokens)
@@ -346,8 +347,9 @@ class ScriptedProvider:
             async for item in stated:
                 yield item
 
-    async def hidden_states(self, prompt: str, text: bytes, *, usage: Usage) -> dict[int, State]:
+    async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
         """The states at the boundaries of the model's encoding of `text`; see `contract.HiddenStates`."""
+        prompt, text = context.prompt, context.text
         states = self._reported()
         self.calls.append(Call("hidden_states", prompt, text, states=True))
         ids, start = self._encode(prompt, text), len(prompt.encode())
@@ -415,9 +417,10 @@ class ScriptedProvider:
         return (*start, *draft.ids) if self.token_ids else None
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
+        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """The model's continuations: one request for all questions, one more for those that need it."""
+        prompt, text = context.prompt, context.text
         asked = None if questions is None else tuple(questions)
         self.calls.append(Call("propose", prompt, text, asked, alternatives=alternatives))
         if asked is None:
@@ -447,10 +450,9 @@ class ScriptedProvider:
             raise self._too_long(len(ids))
         return positions
 
-    async def score(
-        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
+    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """The tokens of the model's encoding of `text`, with their probabilities."""
+        prompt, text = context.prompt, context.text
         self.calls.append(Call("score", prompt, text, alternatives=alternatives, end=end))
         ids = self._encode(prompt, text)
         async with self._request(usage) as number:

@@ -14,6 +14,7 @@ from batches import PROMPTS, batch_form, fusion, input_file, pair, read, run, te
 from cosd_api import Fusion, SettingError
 from cosd_api.batch.lines import BatchLine, near_each_other
 from cosd_providers import ConnectError, ContextLengthError, InvalidRequestError, ServerError
+from cosd_providers.contract import Context
 from cosd_providers.testing import Fault, ScriptedProvider
 
 ALL = {one[0]: " yes." for one in PROMPTS}
@@ -351,10 +352,11 @@ async def test_failed_lines_are_asked_again_after_all_others(tmp_path: Path) -> 
     class Picky(ScriptedProvider):
         """Fails at the first twenty prompts whenever it is asked."""
 
-        async def generate(self, prompt: str, text: bytes, **given: Any) -> Any:
+        async def generate(self, context: Context, **given: Any) -> Any:
+            prompt = context.prompt
             if prompt < "020":
                 raise ServerError("it broke")
-            async for one in super().generate(prompt, text, **given):
+            async for one in super().generate(context, **given):
                 yield one
 
     small, large = pair(prompts)

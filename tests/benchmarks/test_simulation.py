@@ -14,7 +14,7 @@ from benchmarks.invented import WORDS, Role, Speech, encode, prompt_of
 from benchmarks.simulated import Simulated, Speeds, simulated
 from cosd_api import RuleVerifier
 from cosd_providers import connect
-from cosd_providers.contract import Question, Token
+from cosd_providers.contract import Context, Question, Token
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 from drawn import partly
@@ -119,7 +119,7 @@ def test_prompts_have_as_many_tokens_as_asked() -> None:
 async def test_a_provider_hears_what_the_models_say(server: Simulated) -> None:
     speech, prompt, said = Speech(seed=6), prompt_of(12, 6), list[Token]()
     async with connect(server.model(speech, "draft", "said")) as draft:
-        async for item in draft.generate(prompt, b"", max_tokens=20, alternatives=2, usage=Usage()):
+        async for item in draft.generate(Context(prompt, b""), max_tokens=20, alternatives=2, usage=Usage()):
             if isinstance(item, Token):
                 said.append(item)
     expected = [*islice(speech.said("draft", prompt.encode()), 20)]
@@ -135,7 +135,7 @@ async def test_a_list_is_answered_place_by_place(server: Simulated) -> None:
     url = server.model(speech, "assistant", "listed")
     async with connect(url, engine="llama.cpp", strategy="list") as assistant:
         questions = [Question(place, (b" x",)) for place in places]
-        proposals = await assistant.propose(prompt, text, questions, usage=Usage())
+        proposals = await assistant.propose(Context(prompt, text), questions, usage=Usage())
     for place, proposal in zip(places, proposals, strict=True):
         expected = speech.after((prompt + sendable(text[:place])).encode()).assistant[0]
         assert proposal is not None and proposal.tokens[0].data == WORDS[expected.id]
@@ -149,7 +149,7 @@ async def test_the_server_counts_what_it_sees(server: Simulated) -> None:
     url = server.model(Speech(), "draft", "counted")
     async with connect(url) as draft:
         for limit in (5, 7):
-            async for _ in draft.generate(prompt_of(30, 9), b" ba", max_tokens=limit, usage=Usage()):
+            async for _ in draft.generate(Context(prompt_of(30, 9), b" ba"), max_tokens=limit, usage=Usage()):
                 pass
     counts = await server.counts("draft", "counted")
     assert (counts.requests, counts.connections, counts.cancelled) == (2, 2, 0)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cosd_api import Fusion, RuleVerifier, SettingError
 from cosd_api.integrations.harness import ConversationText, HarnessFusion, answer_options, windows
 from cosd_providers import ContextLengthError, InvalidRequestError, UnsupportedError
-from cosd_providers.contract import Piece
+from cosd_providers.contract import Context, Piece
 from cosd_providers.testing import ScriptedProvider, TableModel
 from stand_in_evaluators import Instance, installed, lm_eval_modules
 
@@ -162,10 +162,11 @@ def test_a_text_in_parts_counts_every_token_once(text: str, length: int) -> None
 class Beginless(ScriptedProvider):
     """A model without a beginning of sequence, as servers report it."""
 
-    async def score(self, prompt: str, text: bytes, **options: Any) -> Any:
+    async def score(self, context: Context, **options: Any) -> Any:
+        prompt = context.prompt
         if not prompt:
             raise InvalidRequestError("prompt and text are empty")
-        return await super().score(prompt, text, **options)
+        return await super().score(context, **options)
 
 
 async def test_without_a_beginning_of_sequence_the_first_word_is_read_and_not_scored() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.lab.controls import shuffled
 from cosd_api import Example
+from cosd_providers.contract import Context
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.usage import Usage
 
@@ -17,11 +18,11 @@ async def test_each_prompt_stands_for_the_next_and_no_other_is_read() -> None:
     provider = shuffled(ScriptedProvider.from_texts(scripts), examples)
     usage = Usage()
     async with provider:
-        [proposal] = await provider.propose("1", b"", None, usage=usage)
+        [proposal] = await provider.propose(Context("1", b""), None, usage=usage)
         assert proposal is not None and [one.data for one in proposal.tokens] == [b" two"]
         with pytest.raises(ValueError, match="no other question is known for the prompt '3'"):
-            await provider.propose("3", b"", None, usage=usage)
+            await provider.propose(Context("3", b""), None, usage=usage)
         with pytest.raises(ValueError, match="it would not be shuffled"):
-            await provider.score("3", b"", usage=usage)
+            await provider.score(Context("3", b""), usage=usage)
         with pytest.raises(ValueError, match="it would not be shuffled"):
             provider.generate("3", b"")

@@ -14,7 +14,7 @@ from cosd_api import Average, Fusion, Segment
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, Three
 from cosd_providers import UnsupportedError, connect
-from cosd_providers.contract import Token
+from cosd_providers.contract import Context, Token
 from cosd_providers.usage import Usage
 from drawn import partly
 from naive_average import average, mean
@@ -47,7 +47,7 @@ async def test_the_mean_of_a_model_with_itself_is_its_own(pair: Pair, name: str,
         results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=30)]
         wanted: list[bytes] = []
         for prompt in PROMPTS[:count]:
-            written = alone.generate(prompt, b"", max_tokens=30, usage=Usage())
+            written = alone.generate(Context(prompt, b""), max_tokens=30, usage=Usage())
             wanted.append(b"".join([token.data async for token in written if isinstance(token, Token)]))
     tied = [result for result in results if any(is_tied(segment) for segment in result.segments)]
     assert len(tied) <= MAY_TIE
@@ -73,7 +73,7 @@ async def test_all_the_weight_on_one_model_gives_its_own_beginning(pair: Pair, f
     ):
         for prompt in PROMPTS[:4]:
             result = await fusion.generate(prompt, max_tokens=3)
-            written = alone.generate(prompt, b"", max_tokens=3, usage=Usage())
+            written = alone.generate(Context(prompt, b""), max_tokens=3, usage=Usage())
             wanted = b"".join([token.data async for token in written if isinstance(token, Token)])
             assert result.text.encode() == wanted
 

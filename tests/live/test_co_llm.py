@@ -19,7 +19,7 @@ from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import MODELS, Pair, serve
 from cosd_api.training.states import state_from_text
 from cosd_providers import UnsupportedError, Usage, connect
-from cosd_providers.contract import HiddenStates, Token
+from cosd_providers.contract import Context, HiddenStates, Token
 from drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -99,10 +99,10 @@ async def test_states_are_those_of_the_server(draft: str, stated: StatedModel) -
     async with connect(draft) as provider:
         width = (await provider.describe()).capabilities.hidden_states
         assert isinstance(provider, HiddenStates)
-        stream = provider.generate_with_states(prompt, b"", max_tokens=24, usage=Usage())
+        stream = provider.generate_with_states(Context(prompt, b""), max_tokens=24, usage=Usage())
         tokens = [item async for item in stream if isinstance(item, Token)]
         answer = b"".join(token.data for token in tokens)
-        found = await provider.hidden_states(prompt, answer, usage=Usage())
+        found = await provider.hidden_states(Context(prompt, answer), usage=Usage())
     assert width > 1
     for at in (0, len(tokens) - 1):
         before = b"".join(token.data for token in tokens[:at])

@@ -15,6 +15,7 @@ import recitals
 from asked import draft
 from benchmarks import cancelled
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
+from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from drawn import partly
 from plain import CLOSE, ask, get
@@ -94,7 +95,7 @@ async def test_proposals(url: str, word: bool) -> None:
     text = " The capital of Peru is Zürich 😀 and the total is 42.\n".encode()
     questions = [Question(at, (text[at : at + 4],), word=word) for at in range(0, 29, 3)]
     async with LlamaCpp(url) as provider:
-        proposals = await provider.propose(MIXED, text, questions, usage=Usage())
+        proposals = await provider.propose(Context(MIXED, text), questions, usage=Usage())
     for question, proposal in zip(questions, proposals, strict=True):
         plain = ask(url, MIXED + text[: question.start].decode(), n_predict=12)
         assert proposal is not None
@@ -117,7 +118,7 @@ async def test_lists_come_back_whole_and_in_order(url: str) -> None:
 async def test_scores(url: str) -> None:
     text = " The capital is Zürich 😀.".encode()
     async with LlamaCpp(url) as provider:
-        scored = await provider.score(MIXED, text, usage=Usage())
+        scored = await provider.score(Context(MIXED, text), usage=Usage())
     assert b"".join(token.data for token in scored) == text
     ids, at = encoded(url, MIXED + text.decode(), special=True), len(encoded(url, MIXED, special=True))
     expected = []
@@ -211,7 +212,9 @@ async def test_cancelling_frees_the_server(url: str, how: str) -> None:
     async with LlamaCpp(url) as provider:
         [piece] = await provider.tokenize("a")
         usage = Usage()
-        endless: Any = provider.generate(MIXED, b"", max_tokens=400, continuation=(MIXED, piece.id), usage=usage)
+        endless: Any = provider.generate(
+            Context(MIXED, b""), max_tokens=400, continuation=(MIXED, piece.id), usage=usage
+        )
         if how == "close":
             await anext(endless)
             await endless.aclose()

@@ -15,7 +15,7 @@ from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Token
+from cosd_providers.contract import Context, Token
 from cosd_providers.usage import Usage
 from drawn import partly
 
@@ -41,7 +41,9 @@ async def test_each_run_is_what_its_model_draws(pair: Pair, direction: tuple[str
                 tokens = [token for token in result.tokens if token.unit == result.segments.index(segment)]
                 seed = enumerated.seed(3, prompt.encode(), "draw", place)
                 model = models[segment.candidates[0].sources[0]]
-                drawn = model.generate(prompt, text, max_tokens=len(tokens), temperature=1, seed=seed, usage=Usage())
+                drawn = model.generate(
+                    Context(prompt, text), max_tokens=len(tokens), temperature=1, seed=seed, usage=Usage()
+                )
                 again = [token.data async for token in drawn if isinstance(token, Token)]
                 same = same and again == [token.data for token in tokens]
                 text, place = text + b"".join(token.data for token in tokens), place + len(tokens)

@@ -13,6 +13,7 @@ import pytest
 import recitals
 from asked import draft
 from cosd_providers import ContextLengthError, DraftEnd, Question, UnsupportedError, Usage
+from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible
 from plain import CLOSE, ask, get
 
@@ -73,7 +74,7 @@ async def test_messages(url: str) -> None:
             expected = [math.exp(entry["logprob"]) for entry in plain["completion_probabilities"][:-1]]
             assert [token.prob for token in tokens[:-1]] == pytest.approx(expected, abs=1e-3)
             [proposal] = await provider.propose(
-                MIXED, started.encode(), [Question(len(started), (b"x",))], usage=Usage()
+                Context(MIXED, started.encode()), [Question(len(started), (b"x",))], usage=Usage()
             )
             assert proposal is not None
             assert proposal.tokens[0].data == tokens[0].data
@@ -89,7 +90,7 @@ async def test_alternatives_as_many_as_are_asked_for(url: str, api: Any) -> None
             text = started.encode()
             first, *_ = await draft(provider, MIXED, text, limit=1, alternatives=60)
             [found] = await provider.propose(
-                MIXED, text, [Question(len(text), (b"x",))], alternatives=60, usage=Usage()
+                Context(MIXED, text), [Question(len(text), (b"x",))], alternatives=60, usage=Usage()
             )
             whole = templated(url, MIXED, started) if api == "chat" else MIXED + started
             [step] = ask(url, whole, n_probs=61)["completion_probabilities"]
@@ -152,7 +153,7 @@ async def test_proposals(url: str, word: bool, strategy: Any) -> None:
     text = " The capital of Peru is Zürich 😀 and the total is 42.\n".encode()
     questions = [Question(at, (text[at : at + 4],), word=word) for at in range(0, 29, 3)]
     async with OpenAICompatible(url, dialect="llama.cpp", strategy=strategy) as provider:
-        proposals = await provider.propose(MIXED, text, questions, usage=Usage())
+        proposals = await provider.propose(Context(MIXED, text), questions, usage=Usage())
     for question, proposal in zip(questions, proposals, strict=True):
         plain = ask(url, MIXED + text[: question.start].decode(), n_predict=12)
         assert proposal is not None
@@ -177,7 +178,7 @@ async def test_tokens_that_the_server_hides(trio: Mapping[str, str]) -> None:
                 if plain["tokens"][0] == first["id"]:
                     continue
                 found += 1
-                [proposal] = await provider.propose(start, b"", [Question(0, (b"x",))], usage=Usage())
+                [proposal] = await provider.propose(Context(start, b""), [Question(0, (b"x",))], usage=Usage())
                 assert proposal is not None
                 assert (proposal.tokens[0].data, proposal.tokens[0].prob) == (bytes(first["bytes"]), None)
                 [token, end] = await draft(provider, start, limit=1)
@@ -200,7 +201,7 @@ async def test_context(url: str) -> None:
 async def test_what_it_cannot_do(url: str) -> None:
     async with OpenAICompatible(url, dialect="llama.cpp") as provider:
         with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
-            await provider.score(MIXED, b" The", usage=Usage())
+            await provider.score(Context(MIXED, b" The"), usage=Usage())
         with pytest.raises(UnsupportedError, match="does not encode text"):
             await provider.tokenize("a")
 
@@ -209,7 +210,7 @@ async def test_what_it_cannot_do(url: str) -> None:
 async def test_cancelling_frees_the_server(url: str, how: str) -> None:
     async with OpenAICompatible(url, dialect="llama.cpp") as provider:
         usage = Usage()
-        endless: Any = provider.generate("a" * 9, b"", max_tokens=400, usage=usage)
+        endless: Any = provider.generate(Context("a" * 9, b""), max_tokens=400, usage=usage)
         if how == "close":
             await anext(endless)
             await endless.aclose()

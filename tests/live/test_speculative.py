@@ -14,7 +14,7 @@ from cosd_api import FusedToken, Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, Three
 from cosd_providers import UnsupportedError, connect
-from cosd_providers.contract import Token
+from cosd_providers.contract import Context, Token
 from cosd_providers.usage import Usage
 from drawn import partly
 from near_ties import tied
@@ -36,7 +36,7 @@ async def test_a_model_that_is_helped_by_itself_writes_its_own_text(pair: Pair, 
         results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=30)]
         wanted: list[bytes] = []
         for prompt in PROMPTS[:count]:
-            written = alone.generate(prompt, b"", max_tokens=30, usage=Usage())
+            written = alone.generate(Context(prompt, b""), max_tokens=30, usage=Usage())
             wanted.append(b"".join([token.data async for token in written if isinstance(token, Token)]))
     tied = [result for result in results if any(is_tied(token) for token in result.tokens)]
     assert len(tied) <= MAY_TIE

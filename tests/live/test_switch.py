@@ -12,7 +12,7 @@ from cosd_api import Fusion, Switch
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider, connect
-from cosd_providers.contract import Token
+from cosd_providers.contract import Context, Token
 from cosd_providers.usage import Usage
 from drawn import partly
 from reference import Fused, Out, finished
@@ -28,7 +28,7 @@ MAY_DIFFER = 5
 async def drawn(model: Provider, at: int, number: int, prompt: str) -> Fused:
     """One sample, asked for by itself."""
     seed = enumerated.seed(SEED, prompt.encode(), "sample", at, number)
-    stream = model.generate(prompt, b"", max_tokens=MAX_TOKENS, temperature=1, seed=seed, usage=Usage())
+    stream = model.generate(Context(prompt, b""), max_tokens=MAX_TOKENS, temperature=1, seed=seed, usage=Usage())
     tokens = [Out(token.data, at, token.end) async for token in stream if isinstance(token, Token)]
     fused = finished(tokens, (), MAX_TOKENS)
     assert fused is not None

@@ -14,6 +14,7 @@ from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import Question, Usage
+from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.engines.tgi import Tgi
 from drawn import partly
@@ -71,8 +72,10 @@ async def test_drafts_and_proposals_are_those_of_the_model(
     found: list[Any] = []
     async with Tgi(stand_ins[name][0]) as ours, LlamaCpp(pair[name]) as theirs:
         for provider in (ours, theirs):
-            *tokens, end = [one async for one in provider.generate(PROMPTS[0], b"", max_tokens=40, usage=Usage())]
-            proposals = await provider.propose(PROMPTS[0], text, questions, usage=Usage())
+            *tokens, end = [
+                one async for one in provider.generate(Context(PROMPTS[0], b""), max_tokens=40, usage=Usage())
+            ]
+            proposals = await provider.propose(Context(PROMPTS[0], text), questions, usage=Usage())
             said: list[Any] = [*tokens, *(token for one in proposals if one for token in one.tokens)]
             probs = [token.prob for token in said if not token.end]
             found.append((end, [token.data for token in said], probs))
@@ -83,8 +86,8 @@ async def test_drafts_and_proposals_are_those_of_the_model(
 async def test_scores_are_those_of_the_model(pair: Pair, stand_ins: dict[str, tuple[str, StandInTgi]]) -> None:
     text = " The capital is Zürich 😀.".encode()
     async with Tgi(stand_ins["sums"][0]) as ours, LlamaCpp(pair["sums"]) as theirs:
-        scored = await ours.score(PROMPTS[0], text, usage=Usage())
-        expected = await theirs.score(PROMPTS[0], text, usage=Usage())
+        scored = await ours.score(Context(PROMPTS[0], text), usage=Usage())
+        expected = await theirs.score(Context(PROMPTS[0], text), usage=Usage())
     assert [token.data for token in scored] == [token.data for token in expected]
     assert [token.prob for token in scored] == pytest.approx([token.prob for token in expected], rel=2e-2, abs=1e-6)
 
@@ -97,7 +100,7 @@ async def test_cancelling_is_seen_by_the_server(stand_ins: dict[str, tuple[str, 
     try:
         async with Tgi(url) as provider:
             usage = Usage()
-            endless: Any = provider.generate("Q: What", b"", max_tokens=400, usage=usage)
+            endless: Any = provider.generate(Context("Q: What", b""), max_tokens=400, usage=usage)
             if how == "close":
                 await anext(endless)
                 await endless.aclose()

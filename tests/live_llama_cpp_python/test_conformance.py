@@ -11,6 +11,7 @@ import pytest
 
 from conformance import ENDLESS, PROMPTS, Conformance, Subject, leave
 from cosd_providers import OpenAICompatible, Token, Usage
+from cosd_providers.contract import Context
 from llama_cpp_python.servers import LlamaCppPythonServer
 from plain import MODELS, PlainLlamaCppPython, Raw
 
@@ -63,7 +64,7 @@ class TestOpenAICompatible(Conformance):
             await provider.describe()
             with anyio.move_on_after(60):
                 while True:  # a busy machine may let a small model finish before its server hears of it
-                    draft: Any = subject("sums").make().generate(ENDLESS, b"", max_tokens=400, usage=Usage())
+                    draft: Any = subject("sums").make().generate(Context(ENDLESS, b""), max_tokens=400, usage=Usage())
                     await leave(draft, how)
                     with anyio.move_on_after(5):
                         while server.log(10**6).count(seen) == before:  # noqa: ASYNC110

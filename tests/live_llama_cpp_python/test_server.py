@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from cosd_providers import OpenAICompatible, Question, Usage, connect
+from cosd_providers.contract import Context
 from llama_cpp_python.servers import LlamaCppPythonServer
 from plain import CLOSE, PlainLlamaCppPython
 
@@ -34,9 +35,9 @@ async def test_an_echo_is_shifted_without_a_beginning(served: Mapping[str, Llama
     for name, shifted in (("sums", True), ("facts", False)):
         async with OpenAICompatible(served[name].url, dialect="llama-cpp-python") as provider:
             assert (await provider.describe()).capabilities.score is not shifted
-            [found] = await provider.propose(PROMPT, b" The capital", [Question(12, (b"x",))], usage=Usage())
+            [found] = await provider.propose(Context(PROMPT, b" The capital"), [Question(12, (b"x",))], usage=Usage())
         async with OpenAICompatible(served[name].url, dialect="llama-cpp-python", strategy="echo") as provider:
-            [echoed] = await provider.propose(PROMPT, b" The capital", [Question(12, (b"x",))], usage=Usage())
+            [echoed] = await provider.propose(Context(PROMPT, b" The capital"), [Question(12, (b"x",))], usage=Usage())
             assert found and echoed
             assert echoed.tokens[0].data == found.tokens[0].data
             assert echoed.tokens[0].prob == pytest.approx(found.tokens[0].prob, abs=2e-3)

@@ -15,6 +15,7 @@ from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair
 from cosd_providers import Question, UnsupportedError, Usage, connect
+from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.messages import Message, RenderedPrompt
@@ -114,7 +115,7 @@ async def test_proposals_are_what_the_model_goes_on_with(url: str, vllm_name: st
         text = b"".join(token.data for token in tokens)
         starts = [sum(len(token.data) for token in tokens[:at]) for at in range(len(tokens))]
         questions = [Question(start, (token.data,)) for start, token in zip(starts, tokens, strict=True)]
-        found = await turn.provider.propose(turn.prompt, text, questions, usage=Usage())
+        found = await turn.provider.propose(Context(turn.prompt, text), questions, usage=Usage())
     said = [one.tokens[0] for one in found if one is not None]
     assert [token.data for token in said] == [token.data for token in tokens]
     assert [token.prob for token in said] == pytest.approx([token.prob for token in tokens], abs=1e-4)
@@ -137,8 +138,8 @@ async def test_special_tokens_that_a_user_types_stay_text(url: str, vllm_name: s
         text = b"".join(token.data for token in tokens)
         first, second = tokens[0].data, tokens[1].data
         asked = [Question(len(first), (second,))]
-        [proposal] = await turn.provider.propose(turn.prompt, text, asked, usage=Usage())
-        scored = await turn.provider.score(turn.prompt, text, usage=Usage())
+        [proposal] = await turn.provider.propose(Context(turn.prompt, text), asked, usage=Usage())
+        scored = await turn.provider.score(Context(turn.prompt, text), usage=Usage())
     assert turn.warnings == ()
     [drafted], [proposed], [whole] = sent
     assert post(url, "/detokenize", {"tokens": drafted})["prompt"] == turn.prompt
@@ -180,7 +181,7 @@ async def test_messages_that_are_sent(url: str, vllm_name: str) -> None:
             return
         for provider in (ours, theirs):
             turn = await provider.render_prompt(RULED)
-            proposals = await turn.provider.propose(turn.prompt, text, questions, usage=Usage())
+            proposals = await turn.provider.propose(Context(turn.prompt, text), questions, usage=Usage())
             said = [*await answered(turn), *(token for one in proposals if one for token in one.tokens)]
             found.append([(one.data, one.end, one.prob) for one in said if hasattr(one, "data")])
     assert [one[:2] for one in found[0]] == [one[:2] for one in found[1]]

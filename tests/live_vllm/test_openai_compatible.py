@@ -13,6 +13,7 @@ import pytest
 from asked import draft
 from cosd_api.demo.servers import Pair
 from cosd_providers import ContextLengthError, DraftEnd, Question, Token, UnsupportedError, Usage
+from cosd_providers.contract import Context
 from cosd_providers.engines.openai import DIALECTS, OpenAICompatible
 
 MIXED = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
@@ -145,7 +146,7 @@ async def test_proposals(url: str, vllm_name: str, word: bool, strategy: Any) ->
     usage = Usage()
     async with OpenAICompatible(url, dialect="vllm", strategy=strategy, tokenizer=source) as provider:
         await provider.describe()
-        proposals = await provider.propose(MIXED, text, questions, usage=usage)
+        proposals = await provider.propose(Context(MIXED, text), questions, usage=usage)
     for question, proposal in zip(questions, proposals, strict=True):
         plain = ask(url, vllm_name, MIXED + text[: question.start].decode(), max_tokens=12)
         assert proposal is not None
@@ -160,7 +161,7 @@ async def test_proposals(url: str, vllm_name: str, word: bool, strategy: Any) ->
 
 async def test_scores(url: str, vllm_name: str) -> None:
     async with OpenAICompatible(url, dialect="openai") as provider:
-        scored = await provider.score(MIXED, TEXT.encode(), usage=Usage())
+        scored = await provider.score(Context(MIXED, TEXT.encode()), usage=Usage())
     assert b"".join(token.data for token in scored) == TEXT.encode()
     skip = len(ask(url, vllm_name, MIXED, return_token_ids=True)["prompt_token_ids"])
     parts: list[float] = []
@@ -175,8 +176,8 @@ async def test_scores(url: str, vllm_name: str) -> None:
 
 async def test_every_boundary(url: str) -> None:
     async with OpenAICompatible(url, dialect="vllm") as provider:
-        scored = await provider.score(MIXED, TEXT.encode(), usage=Usage())
-        proposals = await provider.propose(MIXED, TEXT.encode(), None, usage=Usage())
+        scored = await provider.score(Context(MIXED, TEXT.encode()), usage=Usage())
+        proposals = await provider.propose(Context(MIXED, TEXT.encode()), None, usage=Usage())
     starts = [0]
     for token in scored:
         starts.append(starts[-1] + len(token.data))
@@ -196,4 +197,4 @@ async def test_context(url: str) -> None:
 async def test_what_it_cannot_do(url: str) -> None:
     async with OpenAICompatible(url, dialect=replace(DIALECTS["vllm"], continues=None), api="chat") as provider:
         with pytest.raises(UnsupportedError, match="does not continue a partial answer"):
-            await provider.score(MIXED, b" The", usage=Usage())
+            await provider.score(Context(MIXED, b" The"), usage=Usage())

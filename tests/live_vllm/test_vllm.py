@@ -13,6 +13,7 @@ from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
+from cosd_providers.contract import Context
 from cosd_providers.engines.vllm import Vllm
 from hedged import hedged
 
@@ -93,7 +94,7 @@ async def test_draft(url: str, vllm_name: str) -> None:
 async def test_a_draft_that_is_left_is_billed(url: str) -> None:
     usage = Usage()
     async with Vllm(url) as provider:
-        stream = provider.generate(MIXED, b"", max_tokens=64, usage=usage)
+        stream = provider.generate(Context(MIXED, b""), max_tokens=64, usage=usage)
         await anext(stream)
         await stream.aclose()
     assert usage.prompt_tokens == len(encoded(url, MIXED))
@@ -109,7 +110,7 @@ async def test_characters_of_several_tokens(url: str) -> None:
         pieces = await provider.tokenize(text)
         assert b"".join(piece.data for piece in pieces) == text.encode()
         assert [piece.id for piece in pieces] == encoded(url, text, special=False)
-        scored = await provider.score(MIXED, text.encode(), usage=Usage())
+        scored = await provider.score(Context(MIXED, text.encode()), usage=Usage())
         assert "".join(token.data.decode() for token in scored) == text
         emoji = [piece.id for piece in await provider.tokenize("😀")]
     # What makes it go through a character's tokens again: behind an unfinished one the prompt's text is repeated.
@@ -126,8 +127,8 @@ async def test_proposals(url: str, word: bool, strategy: Strategy) -> None:
     starts = [len(TEXT[:at].encode()) for at in range(len(TEXT) + 1)]
     questions = [Question(at, (text[at : at + 4] or b"x",), word=word) for at in starts]
     async with Vllm(url, strategy=strategy) as provider:
-        proposals = await provider.propose(MIXED, text, questions, usage=Usage())
-        everywhere = await provider.propose(MIXED, text, None, usage=Usage())
+        proposals = await provider.propose(Context(MIXED, text), questions, usage=Usage())
+        everywhere = await provider.propose(Context(MIXED, text), None, usage=Usage())
     answers = ask(url, [MIXED + text[:at].decode() for at in starts], max_tokens=12)
     for plain, proposal in zip(answers, proposals, strict=True):
         assert proposal is not None
@@ -154,7 +155,7 @@ async def test_a_chain_goes_on_from_its_own_ids(url: str) -> None:
     plain = ask(url, MIXED, max_tokens=40)
     judged = plain["text"][:40].encode()  # one token of a draft, many of this model
     async with Vllm(url) as provider:
-        [proposal] = await provider.propose(MIXED, b"", [Question(0, (judged,), word=True)], usage=usage)
+        [proposal] = await provider.propose(Context(MIXED, b""), [Question(0, (judged,), word=True)], usage=usage)
     assert proposal is not None
     assert b"".join(token.data for token in proposal.tokens).startswith(judged)
     count = len(proposal.tokens)
@@ -165,9 +166,9 @@ async def test_a_chain_goes_on_from_its_own_ids(url: str) -> None:
 async def test_scores(url: str) -> None:
     text = " The capital is Lima and 15 pens."
     async with Vllm(url) as provider:
-        scored = await provider.score(MIXED, text.encode(), usage=Usage())
+        scored = await provider.score(Context(MIXED, text.encode()), usage=Usage())
         assert b"".join(token.data for token in scored) == text.encode()
-        first, *others = await provider.score("", text.encode(), usage=Usage())
+        first, *others = await provider.score(Context("", text.encode()), usage=Usage())
     ids, at = encoded(url, MIXED + text), len(encoded(url, MIXED))
     ranked = ask(url, ids, prompt_logprobs=1)["prompt_logprobs"][at:]
     expected = [math.exp(entry[str(own)]["logprob"]) for own, entry in zip(ids[at:], ranked, strict=True)]
@@ -188,14 +189,14 @@ async def test_long_lists_and_the_end_are_those_of_plain_requests(url: str, vllm
     async with Vllm(url) as provider:
         able = (await provider.describe()).capabilities
         assert (able.top_k, able.score_top_k, able.sampling) == (19, 19, True)
-        scored = await provider.score(MIXED, text.encode(), alternatives=50, end=True, usage=Usage())
+        scored = await provider.score(Context(MIXED, text.encode()), alternatives=50, end=True, usage=Usage())
         starts = [len(b"".join(token.data for token in scored[:at])) for at in range(len(scored))]
         questions = [Question(start, (b"x",)) for start in starts]
         by_echo = await provider.with_strategy("echo").propose(
-            MIXED, text.encode(), questions, alternatives=50, usage=Usage()
+            Context(MIXED, text.encode()), questions, alternatives=50, usage=Usage()
         )
         by_list = await provider.with_strategy("list").propose(
-            MIXED, text.encode(), questions, alternatives=50, usage=Usage()
+            Context(MIXED, text.encode()), questions, alternatives=50, usage=Usage()
         )
         [drafted, _] = await draft(provider, MIXED, text.encode(), 1, alternatives=50)
     ids, at = encoded(url, MIXED + text), len(encoded(url, MIXED))
@@ -253,7 +254,7 @@ async def test_the_context(url: str) -> None:
         with pytest.raises(ContextLengthError, match="the model's context is 512, and nothing more fits"):
             await draft(provider, too_long)
         with pytest.raises(ContextLengthError, match="the model's context is 512"):
-            await provider.propose(MIXED, too_long.encode(), [Question(2000, (b"x",))], usage=Usage())
+            await provider.propose(Context(MIXED, too_long.encode()), [Question(2000, (b"x",))], usage=Usage())
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -14,6 +14,7 @@ import contests
 import naive_cool
 from cosd_api import CoolFusion, Fusion, Rerank, SettingError, Trace, fuse
 from cosd_api.methods.base import method_named
+from cosd_providers.contract import Context
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
 from drawn import costly
@@ -214,10 +215,10 @@ async def test_where_nobody_reports_an_end_the_first_listed_decides() -> None:
 
 async def test_an_endpoint_that_cannot_score_an_end_scores_the_text() -> None:
     class Old(ScriptedProvider):
-        async def score(self, prompt: str, text: bytes, **options: Any) -> Any:
+        async def score(self, context: Context, **options: Any) -> Any:
             if options.pop("end", False):
                 raise UnsupportedError("no end")
-            return await super().score(prompt, text, **options)
+            return await super().score(context, **options)
 
     scripts: list[dict[str, list[ScriptToken]]] = [{"Q": [(" a", 0.5)]}, {"Q": [(" b", 0.5)]}]
     models = [Old(Generous(script, 0.01 * at)) for at, script in enumerate(scripts, 1)]
@@ -288,7 +289,7 @@ async def test_a_model_that_is_down_from_the_start_is_left_out() -> None:
 
 async def test_a_provider_of_its_own_error_is_not_hidden_in_a_group() -> None:
     class Broken(ScriptedProvider):
-        async def score(self, prompt: str, text: bytes, **options: Any) -> Any:
+        async def score(self, context: Context, **options: Any) -> Any:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -16,7 +16,7 @@ import naive_route
 from cosd_api import Fusion, Route, SettingError, Trace, fuse
 from cosd_api.methods.base import method_named
 from cosd_api.methods.route import chosen, prompt_nll, weights
-from cosd_providers.contract import Token
+from cosd_providers.contract import Context, Token
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from drawn import costly
@@ -167,8 +167,9 @@ def test_weights_and_the_choice() -> None:
 class NoBeginning(ScriptedProvider):
     """A model without a beginning of sequence: the first token of a text has no probability."""
 
-    async def score(self, prompt: str, text: bytes, **options: Any) -> list[Token]:
-        first, *others = await super().score(prompt, text, **options)
+    async def score(self, context: Context, **options: Any) -> list[Token]:
+        prompt = context.prompt
+        first, *others = await super().score(context, **options)
         return [Token(first.data, None) if not prompt else first, *others]
 
 

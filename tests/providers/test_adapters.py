@@ -33,6 +33,7 @@ from asked import (
 )
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import Token, UnsupportedError, Usage, connect
+from cosd_providers.contract import Context
 from drawn import examples
 
 LOST = "\ufffd".encode()
@@ -138,10 +139,10 @@ class TestAdapter:
         provider = case.make()
         if not (await provider.describe()).capabilities.score:
             with pytest.raises(UnsupportedError):
-                await provider.score(prompt, text, usage=Usage())
+                await provider.score(Context(prompt, text), usage=Usage())
             return
-        ours = await provider.score(prompt, text, usage=Usage())
-        close(ours, await case.expected.score(prompt, text, usage=Usage()), case.closeness)
+        ours = await provider.score(Context(prompt, text), usage=Usage())
+        close(ours, await case.expected.score(Context(prompt, text), usage=Usage()), case.closeness)
         assert b"".join(token.data for token in ours) == text
 
     @over(text=Engine.prompts, count=st.integers(1, 4))
@@ -154,10 +155,10 @@ class TestAdapter:
         able = (await provider.describe()).capabilities
         if not able.score:
             with pytest.raises(UnsupportedError):
-                await provider.score(prompt, text, alternatives=count, usage=Usage())
+                await provider.score(Context(prompt, text), alternatives=count, usage=Usage())
             return
-        alone = await provider.score(prompt, text, usage=Usage())
-        ours = await provider.score(prompt, text, alternatives=count, usage=Usage())
+        alone = await provider.score(Context(prompt, text), usage=Usage())
+        ours = await provider.score(Context(prompt, text), alternatives=count, usage=Usage())
         assert [replace(one, alternatives=()) for one in ours] == alone
         end = Token(b"", None, end=True)
         check_scored(case.model, prompt.encode(), [*ours, end], min(count, able.score_top_k), complete=case.complete)
@@ -169,11 +170,11 @@ class TestAdapter:
         able = (await provider.describe()).capabilities
         if not able.score:
             with pytest.raises(UnsupportedError):
-                await provider.score(prompt, text, end=True, usage=Usage())
+                await provider.score(Context(prompt, text), end=True, usage=Usage())
             return
-        alone = await provider.score(prompt, text, alternatives=count, usage=Usage())
-        *ours, end = await provider.score(prompt, text, alternatives=count, end=True, usage=Usage())
-        *_, expected = await case.expected.score(prompt, text, end=True, usage=Usage())
+        alone = await provider.score(Context(prompt, text), alternatives=count, usage=Usage())
+        *ours, end = await provider.score(Context(prompt, text), alternatives=count, end=True, usage=Usage())
+        *_, expected = await case.expected.score(Context(prompt, text), end=True, usage=Usage())
         assert ours == alone
         if case.end == "unknown" or expected.prob is None or (case.end == "listed" and end.prob is None):
             expected = replace(expected, prob=None)
@@ -213,10 +214,10 @@ class TestAdapter:
         provider = case.make()
         if not (await provider.describe()).capabilities.tokenize:
             with pytest.raises(UnsupportedError):
-                await provider.propose(prompt, text, None, usage=Usage())
+                await provider.propose(Context(prompt, text), None, usage=Usage())
             return
-        ours = await provider.propose(prompt, text, None, usage=Usage())
-        theirs = await case.expected.propose(prompt, text, None, usage=Usage())
+        ours = await provider.propose(Context(prompt, text), None, usage=Usage())
+        theirs = await case.expected.propose(Context(prompt, text), None, usage=Usage())
         assert len(ours) == len(theirs)
         for one, other in zip(ours, theirs, strict=True):
             if other is not None and case.shows(other.tokens):
@@ -325,12 +326,12 @@ def test_proposals_are_the_models_own(engine: Engine, strategy: str | None, data
     case, (prompt, text, questions) = data.draw(inquired(engine))
 
     async def compare() -> None:
-        theirs = await case.expected.propose(prompt.decode(), text, questions, usage=Usage())
+        theirs = await case.expected.propose(Context(prompt.decode(), text), questions, usage=Usage())
         assume(engine.parts or all(case.shows(other.tokens) for other in theirs if other))
         chosen = {"strategy": strategy} if strategy and len(engine.strategies) > 1 else {}
         provider, usage = case.make(**chosen), Usage()
         try:
-            ours = await provider.propose(prompt.decode(), text, questions, usage=usage)
+            ours = await provider.propose(Context(prompt.decode(), text), questions, usage=usage)
         except UnsupportedError:
             assume(strategy != "echo")  # it has seen that an echo of this model cannot be used
             raise
@@ -358,21 +359,21 @@ def test_proposed_alternatives_are_the_models_own(engine: Engine, strategy: str 
     chosen = {"strategy": strategy} if strategy and len(engine.strategies) > 1 else {}
 
     async def compare() -> None:
-        theirs = await case.expected.propose(prompt.decode(), text, questions, usage=Usage())
+        theirs = await case.expected.propose(Context(prompt.decode(), text), questions, usage=Usage())
         assume(all(case.shows(other.tokens) for other in theirs if other))
         provider = case.make(**chosen)
         if case.learns:
-            await provider.propose(prompt.decode(), text, questions, alternatives=count, usage=Usage())
+            await provider.propose(Context(prompt.decode(), text), questions, alternatives=count, usage=Usage())
             case.server.requests.clear()
         try:
-            alone = await provider.propose(prompt.decode(), text, questions, usage=Usage())
+            alone = await provider.propose(Context(prompt.decode(), text), questions, usage=Usage())
         except UnsupportedError:
             assume(strategy != "echo")
             raise
         paths = [path for path, _ in case.server.requests]
         case.server.requests.clear()
         provider = provider if case.learns else case.make(**chosen)
-        ours = await provider.propose(prompt.decode(), text, questions, alternatives=count, usage=Usage())
+        ours = await provider.propose(Context(prompt.decode(), text), questions, alternatives=count, usage=Usage())
         assert [path for path, _ in case.server.requests] == paths
         most = (await provider.describe()).capabilities.top_k
         for question, one, other in zip(questions, ours, alone, strict=True):

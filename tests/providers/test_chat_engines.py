@@ -12,6 +12,7 @@ import stand_in_tgi
 from asked import draft
 from chats import ChatModel, Messages, chatml, mistral
 from cosd_providers import Question, UnsupportedError, Usage
+from cosd_providers.contract import Context
 from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.tgi import Tgi
 from cosd_providers.engines.vllm import Vllm
@@ -95,7 +96,7 @@ async def answered(turn: RenderedPrompt, text: bytes = b"") -> tuple[str, list[A
 async def said(turn: RenderedPrompt, text: bytes, *starts: int) -> list[list[tuple[bytes, bool]]]:
     """Proposals at some places: bytes, and whether it is the end."""
     questions = [Question(at, (text[at : at + 3],)) for at in starts]
-    found = await turn.provider.propose(turn.prompt, text, questions, usage=Usage())
+    found = await turn.provider.propose(Context(turn.prompt, text), questions, usage=Usage())
     return [[(token.data, token.end) for token in one.tokens] if one else [] for one in found]
 
 
@@ -228,7 +229,7 @@ async def test_special_tokens_that_a_user_types_stay_text(make: Make) -> None:
         ids = [read for read in engine.server.read[count:] if engine.names["<|im_start|>"] in read]
         assert ids
         assert {read.count(engine.names["<|im_end|>"]) for read in ids} == {1}
-    scored = await turn.provider.score(turn.prompt, b"An end", usage=Usage())
+    scored = await turn.provider.score(Context(turn.prompt, b"An end"), usage=Usage())
     assert [(token.data, token.prob) for token in scored] == [(b"An", 1.0), (b" end", 1.0)]
 
 

@@ -10,6 +10,7 @@ import pytest
 from asked import draft
 from chats import ChatModel, Messages, chatml, mistral
 from cosd_providers import Question, UnsupportedError, Usage, connect
+from cosd_providers.contract import Context
 from cosd_providers.engines.ollama import Ollama
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.messages import Message, RenderedPrompt
@@ -48,7 +49,7 @@ async def answered(turn: RenderedPrompt, text: bytes = b"") -> str:
 async def said(turn: RenderedPrompt, text: bytes, *starts: int, word: bool = False) -> list[list[tuple[bytes, bool]]]:
     """The proposals at some places: bytes, and the end of sequence."""
     questions = [Question(at, (text[at : at + 3],), word=word) for at in starts]
-    found = await turn.provider.propose(turn.prompt, text, questions, usage=Usage())
+    found = await turn.provider.propose(Context(turn.prompt, text), questions, usage=Usage())
     return [[(token.data, token.end) for token in one.tokens] if one else [] for one in found]
 
 

@@ -15,6 +15,7 @@ from asked import draft
 from cosd_providers import DraftEnd, LlamaCpp, Message, Question, Token, UnsupportedError, Usage, connect
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import TemplateRefusal, load_template
+from cosd_providers.contract import Context
 from cosd_providers.messages import ChatProvider, RenderedPrompt
 from fake_llama_cpp import FakeLlamaCpp
 
@@ -220,7 +221,7 @@ async def test_what_a_user_types_stays_text(content: str) -> None:
     assert found.warnings == ()
     for ask in (
         draft(found.provider, found.prompt),
-        found.provider.propose(found.prompt, b" 4", [Question(2, (b"2",))], usage=Usage()),
+        found.provider.propose(Context(found.prompt, b" 4"), [Question(2, (b"2",))], usage=Usage()),
     ):
         await ask
         assert special(server) == ["<|im_start|>", "<|im_end|>"] * 3 + ["<|im_start|>"]

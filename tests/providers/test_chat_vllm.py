@@ -12,6 +12,7 @@ from asked import draft
 from breaking import waiting
 from chats import ChatModel, chatml
 from cosd_providers import Question, UnsupportedError, Usage
+from cosd_providers.contract import Context
 from cosd_providers.engines.sglang import Sglang
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.messages import Message
@@ -60,7 +61,7 @@ async def test_copies_have_no_conversation(kind: Any) -> None:
     provider = kind(URL, http_client=server.client(), strategy="echo")
     turn = await provider.render_prompt(HELLO)
     questions = [Question(0, (b"Hi",)), Question(2, (b" you",))]
-    await turn.provider.propose(turn.prompt, b"Hi you", questions, usage=Usage())
+    await turn.provider.propose(Context(turn.prompt, b"Hi you"), questions, usage=Usage())
     for one in (provider, turn.provider):
         copied = pickle.dumps(one)
         assert b"Hello" not in copied

@@ -24,6 +24,7 @@ from cosd_providers import (
     Usage,
     connect,
 )
+from cosd_providers.contract import Context
 from cosd_providers.detection import DetectedProvider, detect
 from cosd_providers.engines.tgi import Tgi
 from cosd_providers.http.transport import Transport
@@ -104,21 +105,23 @@ async def test_it_is_the_adapter_and_asks_once() -> None:
     assert provider.name == "m@gpu:8080"
     async with provider:
         usage = Usage()
-        first, _ = [item async for item in provider.generate("Q", b"", max_tokens=1, usage=usage)]
+        first, _ = [item async for item in provider.generate(Context("Q", b""), max_tokens=1, usage=usage)]
         assert first == Token(b" a", 1.0)
-        draft = provider.generate("Q", b" a", max_tokens=3, continuation=None, usage=usage)
+        draft = provider.generate(Context("Q", b" a"), max_tokens=3, continuation=None, usage=usage)
         assert [item async for item in draft][-1] == DraftEnd("end")
-        [proposal] = await provider.propose("Q", b" a", [Question(2, (b"x",))], usage=usage)
+        [proposal] = await provider.propose(Context("Q", b" a"), [Question(2, (b"x",))], usage=usage)
         assert proposal is not None
         assert proposal.tokens[0] == Token(b" b", 0.4)
         assert await provider.describe() == await scripted.describe()
         assert await provider.tokenize("Q") == await scripted.tokenize("Q")
-        assert await provider.score("Q", b" a", usage=usage) == await scripted.score("Q", b" a", usage=usage)
+        assert await provider.score(Context("Q", b" a"), usage=usage) == await scripted.score(
+            Context("Q", b" a"), usage=usage
+        )
         more: dict[str, Any] = {"alternatives": 2, "usage": usage}
-        async for _ in provider.generate("Q", b"", max_tokens=1, temperature=1, seed=3, **more):
+        async for _ in provider.generate(Context("Q", b""), max_tokens=1, temperature=1, seed=3, **more):
             pass
-        await provider.propose("Q", b" a", [Question(2, (b"x",))], **more)
-        await provider.score("Q", b" a", end=True, **more)
+        await provider.propose(Context("Q", b" a"), [Question(2, (b"x",))], **more)
+        await provider.score(Context("Q", b" a"), end=True, **more)
         called = [(call.alternatives, call.temperature, call.seed, call.end) for call in scripted.calls[-3:]]
         assert called == [(2, 1, 3, False), (2, 0, None, False), (2, 0, None, True)]
     assert made == ["vllm"]

@@ -10,6 +10,7 @@ import pytest
 
 import toys
 from cosd_providers import Proposal, Token, UnsupportedError, probe
+from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from fake_llama_cpp import FakeLlamaCpp
@@ -179,17 +180,17 @@ class Earlier(ScriptedProvider):
     """A provider whose methods are those of an earlier version."""
 
     async def generate(  # type: ignore[override]
-        self, prompt: str, text: bytes, *, max_tokens: int, continuation: object = None, usage: Any
+        self, context: Context, *, max_tokens: int, continuation: object = None, usage: Any
     ) -> AsyncGenerator[Any, None]:
         options = {"max_tokens": max_tokens, "continuation": continuation}
-        async for item in super().generate(prompt, text, usage=usage, **options):  # type: ignore[arg-type]
+        async for item in super().generate(context, usage=usage, **options):  # type: ignore[arg-type]
             yield item
 
-    async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Any) -> Any:  # type: ignore[override]
-        return await super().propose(prompt, text, questions, usage=usage)
+    async def propose(self, context: Context, questions: Any, *, usage: Any) -> Any:  # type: ignore[override]
+        return await super().propose(context, questions, usage=usage)
 
-    async def score(self, prompt: str, text: bytes, *, usage: Any) -> list[Token]:  # type: ignore[override]
-        return await super().score(prompt, text, usage=usage)
+    async def score(self, context: Context, *, usage: Any) -> list[Token]:  # type: ignore[override]
+        return await super().score(context, usage=usage)
 
 
 def endless() -> TableModel:

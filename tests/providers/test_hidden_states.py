@@ -26,7 +26,7 @@ from cosd_providers import (
     connect,
 )
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
-from cosd_providers.contract import HiddenStates
+from cosd_providers.contract import Context, HiddenStates
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.hidden_states import SEARCH, STRETCH
 from cosd_providers.testing import ScriptedProvider, TextModel
@@ -39,7 +39,7 @@ URL = "http://gpu:8080"
 async def stated(provider: HiddenStates, prompt: str, text: bytes = b"", limit: int = 40, **options: Any) -> list[Any]:
     """A draft with its states, and its end."""
     usage = options.pop("usage", None) or Usage()
-    stream = provider.generate_with_states(prompt, text, max_tokens=limit, usage=usage, **options)
+    stream = provider.generate_with_states(Context(prompt, text), max_tokens=limit, usage=usage, **options)
     return [item async for item in stream]
 
 
@@ -80,7 +80,9 @@ async def test_a_text_has_the_states_at_its_boundaries(
     model = toys.Plain(toy)
     server = FakeLlamaCpp(model, beginning=beginning)
     server.states = toys.state
-    found = await LlamaCpp(URL, http_client=server.client()).hidden_states(prompt.decode(), text, usage=Usage())
+    found = await LlamaCpp(URL, http_client=server.client()).hidden_states(
+        Context(prompt.decode(), text), usage=Usage()
+    )
     wanted = {}
     ids = model.encode(prompt + text)
     for at in range(0 if beginning else 1, len(ids) + 1):
@@ -90,7 +92,7 @@ async def test_a_text_has_the_states_at_its_boundaries(
     assert {at: tuple(state) for at, state in found.items()} == wanted
     if not beginning:
         scripted = ScriptedProvider(model, states=toys.state)
-        assert await scripted.hidden_states(prompt.decode(), text, usage=Usage()) == wanted
+        assert await scripted.hidden_states(Context(prompt.decode(), text), usage=Usage()) == wanted
 
 
 def fake(answer: str = "abcdefgh" * 6, **options: Any) -> tuple[FakeLlamaCpp, LlamaCpp]:
@@ -115,7 +117,7 @@ async def test_a_stretch_is_one_request() -> None:
 
 async def test_only_what_was_drafted_is_asked_about_when_it_is_left() -> None:
     server, provider = fake()
-    stream = provider.generate_with_states("Q", b"", max_tokens=40, usage=Usage())
+    stream = provider.generate_with_states(Context("Q", b""), max_tokens=40, usage=Usage())
     first = await anext(stream)
     await stream.aclose()
     assert isinstance(first, Token)
@@ -133,7 +135,7 @@ async def test_without_embeddings_it_is_refused(changed: dict[str, Any], words: 
     server, provider = fake()
     vars(server).update(changed)
     assert (await provider.describe()).capabilities.hidden_states == 0
-    for asked in (stated(provider, "Q"), provider.hidden_states("Q", b"a", usage=Usage())):
+    for asked in (stated(provider, "Q"), provider.hidden_states(Context("Q", b"a"), usage=Usage())):
         with pytest.raises(UnsupportedError, match=words) as found:
             await asked
         assert "--embeddings --pooling none" in found.value.hint
@@ -147,7 +149,7 @@ async def test_what_is_longer_than_a_physical_batch_is_refused_behind_all_that_f
     usage, items = Usage(), list[Any]()
 
     async def take_all() -> None:
-        async for item in provider.generate_with_states("Q", b"", max_tokens=40, usage=usage):
+        async for item in provider.generate_with_states(Context("Q", b""), max_tokens=40, usage=usage):
             items.append(item)
 
     words = rf"computed in one pass, .* too long: 500: input \({physical + 1} tokens\)"
@@ -235,8 +237,8 @@ async def test_through_a_provider_that_finds_out_what_its_server_is() -> None:
         assert await stated(found, "Q") == await stated(adapter, "Q")
         assert states_of(await stated(found, "Q")) == states_of(await stated(adapter, "Q"))
         text = b"abc"
-        mine = await found.hidden_states("Q", text, usage=Usage())
-        assert mine == await adapter.hidden_states("Q", text, usage=Usage())
+        mine = await found.hidden_states(Context("Q", text), usage=Usage())
+        assert mine == await adapter.hidden_states(Context("Q", text), usage=Usage())
 
 
 async def test_behind_the_white_space_of_a_template() -> None:
@@ -248,7 +250,7 @@ async def test_behind_the_white_space_of_a_template() -> None:
         items = await stated(view, "Q", limit=2)
         assert [one.data for one in items[:-1]] == [b"a", b"b"]
         assert states_of(items) == [(1.0,), (float(len(words)),)]
-        found = await view.hidden_states("Q", b"ab", usage=Usage())
+        found = await view.hidden_states(Context("Q", b"ab"), usage=Usage())
         assert found == {0: [1.0], 1: [float(len(words))], 2: [1.0 + len(words)]}
     with pytest.raises(UnsupportedError, match="does not report the model's hidden states"):
         await stated(WithoutLeadingSpace(ScriptedProvider.from_texts({"Q": ["a"]}), b" "), "Q")

@@ -17,7 +17,7 @@ import toys
 from asked import draft
 from cosd_providers import BudgetError, DraftEnd, Proposal, Provider, Question, Token, Usage
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
-from cosd_providers.contract import Piece, Ready
+from cosd_providers.contract import Context, Piece, Ready
 from cosd_providers.sampling import other_seed
 from cosd_providers.strategies import counted
 from cosd_providers.testing import ScriptedProvider, TableModel
@@ -174,7 +174,7 @@ def asked(draw: st.DrawFn) -> tuple[Leading, bytes, list[Question]]:
 async def test_proposals_are_what_it_would_write(inquiry: tuple[Leading, bytes, list[Question]]) -> None:
     model, text, questions = inquiry
     assume(is_text(text) and clear(model))
-    found = await led(model).propose(model.prompt.decode(), text, questions, usage=Usage())
+    found = await led(model).propose(Context(model.prompt.decode(), text), questions, usage=Usage())
     for question, proposal in zip(questions, found, strict=True):
         wishes = [Tok(one, 1.0, not one) for one in question.tokens]
         expected = own(model, text[: question.start], wishes if question.start else ())
@@ -202,7 +202,7 @@ def clear(model: Leading) -> bool:
 async def test_proposals_everywhere_begin_where_the_answer_does(model: Leading) -> None:
     text = text_of([token for token in own(model) if not token.end][:4])
     assume(is_text(text) and clear(model))
-    found = await led(model).propose(model.prompt.decode(), text, None, usage=Usage())
+    found = await led(model).propose(Context(model.prompt.decode(), text), None, usage=Usage())
     starts = [one.start for one in found if one]
     assert starts == sorted(set(starts))
     assert starts[0] == 0
@@ -231,8 +231,10 @@ async def test_alternatives_are_other_beginnings_behind_the_lead(model: Leading,
 
 @given(leadings(), st.text(st.sampled_from(toys.CHARACTERS), max_size=6))
 async def test_scores_are_those_behind_the_lead(model: Leading, text: str) -> None:
-    scored = await led(model).score(model.prompt.decode(), text.encode(), usage=Usage())
-    whole = await ScriptedProvider(model).score(model.prompt.decode(), model.lead + text.encode(), usage=Usage())
+    scored = await led(model).score(Context(model.prompt.decode(), text.encode()), usage=Usage())
+    whole = await ScriptedProvider(model).score(
+        Context(model.prompt.decode(), model.lead + text.encode()), usage=Usage()
+    )
     assert b"".join(token.data for token in scored) == text.encode()
     same(scored, bare([Tok(token.data, token.prob) for token in whole], model.lead))
 
@@ -244,12 +246,14 @@ async def test_proposed_alternatives_are_those_behind_the_lead(
     model, text, questions = inquiry
     assume(is_text(text))
     prompt = model.prompt.decode()
-    alone = await led(model).propose(prompt, text, questions, usage=Usage())
-    found = await led(model).propose(prompt, text, questions, alternatives=count, usage=Usage())
+    alone = await led(model).propose(Context(prompt, text), questions, usage=Usage())
+    found = await led(model).propose(Context(prompt, text), questions, alternatives=count, usage=Usage())
     later = [question for question in questions if question.start]
     moved = [replace(question, start=question.start + len(model.lead)) for question in later]
     raws = iter(
-        await ScriptedProvider(model).propose(prompt, model.lead + text, moved, alternatives=count, usage=Usage())
+        await ScriptedProvider(model).propose(
+            Context(prompt, model.lead + text), moved, alternatives=count, usage=Usage()
+        )
     )
     for question, one, other in zip(questions, found, alone, strict=True):
         assert one is not None
@@ -267,9 +271,9 @@ async def test_proposed_alternatives_are_those_behind_the_lead(
 async def test_the_end_of_an_answer_is_that_behind_the_lead(model: Leading, text: str, count: int) -> None:
     options: dict[str, Any] = {"alternatives": count, "end": True}
     prompt, plain = model.prompt.decode(), ScriptedProvider(model)
-    *scored, end = await led(model).score(prompt, text.encode(), usage=Usage(), **options)
+    *scored, end = await led(model).score(Context(prompt, text.encode()), usage=Usage(), **options)
     assert b"".join(token.data for token in scored) == text.encode()
-    *whole, last = await plain.score(prompt, model.lead + text.encode(), usage=Usage(), **options)
+    *whole, last = await plain.score(Context(prompt, model.lead + text.encode()), usage=Usage(), **options)
     same([*scored, end], bare([Tok(token.data, token.prob, token.end) for token in (*whole, last)], model.lead))
     if text:
         assert end == last
@@ -295,11 +299,11 @@ async def test_a_token_that_is_the_lead_alone_belongs_to_the_next_one() -> None:
     assert [call.max_tokens for call in provider.calls] == [1, 1]
     assert [token.prob for token in (await draft(one, limit=2))[:-1]] == [0.4, 0.8]
     for word in (False, True):
-        [found] = await one.propose("Q", b"The", [Question(0, (b"The",), word=word)], usage=Usage())
+        [found] = await one.propose(Context("Q", b"The"), [Question(0, (b"The",), word=word)], usage=Usage())
         assert found == Proposal(0, (Token(b"The", 0.4),))
-    [found] = await one.propose("Q", b"", [Question(0, (b"",))], usage=Usage())
+    [found] = await one.propose(Context("Q", b""), [Question(0, (b"",))], usage=Usage())
     assert found == Proposal(0, (Token(b"The", 0.4),))
-    assert await one.score("Q", b"The", usage=Usage()) == [Token(b"The", 0.4)]
+    assert await one.score(Context("Q", b"The"), usage=Usage()) == [Token(b"The", 0.4)]
 
 
 async def test_samples_are_the_models_own_without_the_lead() -> None:
@@ -314,16 +318,16 @@ async def test_samples_are_the_models_own_without_the_lead() -> None:
 
 async def test_a_provider_of_an_earlier_version_is_asked_as_before() -> None:
     class Earlier(ScriptedProvider):
-        async def propose(self, prompt: str, text: bytes, questions: Any, *, usage: Usage) -> Any:  # type: ignore[override]
-            return await super().propose(prompt, text, questions, usage=usage)
+        async def propose(self, context: Context, questions: Any, *, usage: Usage) -> Any:  # type: ignore[override]
+            return await super().propose(context, questions, usage=usage)
 
-        async def score(self, prompt: str, text: bytes, *, usage: Usage) -> list[Token]:  # type: ignore[override]
-            return await super().score(prompt, text, usage=usage)
+        async def score(self, context: Context, *, usage: Usage) -> list[Token]:  # type: ignore[override]
+            return await super().score(context, usage=usage)
 
     one = WithoutLeadingSpace(Earlier.from_texts(SCRIPT), b"\n")
-    assert len(await one.propose("Q", b"The", [Question(0, (b"The",))], usage=Usage())) == 1
-    assert len(await one.propose("Q", b"The", None, usage=Usage())) > 1
-    assert await one.score("Q", b"The", usage=Usage()) == [Token(b"The", 0.4)]
+    assert len(await one.propose(Context("Q", b"The"), [Question(0, (b"The",))], usage=Usage())) == 1
+    assert len(await one.propose(Context("Q", b"The"), None, usage=Usage())) > 1
+    assert await one.score(Context("Q", b"The"), usage=Usage()) == [Token(b"The", 0.4)]
 
 
 async def test_it_keeps_in_which_way_a_place_was_answered() -> None:
@@ -332,7 +336,7 @@ async def test_it_keeps_in_which_way_a_place_was_answered() -> None:
             return counted(await super().propose(*asked, usage=usage, **options), "list", usage)
 
     one = WithoutLeadingSpace(Listing.from_texts(SCRIPT), b"\n")
-    found = await one.propose("Q", b"The", [Question(0, (b"The",)), Question(3, (b" end",))], usage=Usage())
+    found = await one.propose(Context("Q", b"The"), [Question(0, (b"The",)), Question(3, (b" end",))], usage=Usage())
     assert [one and one.strategy for one in found] == ["list", "list"]
 
 
@@ -343,7 +347,7 @@ async def test_a_model_that_begins_without_the_lead() -> None:
     assert [token.data.decode() for token in (await draft(one))[:-1]] == [*said, ""]
     for last in ("c", "d"):
         unit = tuple(text.encode() for text in (*said[:-1], last))
-        [found] = await one.propose("Q", b"".join(unit), [Question(0, unit, word=True)], usage=Usage())
+        [found] = await one.propose(Context("Q", b"".join(unit)), [Question(0, unit, word=True)], usage=Usage())
         assert found is not None
         assert [token.data.decode() for token in found.tokens][:5] == said
 
@@ -368,14 +372,14 @@ async def test_an_answer_that_is_its_end() -> None:
         assert await draft(one) == [end, DraftEnd("end")]
         for tokens in ((b"",), (b"The",)):
             for word in (False, True):
-                [found] = await one.propose("Q", tokens[0], [Question(0, tokens, word=word)], usage=Usage())
+                [found] = await one.propose(Context("Q", tokens[0]), [Question(0, tokens, word=word)], usage=Usage())
                 assert found == Proposal(0, (end,))
 
 
 async def test_a_context_that_is_full_behind_the_lead() -> None:
     _, one = scripted(context=2)
     assert await draft(one) == [DraftEnd("context")]
-    assert await one.propose("Q", b"The", [Question(0, (b"The",), word=True)], usage=Usage()) == [None]
+    assert await one.propose(Context("Q", b"The"), [Question(0, (b"The",), word=True)], usage=Usage()) == [None]
 
 
 async def test_every_request_asks_the_budget() -> None:
@@ -394,7 +398,7 @@ async def test_every_request_asks_the_budget() -> None:
 
 async def test_leaving_a_draft_closes_its_request() -> None:
     provider, one = scripted()
-    items: Any = one.generate("Q", b"", max_tokens=9, usage=Usage())
+    items: Any = one.generate(Context("Q", b""), max_tokens=9, usage=Usage())
     assert (await anext(items)).data == b"The"
     assert provider.open_requests == 1
     await items.aclose()

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from asked import draft
 from cosd_providers import Limits, Question, Usage, connect
+from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.http.limits import _Queue
 from cosd_providers.http.transport import Transport
@@ -206,9 +207,9 @@ async def test_one_that_drafts_and_assists_does_not_wait_for_itself() -> None:
     server = FakeLlamaCpp(TextModel({"Q": [" a", " b"]}))
     provider = LlamaCpp(URL, http_client=server.client(), limits=Limits(concurrency=1))
     with anyio.fail_after(20):
-        tokens = provider.generate("Q", b"", max_tokens=2, usage=Usage())
+        tokens = provider.generate(Context("Q", b""), max_tokens=2, usage=Usage())
         assert (await anext(tokens)).data == b" a"  # type: ignore[union-attr]
-        [found] = await provider.propose("Q", b" a", [Question(2, (b" b",))], usage=Usage())
+        [found] = await provider.propose(Context("Q", b" a"), [Question(2, (b" b",))], usage=Usage())
         assert found is not None
         assert [token.data for token in found.tokens] == [b" b"]
         await tokens.aclose()

@@ -27,6 +27,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.contract import Context
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.sampling import other_seed
 from cosd_providers.testing import ScriptToken, TableModel, TextModel
@@ -80,7 +81,7 @@ async def test_all_questions_in_one_request() -> None:
     server.requests.clear()
     usage = Usage()
     questions = [Question(0, (b" a",), word=True), Question(2, (b" x",)), Question(4, (b" c",), word=True)]
-    proposals = await provider.propose("Q", b" a b c", questions, usage=usage)
+    proposals = await provider.propose(Context("Q", b" a b c"), questions, usage=usage)
     assert [one.tokens[0].data for one in proposals if one] == [b" a", b" b", b" c"]
     [(_, body)] = server.requests
     assert body["prompt"] == ["Q", "Q a", "Q a b"]
@@ -96,7 +97,7 @@ async def test_how_questions_are_asked(strategy: Any) -> None:
     server.requests.clear()
     usage = Usage()
     questions = [Question(at, (data,)) for at, data in ((0, b" a"), (2, b" x"), (4, b" c"))]
-    proposals = await provider.propose("Q", b" a x c", questions, usage=usage)
+    proposals = await provider.propose(Context("Q", b" a x c"), questions, usage=usage)
     assert [one.tokens[0].data for one in proposals if one] == [b" a", b" b", b" d"]
     asked = [body["prompt"] for path, body in server.requests if path == "/completion"]
     expected = {
@@ -113,7 +114,7 @@ async def test_a_short_prompt_is_asked_by_a_list_and_a_long_one_by_singles(promp
     questions = [Question(at, (b" a",)) for at in (0, 2, 4)]
     for asked, way in ((questions, several), (questions[:1], "singles"), (None, "list")):
         usage = Usage()
-        await provider.propose(prompt, b" a b c", asked, usage=usage)
+        await provider.propose(Context(prompt, b" a b c"), asked, usage=usage)
         assert {*usage.strategies} == {way}
 
 
@@ -122,7 +123,7 @@ async def test_places_of_a_list_that_was_refused_count_as_asked_singly() -> None
     _, provider = fake({"Q": [" a", *"bcdefghi"], "Q a x": [" y", *"bcdefghi"]}, context=6)
     provider, usage = provider.with_strategy("list"), Usage()
     questions = [Question(0, (b" abcdefghi",), word=True), Question(4, (b" ybcdefghi",), word=True)]
-    found = await provider.propose("Q", b" a x", questions, usage=usage)
+    found = await provider.propose(Context("Q", b" a x"), questions, usage=usage)
     assert [one and one.strategy for one in found] == ["singles", "singles"]
     assert usage.strategies == {"singles": 2}
 
@@ -139,7 +140,7 @@ async def test_a_character_of_several_tokens_is_as_sure_as_its_least_sure_part()
         Token(b"!", 1.0),
         DraftEnd("limit", ANY),
     ]
-    [proposal] = await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+    [proposal] = await provider.propose(Context("Q", b""), [Question(0, (b"x",))], usage=Usage())
     assert proposal is not None
     assert proposal.tokens == (Token(" 😀".encode(), near(0.3)),)
 
@@ -152,8 +153,8 @@ async def test_alternatives_are_asked_in_the_same_requests() -> None:
     question = Question(2, (b" b",))
     for count, places, scores in ((0, 5, 50), (4, 5, 50), (9, 10, 50), (99, 100, 100)):
         server.requests.clear()
-        await provider.propose("Q", b" a", [question], alternatives=count, usage=Usage())
-        await provider.score("Q", b" a", alternatives=count, usage=Usage())
+        await provider.propose(Context("Q", b" a"), [question], alternatives=count, usage=Usage())
+        await provider.score(Context("Q", b" a"), alternatives=count, usage=Usage())
         asked = [body["n_probs"] for path, body in server.requests if path == "/completion"]
         assert asked == [places, scores]
 
@@ -187,7 +188,7 @@ async def test_the_end_of_a_text_is_the_most_probable_of_all_ends(model: TableMo
     server = FakeLlamaCpp(model)
     provider = LlamaCpp(URL, http_client=server.client())
     for text in (b"", b"a"):
-        *_, end = await provider.score("a", text, end=True, usage=Usage())
+        *_, end = await provider.score(Context("a", text), end=True, usage=Usage())
         assert end == Token(b"", near(prob), end=True, name=name)
     looked_up = [body for path, body in server.requests if path == "/tokenize" and "<|im_end|>" in body["content"]]
     assert len(looked_up) == 1
@@ -198,14 +199,14 @@ async def test_a_name_of_an_end_that_ends_nothing() -> None:
     provider = LlamaCpp(URL, http_client=server.client())
     await provider.describe()
     server.ends = {"</s>": 0, "<|end|>": 2}
-    [end] = await provider.score("a", b"", end=True, usage=Usage())
+    [end] = await provider.score(Context("a", b""), end=True, usage=Usage())
     assert (end.name, end.prob) == ("</s>", near(0.2))
 
 
 async def test_an_end_that_is_not_known() -> None:
     server = FakeLlamaCpp(ending(0.2))
     server.ends = {}
-    [end] = await LlamaCpp(URL, http_client=server.client()).score("a", b"", end=True, usage=Usage())
+    [end] = await LlamaCpp(URL, http_client=server.client()).score(Context("a", b""), end=True, usage=Usage())
     assert end == Token(b"", None, end=True)
 
 
@@ -214,7 +215,7 @@ async def test_a_literal_prompt_is_scored_by_its_ids() -> None:
     view = await provider.literal(["Q", "!"])
     assert view is not None
     server.requests.clear()
-    await view.score("Q!", b" a", end=True, usage=Usage())
+    await view.score(Context("Q!", b" a"), end=True, usage=Usage())
     [asked] = [body["prompt"] for path, body in server.requests if path == "/completion" and len(body["prompt"]) == 2]
     pieces = [server.model.encode(text) for text in (b"Q", b"!", b" a")]
     assert asked == [[*pieces[0], *pieces[1]], [*pieces[0], *pieces[1], *pieces[2]]]
@@ -222,10 +223,10 @@ async def test_a_literal_prompt_is_scored_by_its_ids() -> None:
 
 async def test_the_first_token_of_all_has_no_probability_without_a_beginning_of_sequence() -> None:
     _, provider = fake({"Q": [(" a", 0.4), (" b", 0.7)]})
-    first, *others = await provider.score("", b"Q a b", usage=Usage())
+    first, *others = await provider.score(Context("", b"Q a b"), usage=Usage())
     assert first == Token(b"Q", None)
     assert [(token.data, token.prob) for token in others] == [(b" a", near(0.4)), (b" b", near(0.7))]
-    [one, end] = await provider.score("", b"Q", end=True, usage=Usage())
+    [one, end] = await provider.score(Context("", b"Q"), end=True, usage=Usage())
     assert (one.prob, end.end) == (None, True)
 
 
@@ -370,7 +371,7 @@ async def test_speculative_decoding_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"speculatively .* without a draft model \(--model-draft"):
         await draft(provider)
     with pytest.raises(UnsupportedError, match="speculatively"):
-        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+        await provider.propose(Context("Q", b""), [Question(0, (b"a",))], usage=Usage())
 
 
 async def test_a_server_that_says_that_it_speculates_is_refused_at_once() -> None:
@@ -429,23 +430,23 @@ async def test_an_assistant_whose_context_ends_says_what_still_fits() -> None:
     script: dict[str, list[ScriptToken]] = {"Q": [" x", "y", "z", "w"]}
     for context in range(3, 9):
         server, provider = fake(script, context=context)
-        [proposal] = await provider.propose("Q", b" a", [Question(0, (b" a",), word=True)], usage=Usage())
+        [proposal] = await provider.propose(Context("Q", b" a"), [Question(0, (b" a",), word=True)], usage=Usage())
         assert proposal is not None
         written = b"".join(token.data for token in proposal.tokens)
         assert b" xyzw".startswith(written) or proposal.tokens[-1].end
         assert server.requests
     server, provider = fake(script, context=3)
     fits, too_long = Question(0, (b" a",)), Question(4, (b" a",))
-    assert [one and one.start for one in await provider.propose("Q", b" a a a", [fits], usage=Usage())] == [0]
+    assert [one and one.start for one in await provider.propose(Context("Q", b" a a a"), [fits], usage=Usage())] == [0]
     with pytest.raises(ContextLengthError):
-        await provider.propose("Q", b" a a a", [fits, too_long], usage=Usage())
+        await provider.propose(Context("Q", b" a a a"), [fits, too_long], usage=Usage())
 
 
 async def test_what_an_assistant_says_of_a_text_that_its_server_has_shifted_is_not_taken() -> None:
     server, provider = fake({"Q": [" a"] * 9}, context=4)
     await provider.describe()
     server.context = 4096
-    [proposal] = await provider.propose("Q", b"", [Question(0, (b" a",) * 9, word=True)], usage=Usage())
+    [proposal] = await provider.propose(Context("Q", b""), [Question(0, (b" a",) * 9, word=True)], usage=Usage())
     assert proposal is not None
     assert [token.data for token in proposal.tokens] == [b" a"] * 3
 
@@ -461,7 +462,7 @@ async def test_near_the_end_of_the_context_all_strategies_answer_as_one_question
         server = FakeLlamaCpp(toys.Plain(model), context=context)
         provider = LlamaCpp(URL, http_client=server.client(), strategy=way)
         try:
-            return await provider.propose(prompt.decode(), text, asked, usage=Usage())
+            return await provider.propose(Context(prompt.decode(), text), asked, usage=Usage())
         except (ContextLengthError, InvalidRequestError):
             return None
 
@@ -477,7 +478,7 @@ async def test_a_character_that_still_fits_into_the_context_is_said() -> None:
     parts = TableModel(tokens, lambda ids: [float(n == ids[-1] + 1) for n in range(5)], end_ids=(3,))
     server = FakeLlamaCpp(parts, context=3)
     provider = LlamaCpp(URL, http_client=server.client())
-    [proposal] = await provider.propose("Q", b"", [Question(0, (b"x",), word=True)], usage=Usage())
+    [proposal] = await provider.propose(Context("Q", b""), [Question(0, (b"x",), word=True)], usage=Usage())
     assert proposal is not None
     assert [token.data for token in proposal.tokens] == ["é".encode()]
 
@@ -488,14 +489,14 @@ async def test_missing_probabilities() -> None:
     with pytest.raises(UnsupportedError, match=r"gives no probabilities .* although asked \(n_probs\)"):
         await draft(provider)
     with pytest.raises(UnsupportedError, match=r"gives no probabilities .* although asked \(n_probs\)"):
-        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+        await provider.propose(Context("Q", b""), [Question(0, (b"a",))], usage=Usage())
 
 
 async def test_probabilities_of_an_old_build() -> None:
     server, provider = fake({"Q": ["a"]})
     old = {"content": "a", "probs": [{"tok_str": "a", "prob": 0.7}]}
     server.changes = {"completion_probabilities": [old]}
-    for asked in (draft(provider), provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())):
+    for asked in (draft(provider), provider.propose(Context("Q", b""), [Question(0, (b"a",))], usage=Usage())):
         with pytest.raises(UnsupportedError, match=r"in a shape of before December 2024\. Update the server\."):
             await asked
 
@@ -526,7 +527,7 @@ async def test_strange_answers(field: str, value: Any, where: str) -> None:
     server, provider = fake({"Q": ["a"]})
     await provider.describe()
     server.changes = {field: value}
-    for asked in (draft(provider), provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())):
+    for asked in (draft(provider), provider.propose(Context("Q", b""), [Question(0, (b"a",))], usage=Usage())):
         with pytest.raises(ResponseError, match=f"the answer is not as expected: {where}") as caught:
             await asked
         assert "secret" not in str(caught.value)

@@ -33,6 +33,7 @@ from cosd_providers import (
     Usage,
     connect,
 )
+from cosd_providers.contract import Context
 from cosd_providers.engines.ollama import Ollama, OllamaEvent
 from cosd_providers.engines.openai.wire import steps
 from cosd_providers.probe_client import RawRequest
@@ -192,21 +193,21 @@ async def test_proposals_have_no_alternatives_and_nothing_is_drawn() -> None:
     server, provider = fake()
     able = (await provider.describe()).capabilities
     assert (able.top_k, able.score_top_k, able.sampling) == (0, 0, False)
-    [found] = await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=9, usage=Usage())
+    [found] = await provider.propose(Context("Q", b""), [Question(0, (b"x",))], alternatives=9, usage=Usage())
     assert found is not None
     assert found.tokens == (Token(b" a", 1.0),)
     assert server.bodies[-1]["top_logprobs"] == 5
     with pytest.raises(UnsupportedError, match="not known to draw tokens"):
         await draft(provider, temperature=1, seed=1)
     with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
-        await provider.score("Q", b" a", alternatives=2, end=True, usage=Usage())
+        await provider.score(Context("Q", b" a"), alternatives=2, end=True, usage=Usage())
 
 
 async def test_what_a_proposal_asks() -> None:
     server, provider = fake()
     usage = Usage()
     questions = [Question(0, (b" a",)), Question(2, (b" x",)), Question(4, (b" x",))]
-    found = await provider.propose("Q", b" a x", questions, usage=usage)
+    found = await provider.propose(Context("Q", b" a x"), questions, usage=usage)
     assert [one and one.tokens[0].data for one in found] == [b" a", b" b", b""]
     asked = [(body["prompt"], body["stream"], body["options"]["num_predict"]) for body in server.bodies[-3:]]
     assert asked == [("Q", False, 1), ("Q a", False, 1), ("Q a x", False, 1)]
@@ -307,9 +308,9 @@ async def test_it_can_be_asked_freely() -> None:
 async def test_what_is_not_supported() -> None:
     _, provider = fake()
     for ask, words in (
-        (provider.score("Q", b"", usage=Usage()), "does not give the probabilities of a given text"),
+        (provider.score(Context("Q", b""), usage=Usage()), "does not give the probabilities of a given text"),
         (provider.tokenize("Q"), "does not encode text. Give the model's own as `tokenizer`"),
-        (provider.propose("Q", b"", None, usage=Usage()), "does not encode text"),
+        (provider.propose(Context("Q", b""), None, usage=Usage()), "does not encode text"),
         (draft(provider, continuation=[1]), "cannot continue from token ids"),
     ):
         with pytest.raises(UnsupportedError, match=words):
@@ -320,7 +321,7 @@ async def test_what_is_not_supported() -> None:
 async def test_a_server_without_probabilities_is_refused(way: dict[str, Any]) -> None:
     server, provider = fake(version="0.9.2", **way)
     words = r"gpu:11434: Ollama 0\.9\.2 gives no probabilities .* from 0\.12\.11 on: update it\. .* cloud have none"
-    for ask in (provider.describe(), draft(provider), provider.propose("Q", b"", [], usage=Usage())):
+    for ask in (provider.describe(), draft(provider), provider.propose(Context("Q", b""), [], usage=Usage())):
         with pytest.raises(UnsupportedError, match=words):
             await ask
     assert {body["prompt"] for body in server.bodies} == {"a"}
@@ -339,7 +340,7 @@ async def test_a_model_that_ends_at_once_is_no_proof() -> None:
 async def test_a_server_that_cuts_in_silence_is_refused() -> None:
     server, provider = fake(cuts=True)
     words = r"cuts a text that is too long and does not say so, although told not to \(truncate\)"
-    for ask in (provider.describe(), draft(provider), provider.propose("Q", b"", [], usage=Usage())):
+    for ask in (provider.describe(), draft(provider), provider.propose(Context("Q", b""), [], usage=Usage())):
         with pytest.raises(UnsupportedError, match=words):
             await ask
     proof = server.bodies[-1]
@@ -361,7 +362,7 @@ async def test_what_does_not_fit(cached: Any) -> None:
     with pytest.raises(ContextLengthError, match="longer than the context length"):
         await draft(provider, long)
     with pytest.raises(ContextLengthError, match="longer than the context length"):
-        await provider.propose(long, b"", [Question(0, (b"x",))], usage=Usage())
+        await provider.propose(Context(long, b""), [Question(0, (b"x",))], usage=Usage())
     *_, end = await draft(provider, "Q", b"x" * 511)
     assert end == DraftEnd("context")
 
@@ -397,7 +398,7 @@ async def test_thoughts_that_are_taken_out_are_an_error() -> None:
 
 async def test_nothing_to_go_on_from() -> None:
     _, provider = fake()
-    for ask in (draft(provider, ""), provider.propose("", b"", [Question(0, (b"x",))], usage=Usage())):
+    for ask in (draft(provider, ""), provider.propose(Context("", b""), [Question(0, (b"x",))], usage=Usage())):
         with pytest.raises(InvalidRequestError, match="Ollama writes nothing after an empty prompt"):
             await ask
 
@@ -418,13 +419,13 @@ async def test_what_was_cached_is_not_taken_for_cut(cached: Any) -> None:
     provider = Ollama(URL, http_client=server.client(), tokenizer=Local(server.model))
     for _ in range(2):
         await draft(provider, "Q a b")
-        await provider.propose("Q a b", b"", [Question(0, (b" c",))], usage=Usage())
+        await provider.propose(Context("Q a b", b""), [Question(0, (b" c",))], usage=Usage())
 
 
 async def test_every_boundary_with_a_tokenizer() -> None:
     server, _ = fake()
     provider = Ollama(URL, http_client=server.client(), tokenizer=Local(server.model))
-    found = await provider.propose("Q", b" a b", None, usage=Usage())
+    found = await provider.propose(Context("Q", b" a b"), None, usage=Usage())
     assert [(one.start, one.tokens[0].data) for one in found if one] == [(0, b" a"), (2, b" b"), (4, b" c")]
     assert [piece.data for piece in await provider.tokenize("Q a")] == [b"Q", b" a"]
 
@@ -483,7 +484,7 @@ async def test_leaving_a_draft_frees_the_server() -> None:
     with server.serve() as url:
         async with Ollama(url) as provider:
             await provider.describe()
-            found = provider.generate("R", b"", max_tokens=400, usage=Usage())
+            found = provider.generate(Context("R", b""), max_tokens=400, usage=Usage())
             assert isinstance(await anext(found), Token)
             await found.aclose()
             with anyio.fail_after(20):

@@ -25,6 +25,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import DIALECTS
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
@@ -162,7 +163,9 @@ async def test_ranked_alternatives_have_no_gap(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cosd_providers.engines.openai.discovery.check_continuation", nothing)
         if proposed:
-            [found] = await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=count, usage=Usage())
+            [found] = await provider.propose(
+                Context("Q", b""), [Question(0, (b"x",))], alternatives=count, usage=Usage()
+            )
             assert found is not None
             [token] = found.tokens
         else:
@@ -188,7 +191,7 @@ async def test_ranked_alternatives_end_where_one_is_unknown(shape: Any) -> None:
     first, *_ = await draft(provider, limit=1, alternatives=7)
     # Keyed by their strings, one " a" hides the other: then what is listed must be more probable than what is not.
     assert first.alternatives == (told if shape == "chat" else told[:2])
-    [found] = await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=7, usage=Usage())
+    [found] = await provider.propose(Context("Q", b""), [Question(0, (b"x",))], alternatives=7, usage=Usage())
     assert found is not None
     assert found.tokens == (first,)
 
@@ -199,7 +202,7 @@ async def test_proposals_have_alternatives_only_where_lists_are_ranked() -> None
         able = (await provider.describe()).capabilities
         assert (able.top_k, able.score_top_k) == ((most - 1 if ranked else 0), 0)
         server.requests.clear()
-        await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=30, usage=Usage())
+        await provider.propose(Context("Q", b""), [Question(0, (b"x",))], alternatives=30, usage=Usage())
         assert [body["logprobs"] for body in server.bodies] == [most if ranked else 5]
 
 
@@ -218,13 +221,13 @@ async def test_a_server_that_lists_fewer_is_asked_for_fewer(api: Any, late: bool
                 if ask == "draft":
                     await draft(provider, alternatives=12)
                 else:
-                    await provider.propose("Q", b" a b c", questions, alternatives=12, usage=Usage())
+                    await provider.propose(Context("Q", b" a b c"), questions, alternatives=12, usage=Usage())
         asked = [body[name] for body in server.bodies]
         assert set(asked) == {13, 7}
         assert asked.index(7) <= asked.count(13)  # and never again
     server, provider = fake(SCRIPT, way, most=3)
     with pytest.raises(InvalidRequestError, match="max allowed: 3"):
-        await provider.propose("Q", b"", QUESTIONS[:1], alternatives=12, usage=Usage())
+        await provider.propose(Context("Q", b""), QUESTIONS[:1], alternatives=12, usage=Usage())
 
 
 def writing(*, dialect: Any = TOY, **options: Any) -> tuple[FakeOpenAI, OpenAICompatible]:
@@ -239,11 +242,11 @@ async def test_scores_have_alternatives_and_the_end() -> None:
     able = (await provider.describe()).capabilities
     assert (able.top_k, able.score_top_k) == (19, 19)
     server.requests.clear()
-    scored = await provider.score("a", b" ab", alternatives=8, end=True, usage=Usage())
+    scored = await provider.score(Context("a", b" ab"), alternatives=8, end=True, usage=Usage())
     assert [(body["logprobs"], bool(body.get("echo"))) for body in server.bodies] == [(9, True)]
     check_scored(server.model, b"a", scored, 8)
     assert max(len(token.alternatives) for token in scored) > 1
-    alone = await provider.score("a", b" ab", usage=Usage())
+    alone = await provider.score(Context("a", b" ab"), usage=Usage())
     assert [replace(token, alternatives=()) for token in scored[:-1]] == alone
 
 
@@ -263,7 +266,7 @@ async def test_an_end_that_is_not_among_the_first_is_asked_for() -> None:
         provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
         assert (await provider.describe()).capabilities.score
         server.requests.clear()
-        *_, end = await provider.score("a", b" ab", end=True, usage=Usage())
+        *_, end = await provider.score(Context("a", b" ab"), end=True, usage=Usage())
         listed = sum(prob > 0.001 for prob in server.model.next(server.model.encode(b"a ab")))
         if listed < 5:
             continue
@@ -271,7 +274,7 @@ async def test_an_end_that_is_not_among_the_first_is_asked_for() -> None:
         asked = [(body["logprobs"], bool(body.get("echo"))) for body in server.bodies]
         assert asked == [(5, True), *[(20, False)][: most > 5]]
         server.requests.clear()
-        [end] = await provider.score("a ab", b"", end=True, usage=Usage())
+        [end] = await provider.score(Context("a ab", b""), end=True, usage=Usage())
         assert (end.end, end.prob) == (True, prob)
         assert not any("echo" in body for body in server.bodies)
 
@@ -326,7 +329,7 @@ async def test_messages_that_cannot_be_continued() -> None:
     with pytest.raises(UnsupportedError, match=words):
         await draft(provider, limit=1)
     with pytest.raises(UnsupportedError, match=words):
-        await provider.propose("Q", b"", [Question(0, (b" b",))], usage=Usage())
+        await provider.propose(Context("Q", b""), [Question(0, (b" b",))], usage=Usage())
     assert not server.bodies
 
 
@@ -355,7 +358,7 @@ async def test_arguments() -> None:
 async def test_every_dialect_drafts_and_proposes(name: str) -> None:
     server, provider = fake({"Q": [" a", " b", " c"]}, {"dialect": name, "model": "toy"})
     assert [token.data for token in (await draft(provider))[:-1]] == [b" a", b" b", b" c", b""]
-    found = await provider.propose("Q", b" a b", [Question(0, (b" a",)), Question(4, (b" x",))], usage=Usage())
+    found = await provider.propose(Context("Q", b" a b"), [Question(0, (b" a",)), Question(4, (b" x",))], usage=Usage())
     assert [one.tokens[0].data for one in found] == [b" a", b" c"]
     assert all(body["max_tokens"] > 0 for body in server.bodies)
     warm = [body for body in server.bodies if body["temperature"]]  # is a model that seems certain so by itself?
@@ -375,7 +378,7 @@ async def test_echo_that_cannot_be_told_from_a_shifted_one_is_not_used() -> None
     provider = OpenAICompatible(URL, http_client=server.client(), **way)
     assert (await provider.describe()).capabilities.score is False  # this model always ends
     with pytest.raises(UnsupportedError, match=r"does not give the probabilities of a given text.*Use it without"):
-        await provider.propose("Q", b" a b c", QUESTIONS, usage=Usage())
+        await provider.propose(Context("Q", b" a b c"), QUESTIONS, usage=Usage())
 
 
 def writer(**options: Any) -> FakeOpenAI:
@@ -395,15 +398,15 @@ async def test_echo_is_used_only_where_it_is_proved(echo: Any, beginning: bool) 
     server.requests.clear()
     if not able:
         with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
-            await provider.score("a", b" ab", usage=Usage())
+            await provider.score(Context("a", b" ab"), usage=Usage())
         assert not server.requests
         return
     usage = Usage()
-    await provider.propose("a", b" a ab", [Question(0, (b" a",)), Question(2, (b" ",))], usage=usage)
+    await provider.propose(Context("a", b" a ab"), [Question(0, (b" a",)), Question(2, (b" ",))], usage=usage)
     [body] = server.bodies
     assert (body["prompt"], body["echo"], body["max_tokens"], body["logprobs"]) == ("a a ab", True, 1, 5)
     assert usage.requests == 1
-    scored = await provider.score("", b"a ab", usage=Usage())
+    scored = await provider.score(Context("", b"a ab"), usage=Usage())
     assert b"".join(token.data for token in scored) == b"a ab"
     assert [token.prob is None for token in scored] == [not beginning, False, False, False][: len(scored)]
 
@@ -414,9 +417,11 @@ async def test_every_boundary_is_asked_by_echo_where_it_is_proved() -> None:
         provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=Local(server.model))
         await provider.describe()
         usage = Usage()
-        await provider.propose("a", b" a ab a 1 b a", None, usage=usage)
+        await provider.propose(Context("a", b" a ab a 1 b a"), None, usage=usage)
         assert {*usage.strategies} == {way}
-        await provider.propose("a", b" a ab", [Question(0, (b" a",)), Question(2, (b" ",))], usage=(few := Usage()))
+        await provider.propose(
+            Context("a", b" a ab"), [Question(0, (b" a",)), Question(2, (b" ",))], usage=(few := Usage())
+        )
         assert {*few.strategies} == {"list"}
 
 
@@ -426,7 +431,7 @@ async def test_echo_without_a_tokenizer_answers_at_the_end_alone() -> None:
     await provider.describe()
     server.requests.clear()
     usage = Usage()
-    found = await provider.propose("a", b" a b", [Question(2, (b" b",)), Question(4, (b"a",))], usage=usage)
+    found = await provider.propose(Context("a", b" a b"), [Question(2, (b" b",)), Question(4, (b"a",))], usage=usage)
     assert [one and one.strategy for one in found] == ["list", "echo"]
     assert usage.strategies == {"list": 1, "echo": 1}
     first, second = server.bodies
@@ -439,11 +444,11 @@ async def test_tokenize() -> None:
     with pytest.raises(UnsupportedError, match=r"does not encode text\. Give the model's own as `tokenizer`"):
         await provider.tokenize("a")
     with pytest.raises(UnsupportedError, match="does not give the probabilities"):
-        await provider.propose("Q", b" a", None, usage=Usage())
+        await provider.propose(Context("Q", b" a"), None, usage=Usage())
     local = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=Local(server.model))
     assert [piece.data for piece in await local.tokenize("a b")] == [b"a", b" b"]
     assert (await local.describe()).capabilities.tokenize
-    assert len(await local.propose("Q", b" a b", None, usage=Usage())) == 3
+    assert len(await local.propose(Context("Q", b" a b"), None, usage=Usage())) == 3
 
 
 @pytest.mark.parametrize("shape", ["legacy", "chat"])
@@ -456,7 +461,7 @@ async def test_a_character_in_parts(shape: Any) -> None:
             DraftEnd("limit"),
         ]
         assert [(body["prompt"], body["max_tokens"]) for body in server.bodies] == [("Q", 2), ("Q", 7)]
-        [one] = await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+        [one] = await provider.propose(Context("Q", b""), [Question(0, (b"x",))], usage=Usage())
         assert one.tokens == (Token(" 😀".encode(), near(0.3)),)
 
 
@@ -464,7 +469,7 @@ async def test_equal_characters_in_parts_and_one_that_is_cut_off() -> None:
     heart = [b"\xe2\x9d", b"\xa4\xef\xb8\x8f"]
     _, provider = fake({"Q": ["a", *heart * 4, "z"]}, opened="lost")
     data = "❤️".encode()
-    [one] = await provider.propose("Q", b"", [Question(0, (b"a", *[data] * 3), word=True)], usage=Usage())
+    [one] = await provider.propose(Context("Q", b""), [Question(0, (b"a", *[data] * 3), word=True)], usage=Usage())
     assert [token.data for token in one.tokens] == [b"a", *[data] * 3]
 
 
@@ -477,7 +482,7 @@ async def test_missing_spaces_are_taken_from_the_text() -> None:
 async def test_an_end_that_is_not_shown() -> None:
     _, provider = fake({"Q": [" a"]}, end=False)
     assert await draft(provider) == [Token(b" a", 1.0), Token(b"", None, end=True), DraftEnd("end")]
-    [one] = await provider.propose("Q", b" a", [Question(2, (b"",))], usage=Usage())
+    [one] = await provider.propose(Context("Q", b" a"), [Question(2, (b"",))], usage=Usage())
     assert one.tokens == (Token(b"", None, end=True),)
 
 
@@ -485,7 +490,7 @@ async def test_an_assistant_whose_context_ends_answers_as_far_as_it_fits() -> No
     script: dict[str, list[Any]] = {"Q": [" x", "y", "z", "w"]}
     for context in range(3, 9):
         _, provider = fake(script, context=context)
-        [one] = await provider.propose("Q", b" a", [Question(0, (b" a",), word=True)], usage=Usage())
+        [one] = await provider.propose(Context("Q", b" a"), [Question(0, (b" a",), word=True)], usage=Usage())
         assert b" xyzw".startswith(b"".join(token.data for token in one.tokens)) or one.tokens[-1].end
 
 
@@ -496,7 +501,7 @@ async def broken(changes: dict[str, Any]) -> list[Exception]:
     with pytest.raises((UnsupportedError, ResponseError)) as drafted:
         await draft(provider)
     with pytest.raises((UnsupportedError, ResponseError)) as proposed:
-        await provider.propose("Q", b"", [Question(0, (b"a",), word=True)], usage=Usage())
+        await provider.propose(Context("Q", b""), [Question(0, (b"a",), word=True)], usage=Usage())
     return [drafted.value, proposed.value]
 
 
@@ -534,7 +539,10 @@ async def test_answers_that_cannot_be_used(changes: dict[str, Any], words: str) 
 
 async def test_nothing_to_go_on_from() -> None:
     _, provider = fake({"": ["a"]})
-    for asked in (draft(provider, prompt=""), provider.propose("", b"", [Question(0, (b"a",))], usage=Usage())):
+    for asked in (
+        draft(provider, prompt=""),
+        provider.propose(Context("", b""), [Question(0, (b"a",))], usage=Usage()),
+    ):
         with pytest.raises(InvalidRequestError, match="prompt and text are empty, and the model has no beginning"):
             await asked
 
@@ -550,7 +558,7 @@ async def test_a_server_that_trims_answers_is_refused(strings: bool) -> None:
 
     server = Trims(TextModel({"Q": [" a", " b"]}), spaces=strings)
     provider = OpenAICompatible(URL, http_client=server.client())
-    asking = provider.propose("Q", b"", [Question(0, (b" a",))], usage=Usage())
+    asking = provider.propose(Context("Q", b""), [Question(0, (b" a",))], usage=Usage())
     if strings:
         with pytest.raises(UnsupportedError, match="takes white space off the beginning of its answers"):
             await asking

@@ -20,6 +20,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.contract import Context
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import DIALECTS, Dialect
 from cosd_providers.testing import TextModel
@@ -120,7 +121,9 @@ async def test_messages() -> None:
 
 async def test_an_answer_that_repeats_what_it_started_with() -> None:
     _, provider = fake({"Q": [" a", " b", " c"]}, {"api": "chat", "dialect": "llama.cpp"}, chat_repeats=True)
-    [one, two] = await provider.propose("Q", b" a b", [Question(0, (b"x",)), Question(2, (b"x",))], usage=Usage())
+    [one, two] = await provider.propose(
+        Context("Q", b" a b"), [Question(0, (b"x",)), Question(2, (b"x",))], usage=Usage()
+    )
     assert (one.tokens[0].data, two.tokens[0].data) == (b" a", b" b")
 
 
@@ -133,17 +136,17 @@ async def test_no_such_route() -> None:
 async def test_all_questions_in_one_list() -> None:
     server, provider = fake(SCRIPT)
     usage = Usage()
-    found = await provider.propose("Q", b" a b c", QUESTIONS, usage=usage)
+    found = await provider.propose(Context("Q", b" a b c"), QUESTIONS, usage=usage)
     assert [one.tokens for one in found] == [(Token(b" a", 1.0),), (Token(b" b", near(0.5)),), (Token(b" c", 1.0),)]
     assert [body["prompt"] for body in server.bodies] == [["Q", "Q a", "Q a b"], "Q a b"]  # once, to see which is which
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (2, 9, 4)
-    await provider.propose("Q", b" a b c", QUESTIONS, usage=usage)
+    await provider.propose(Context("Q", b" a b c"), QUESTIONS, usage=usage)
     assert [body["prompt"] for body in server.bodies[2:]] == [["Q", "Q a", "Q a b"]]
 
 
 async def test_long_lists_are_parted() -> None:
     server, provider = fake(SCRIPT)
-    await provider.propose("Q", b" a b c", [QUESTIONS[0]] * 65, usage=Usage())
+    await provider.propose(Context("Q", b" a b c"), [QUESTIONS[0]] * 65, usage=Usage())
     assert [type(body["prompt"]) is list and len(body["prompt"]) for body in server.bodies] == [64, False]
 
 
@@ -154,7 +157,7 @@ async def test_a_server_without_lists_is_asked_one_by_one_and_that_is_remembered
     monkeypatch.setattr("cosd_providers.http.retries._ATTEMPTS", 1)
     server, provider = fake(SCRIPT, lists=lists)
     for _ in range(2):
-        found = await provider.propose("Q", b" a b c", QUESTIONS, usage=Usage())
+        found = await provider.propose(Context("Q", b" a b c"), QUESTIONS, usage=Usage())
         assert [one.tokens[0].data for one in found] == [b" a", b" b", b" c"]
     prompts = [body["prompt"] for body in server.bodies]
     assert prompts.count(["Q", "Q a", "Q a b"]) == 1
@@ -164,7 +167,7 @@ async def test_a_server_without_lists_is_asked_one_by_one_and_that_is_remembered
 async def test_a_list_that_a_server_promises_and_does_not_answer() -> None:
     _, provider = fake(SCRIPT, {"dialect": Dialect("x", lists=True)}, lists="first")
     with pytest.raises(ResponseError, match="3 prompts were sent, 1 answered"):
-        await provider.propose("Q", b" a b c", QUESTIONS, usage=Usage())
+        await provider.propose(Context("Q", b" a b c"), QUESTIONS, usage=Usage())
 
 
 async def test_lists_that_bill_their_first_prompt_alone() -> None:
@@ -174,7 +177,7 @@ async def test_lists_that_bill_their_first_prompt_alone() -> None:
         dialect = Dialect("x", list_bills_first=True)
         provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect, tokenizer=local)
         usage = Usage()
-        await provider.propose("QQQ", b"", [Question(0, (b"x",))] * 3, usage=usage)
+        await provider.propose(Context("QQQ", b""), [Question(0, (b"x",))] * 3, usage=usage)
         assert (usage.prompt_tokens, usage.completion_tokens) == (read, 3)
 
 
@@ -182,7 +185,7 @@ async def test_one_error_of_several_requests_is_raised_as_it_is() -> None:
     _, provider = fake(SCRIPT, {"strategy": "singles"}, context=3)
     await provider.describe()
     with pytest.raises(ContextLengthError, match="maximum context length is 3"):
-        await provider.propose("Q", b" a b c", QUESTIONS, usage=Usage())
+        await provider.propose(Context("Q", b" a b c"), QUESTIONS, usage=Usage())
 
 
 LONG = "a b " * 600
@@ -205,7 +208,7 @@ async def test_a_prompt_that_is_cut_silently_is_refused(cut: int | None, local: 
     with pytest.raises(ContextLengthError, match=rf"{words}.*Start it with more"):
         await draft(provider, prompt=LONG)
     with pytest.raises(ContextLengthError, match=words):
-        await provider.propose(LONG, b"", [Question(0, (b"x",))], usage=Usage())
+        await provider.propose(Context(LONG, b""), [Question(0, (b"x",))], usage=Usage())
     assert all(body["max_tokens"] == 1 and "stream" not in body for body in server.bodies)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from asked import draft
 from cosd_providers import Question, UnsupportedError, Usage, connect, probe
+from cosd_providers.contract import Context
 from cosd_providers.engines.openai import DIALECTS, OpenAICompatible
 from cosd_providers.engines.openai.dialects import dialect_at
 from cosd_providers.testing import TextModel
@@ -72,7 +73,7 @@ async def test_a_service_is_known_by_its_host(name: str) -> None:
     provider = service.connect()
     assert isinstance(provider, OpenAICompatible)
     assert [token.data for token in (await draft(provider, "Q"))[:-1]] == [b" a", b" b", b" c", b""]
-    [found] = await provider.propose("Q", b" a b", [Question(4, (b" x",))], usage=Usage())
+    [found] = await provider.propose(Context("Q", b" a b"), [Question(4, (b" x",))], usage=Usage())
     assert found is not None
     assert found.tokens[0].data == b" c"
     assert service.seen[-1].url.path == PATHS[name]
@@ -120,7 +121,7 @@ def test_other_hosts(host: str) -> None:
 @pytest.mark.parametrize("name", ["deepseek", "mistral", "groq"])
 async def test_how_an_answer_is_continued(name: str) -> None:
     service = Service(name)
-    await service.connect().propose("Q", b" a", [Question(2, (b" x",))], usage=Usage())
+    await service.connect().propose(Context("Q", b" a"), [Question(2, (b" x",))], usage=Usage())
     message = json.loads(service.seen[-1].content)["messages"][-1]
     expected = {} if name == "groq" else {"prefix": True}
     assert message == {"role": "assistant", "content": " a", **expected}
@@ -207,9 +208,9 @@ async def test_probabilities_that_are_refused(name: str, status: int, message: A
     provider = service.connect()
     assert not (await provider.describe()).capabilities.probs
     with pytest.raises(UnsupportedError, match="gives no probabilities"):
-        await provider.propose("Q", b" a", None, usage=Usage())
+        await provider.propose(Context("Q", b" a"), None, usage=Usage())
     assert {token.prob for token in (await draft(provider, "Q"))[:-1]} == {None}
-    [found] = await provider.propose("Q", b" a", [Question(2, (b" b",), word=True)], usage=Usage())
+    [found] = await provider.propose(Context("Q", b" a"), [Question(2, (b" b",), word=True)], usage=Usage())
     assert found is not None
     assert found.tokens[0].data == b" b"
     refused = [request for request in service.seen if b"logprobs" in request.content]

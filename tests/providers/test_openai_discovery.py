@@ -20,7 +20,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
-from cosd_providers.contract import Piece
+from cosd_providers.contract import Context, Piece
 from cosd_providers.engines.openai import OpenAICompatible
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.testing import TextModel
@@ -78,7 +78,7 @@ async def test_a_repeated_start_of_an_answer_is_found_out() -> None:
         _, provider = fake(
             {"Q": [" a", " b"]}, {"api": "chat", "dialect": dialect, "strategy": "singles"}, chat_repeats=True
         )
-        [proposal] = await provider.propose("Q", b" a", [Question(2, (b" x",))], usage=Usage())
+        [proposal] = await provider.propose(Context("Q", b" a"), [Question(2, (b" x",))], usage=Usage())
         assert proposal is not None
         assert proposal.tokens[0].data == b" b"
 

@@ -21,7 +21,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
-from cosd_providers.contract import Piece
+from cosd_providers.contract import Context, Piece
 from cosd_providers.engines.openai import OpenAICompatible
 from fake_openai import FakeOpenAI
 from openai_servers import SCRIPT, URL, fake
@@ -196,7 +196,7 @@ async def test_usage_of_a_stream_that_is_left_early() -> None:
     for tokenizer, read in ((None, 0), (Local(server.model), 3)):
         provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=tokenizer)
         usage = Usage()
-        tokens: Any = provider.generate("Q a", b"", max_tokens=9, usage=usage)
+        tokens: Any = provider.generate(Context("Q a", b""), max_tokens=9, usage=usage)
         await anext(tokens)
         await tokens.aclose()
         assert (usage.prompt_tokens, usage.completion_tokens) == (read, 1)

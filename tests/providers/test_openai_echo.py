@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import toys
 from asked import close, inquiries
 from cosd_providers import Question, ResponseError, UnsupportedError, Usage
-from cosd_providers.contract import Piece
+from cosd_providers.contract import Context, Piece
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
 from drawn import partly
 from fake_openai import FakeOpenAI
@@ -67,10 +67,12 @@ async def test_a_shifted_echo_gives_what_single_prompts_give(
     server = FakeOpenAI(model, echo=echo, **way)
     provider = over(server, "echo")
     try:
-        ours = await provider.propose(prompt.decode(), text, questions, usage=Usage())
+        ours = await provider.propose(Context(prompt.decode(), text), questions, usage=Usage())
     except UnsupportedError:
         assume(False)
-    theirs = await over(FakeOpenAI(model, **way), "singles").propose(prompt.decode(), text, questions, usage=Usage())
+    theirs = await over(FakeOpenAI(model, **way), "singles").propose(
+        Context(prompt.decode(), text), questions, usage=Usage()
+    )
     assert (await provider.describe()).capabilities.score is (echo == "yes")
     for one, other in zip(ours, theirs, strict=True):
         assert (one and one.start) == (other and other.start)
@@ -85,12 +87,14 @@ async def test_a_shifted_echo_answers_in_one_request(echo: Any) -> None:
     server.requests.clear()
     whole = "a ab,1 b ab a"
     asked = [Question(at, (whole[at : at + 1].encode(),)) for at in (3, 6, 8, 10, 11, 13)]
-    found = await provider.propose("", whole.encode(), asked, usage=Usage())
+    found = await provider.propose(Context("", whole.encode()), asked, usage=Usage())
     assert [bool(body.get("echo")) for body in server.bodies] == [True]
-    expected = await over(FakeOpenAI(talkative(5, 0)), "singles").propose("", whole.encode(), asked, usage=Usage())
+    expected = await over(FakeOpenAI(talkative(5, 0)), "singles").propose(
+        Context("", whole.encode()), asked, usage=Usage()
+    )
     assert found == expected
     with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text, or not the right"):
-        await provider.score("a", b" ab", usage=Usage())
+        await provider.score(Context("a", b" ab"), usage=Usage())
 
 
 async def test_what_a_shifted_echo_cannot_tell_is_asked() -> None:
@@ -100,7 +104,7 @@ async def test_what_a_shifted_echo_cannot_tell_is_asked() -> None:
     server.requests.clear()
     # The entry of the first token is null, and so is what follows it.
     await provider.propose(
-        "1", b",b", [Question(0, (b",",)), Question(1, (b"b",)), Question(2, (b"a",))], usage=Usage()
+        Context("1", b",b"), [Question(0, (b",",)), Question(1, (b"b",)), Question(2, (b"a",))], usage=Usage()
     )
     assert [(body["prompt"], bool(body.get("echo"))) for body in server.bodies] == [("1,b", True), ("1", False)]
 
@@ -115,7 +119,7 @@ async def test_an_echo_that_is_shifted_further_is_not_used(off: int, beginning: 
 
     server = Further(talkative(5, 0), beginning=beginning)
     with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
-        await over(server, "echo").propose("a", b" ab", [Question(0, (b" a",))], usage=Usage())
+        await over(server, "echo").propose(Context("a", b" ab"), [Question(0, (b" a",))], usage=Usage())
 
 
 class Changed(FakeOpenAI):
@@ -153,7 +157,7 @@ async def test_an_echo_of_another_temperature_is_not(seed: int, power: float) ->
 async def test_a_beginning_that_is_not_shown_counts() -> None:
     server = FakeOpenAI(talkative(5, 0), beginning=True, shows_beginning=False)
     provider = over(server, "echo")
-    scored = await provider.score("", b"a ab", usage=Usage())
+    scored = await provider.score(Context("", b"a ab"), usage=Usage())
     assert b"".join(token.data for token in scored) == b"a ab"
     assert [token.prob is None for token in scored] == [True, *[False] * (len(scored) - 1)]
 
@@ -174,17 +178,17 @@ async def test_an_echo_that_is_right_for_short_texts_alone_is_found_out() -> Non
     provider, expected = over(server, "echo"), over(FakeOpenAI(talkative(5, 0)), "singles")
     prompt, text = "ab a b1 11 ab, " * 15, b"a b a1b ba"
     asked = [Question(at, (text[at : at + 1],)) for at in (2, 4, 8)]
-    found = await provider.propose(prompt, text, asked, usage=Usage())
-    assert found == await expected.propose(prompt, text, asked, usage=Usage())
+    found = await provider.propose(Context(prompt, text), asked, usage=Usage())
+    assert found == await expected.propose(Context(prompt, text), asked, usage=Usage())
     with pytest.raises(ResponseError, match="the echo of a long text does not agree with what the model says there"):
-        await provider.score(prompt, text, usage=Usage())
+        await provider.score(Context(prompt, text), usage=Usage())
 
 
 async def test_a_long_echo_is_held_against_the_model_once() -> None:
     server = FakeOpenAI(talkative(5, 0))
     provider = over(server, "echo")
     prompt, text = "ab a b1 11 ab, " * 15, b"a b a1b ba"
-    await provider.score(prompt, text, usage=Usage())
+    await provider.score(Context(prompt, text), usage=Usage())
     server.requests.clear()
-    await provider.score(prompt, text, usage=Usage())
+    await provider.score(Context(prompt, text), usage=Usage())
     assert [bool(body.get("echo")) for body in server.bodies] == [True]

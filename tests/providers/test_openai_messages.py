@@ -11,6 +11,7 @@ from asked import draft
 from chats import ChatModel, chatml
 from cosd_api import Fusion, Steps
 from cosd_providers import OpenAICompatible, Question, UnsupportedError, Usage, connect
+from cosd_providers.contract import Context
 from cosd_providers.messages import Message
 from cosd_providers.testing import ScriptToken
 from fake_openai import FakeOpenAI
@@ -54,7 +55,7 @@ async def test_it_continues_nothing() -> None:
     with pytest.raises(UnsupportedError, match="a partial answer is not continued"):
         await draft(turn.provider, turn.prompt, b"H")
     with pytest.raises(UnsupportedError, match="a partial answer is not continued"):
-        await turn.provider.propose(turn.prompt, b"", [Question(0, (b"H",))], usage=Usage())
+        await turn.provider.propose(Context(turn.prompt, b""), [Question(0, (b"H",))], usage=Usage())
     with pytest.raises(UnsupportedError, match="End the conversation with a message of the user's"):
         await provider.render_prompt([*HELLO, Message("assistant", "H")])
     assert len(server.bodies) == asked

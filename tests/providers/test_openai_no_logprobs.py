@@ -13,7 +13,7 @@ import toys
 from asked import draft
 from cosd_api import AgreementVerifier, Cascade, Fusion, Nudging, RuleVerifier
 from cosd_providers import AuthenticationError, Question, UnsupportedError, Usage
-from cosd_providers.contract import Token
+from cosd_providers.contract import Context, Token
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
 from cosd_providers.engines.openai.events import EventReader
 from cosd_providers.engines.openai.no_logprobs import words
@@ -70,7 +70,7 @@ async def test_an_assistant_without_probabilities(probs: Any, lists: Any) -> Non
         Question(20, (b".",), True),
     ]
     usage = Usage()
-    found = await provider.propose("Q", text, asked, usage=usage)
+    found = await provider.propose(Context("Q", text), asked, usage=usage)
     way = "list" if lists == "yes" else "singles"
     assert {one and one.strategy for one in found} == {way}
     assert usage.strategies == {way: 3}
@@ -90,13 +90,15 @@ async def test_a_space_that_the_server_takes_off_its_answers_is_put_back(strips:
     server, provider = over(probs="ignored", strips=strips, lists=lists)
     text = b" The capital is Rome. It is"
     asked = [Question(0, (b" The",), word=True), Question(15, (b" Rome",), word=True), Question(15, (b" Lima",), True)]
-    found = await provider.propose("Q", text, asked, usage=Usage())
+    found = await provider.propose(Context("Q", text), asked, usage=Usage())
     assert [one and one.tokens[0].data for one in found] == [b" The", b" Lima", b" Lima"]
-    [sign] = await provider.propose("Q", b" The capital is Lima", [Question(20, (b" in",), word=True)], usage=Usage())
+    [sign] = await provider.propose(
+        Context("Q", b" The capital is Lima"), [Question(20, (b" in",), word=True)], usage=Usage()
+    )
     assert sign is not None
     assert sign.tokens[0].data == b"."
     before = len(server.requests)
-    await provider.propose("Q", text, [Question(15, (b" Rome",), word=True)], usage=Usage())
+    await provider.propose(Context("Q", text), [Question(15, (b" Rome",), word=True)], usage=Usage())
     assert len(server.requests) == before + 1  # found out once
 
 
@@ -106,7 +108,7 @@ async def test_a_space_is_put_back_behind_the_start_of_an_answer_in_a_conversati
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
     asked = await provider.render_prompt([Message("user", "Q"), Message("assistant", " The capital is")])
     questions = [Question(0, (b" Rome",), word=True)]
-    [found] = await asked.provider.propose(asked.prompt, b"", questions, usage=Usage())
+    [found] = await asked.provider.propose(Context(asked.prompt, b""), questions, usage=Usage())
     assert found is not None
     assert found.tokens[0].data == b" Lima"
 
@@ -116,7 +118,7 @@ async def test_it_is_asked_again_until_a_word_is_whole() -> None:
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
     await provider.describe()
     server.requests.clear()
-    [found] = await provider.propose("Q", b"", [Question(0, (b"a",), word=True)], usage=Usage())
+    [found] = await provider.propose(Context("Q", b""), [Question(0, (b"a",), word=True)], usage=Usage())
     assert found is not None
     assert [token.data for token in found.tokens] == [b"abcdefghijklmnopqrstuvwxyz"]
     assert [body["max_tokens"] for body in server.bodies] == [8, 16, 32]
@@ -125,13 +127,13 @@ async def test_it_is_asked_again_until_a_word_is_whole() -> None:
 async def test_a_word_without_an_end_is_given_up() -> None:
     server = FakeOpenAI(TextModel({"Q": ["a"] * 999}), probs="ignored")
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY)
-    assert await provider.propose("Q", b"", [Question(0, (b"b",), word=True)], usage=Usage()) == [None]
+    assert await provider.propose(Context("Q", b""), [Question(0, (b"b",), word=True)], usage=Usage()) == [None]
 
 
 async def test_the_end_is_agreed_on() -> None:
     _, provider = over(probs="ignored")
     text = "".join(ANSWER).encode()
-    [found] = await provider.propose("Q", text, [Question(len(text), (b"",), word=True)], usage=Usage())
+    [found] = await provider.propose(Context("Q", text), [Question(len(text), (b"",), word=True)], usage=Usage())
     assert found is not None
     assert found.tokens == (Token(b"", None, end=True),)
 
@@ -142,11 +144,11 @@ async def test_its_own_choices_token_by_token_are_refused(probs: Any) -> None:
     words = r"gives no probabilities with its tokens, although asked \(logprobs\).* cannot draft.*AgreementVerifier"
     for questions in ([Question(0, (b"a",))], None):
         with pytest.raises(UnsupportedError, match=words):
-            await provider.propose("Q", b"", questions, usage=Usage())
+            await provider.propose(Context("Q", b""), questions, usage=Usage())
     # A model without an answer to a letter is asked something else; neither is ever asked again.
     assert [body["prompt"] for body in server.bodies] == (["a"] if probs == "refused" else ["a", "Q"])
     with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
-        await provider.score("Q", b" The", usage=Usage())
+        await provider.score(Context("Q", b" The"), usage=Usage())
     with pytest.raises(UnsupportedError, match="not known to draw tokens"):
         await draft(provider, "Q", temperature=1)
 
@@ -245,7 +247,7 @@ async def test_words_are_the_models_own(
     dialect = Dialect("toy", known_text="ab", sample="ab", probs=False)
     provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect)
     question = Question(start, (text[start:][:3],) if text[start:].isascii() else (b"a",), word=True)
-    [found] = await provider.propose(prompt.decode(), text, [question], usage=Usage())
+    [found] = await provider.propose(Context(prompt.decode(), text), [question], usage=Usage())
     if found is None:
         assert not any(len(word.strip()) < 200 and word != whole.split()[-1] for word in whole.split()[:1])
         return

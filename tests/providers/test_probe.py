@@ -31,6 +31,7 @@ from cosd_providers import (
     probe,
 )
 from cosd_providers.connect import ConnectOptions, Snapshot
+from cosd_providers.contract import Context
 from cosd_providers.probe import unit_of
 from cosd_providers.testing import Model, ScriptedProvider
 from drawn import partly
@@ -510,10 +511,8 @@ class Lying(ScriptedProvider):
 
     fault: str = ""
 
-    async def propose(
-        self, prompt: str, text: bytes, questions: Any, *, usage: Usage, **options: Any
-    ) -> list[Proposal | None]:
-        found = await super().propose(prompt, text, questions, usage=usage, **options)
+    async def propose(self, context: Context, questions: Any, *, usage: Usage, **options: Any) -> list[Proposal | None]:
+        found = await super().propose(context, questions, usage=usage, **options)
         if self.fault != "propose":
             return found
         return [
@@ -521,8 +520,8 @@ class Lying(ScriptedProvider):
             for one in found
         ]
 
-    async def score(self, prompt: str, text: bytes, *, usage: Usage, **options: Any) -> list[Token]:
-        found = await super().score(prompt, text, usage=usage, **options)
+    async def score(self, context: Context, *, usage: Usage, **options: Any) -> list[Token]:
+        found = await super().score(context, usage=usage, **options)
         if self.fault != "score":
             return found
         return [Token(one.data, other.prob) for one, other in zip(found, [*found[1:], found[0]], strict=True)]
@@ -580,9 +579,9 @@ async def test_a_provider_that_does_not_draft_is_asked_as_an_assistant(wrong: bo
             yield
 
         async def propose(
-            self, prompt: str, text: bytes, questions: Any, *, usage: Usage, **options: Any
+            self, context: Context, questions: Any, *, usage: Usage, **options: Any
         ) -> list[Proposal | None]:
-            found = await super().propose(prompt, text, questions, usage=usage, **options)
+            found = await super().propose(context, questions, usage=usage, **options)
             return found[::-1] if wrong else found
 
     report = await probe(Silent(Talker()))
@@ -691,7 +690,7 @@ async def test_with_a_report_nothing_is_found_out_again(engine: str) -> None:
 
 
 async def drafted(provider: Any) -> list[Any]:
-    tokens = [item async for item in provider.generate(PROMPT, b"", max_tokens=8, usage=Usage())]
+    tokens = [item async for item in provider.generate(Context(PROMPT, b""), max_tokens=8, usage=Usage())]
     return [(token.data, token.prob) for token in tokens if isinstance(token, Token)]
 
 

@@ -33,6 +33,7 @@ from cosd_providers import (
     Usage,
     probe,
 )
+from cosd_providers.contract import Context
 from cosd_providers.engine import Engine
 from cosd_providers.testing import Model, ScriptedProvider, TableModel, TextModel
 
@@ -148,8 +149,8 @@ def test_proposals_are_the_models_own(drawn: tuple[Any, Inquiry]) -> None:
 
     async def compare() -> None:
         usage = Usage()
-        ours = await ToyServer(model).engine().propose(prompt.decode(), text, questions, usage=usage)
-        theirs = await ScriptedProvider(model).propose(prompt.decode(), text, questions, usage=Usage())
+        ours = await ToyServer(model).engine().propose(Context(prompt.decode(), text), questions, usage=usage)
+        theirs = await ScriptedProvider(model).propose(Context(prompt.decode(), text), questions, usage=Usage())
         for one, other in zip(ours, theirs, strict=True):
             assert (one is None) == (other is None)
             if one is not None and other is not None:
@@ -165,7 +166,7 @@ async def test_its_alternatives() -> None:
     first, _ = await draft(ToyServer(model).engine(), limit=1, alternatives=2)
     assert first == Token(b" a", 0.6, alternatives=(Token(b" b", 0.3), Token(b"", 0.1, end=True)))
     asked = [Question(0, (b" a",))]
-    [found] = await ToyServer(model).engine().propose("Q", b"", asked, alternatives=1, usage=Usage())
+    [found] = await ToyServer(model).engine().propose(Context("Q", b""), asked, alternatives=1, usage=Usage())
     assert found.tokens == (Token(b" a", 0.6, alternatives=(Token(b" b", 0.3),)),)
 
 
@@ -176,10 +177,12 @@ async def test_a_full_context() -> None:
     assert await draft(engine, "Q:", b" The capital", limit=9) == [DraftEnd("context")]
     with pytest.raises(ContextLengthError):
         await draft(engine, "Q: The capital", limit=9)
-    [found] = await engine.propose("Q:", b"", [Question(0, (b" The", b" cap", b"ital"), word=True)], usage=Usage())
+    [found] = await engine.propose(
+        Context("Q:", b""), [Question(0, (b" The", b" cap", b"ital"), word=True)], usage=Usage()
+    )
     assert [token.data for token in found.tokens] == [b" The", b" cap"]
     with pytest.raises(ContextLengthError):
-        await engine.propose("Q:", b" The capital", [Question(12, (b" is",))], usage=Usage())
+        await engine.propose(Context("Q:", b" The capital"), [Question(12, (b" is",))], usage=Usage())
 
 
 async def test_it_describes_itself_and_restores_its_facts() -> None:
@@ -229,9 +232,9 @@ async def test_what_it_cannot_do_and_what_it_does_not_understand() -> None:
     with pytest.raises(UnsupportedError, match="http://toy:1: the server does not encode text"):
         await engine.tokenize("a")
     with pytest.raises(UnsupportedError, match="http://toy:1: the server does not score text"):
-        await engine.score("a", b"b", usage=Usage())
+        await engine.score(Context("a", b"b"), usage=Usage())
     with pytest.raises(UnsupportedError, match="does not show the tokens of a text"):
-        await engine.propose("a", b"b", None, usage=Usage())
+        await engine.propose(Context("a", b"b"), None, usage=Usage())
     wrong: list[Any] = [[], [[]], [[{"id": 1}]]]
     for steps in wrong:
         with pytest.raises(ResponseError, match="http://toy:1: the answer is not as expected: steps"):

@@ -30,6 +30,7 @@ from cosd_providers import (
     Usage,
     connect,
 )
+from cosd_providers.contract import Context
 from cosd_providers.engines.sglang import Events, Sglang, SglangAnswer, scored
 from cosd_providers.testing import Model, TableModel, TextModel
 from drawn import partly
@@ -136,7 +137,7 @@ async def test_alternatives_of_proposals_and_scores(space: bool) -> None:
             server.requests.clear()
             questions = [Question(0, (b" a",)), Question(2, (b" b",))]
             way = provider.with_strategy(strategy)
-            found = await way.propose("Q", b" a b", questions, alternatives=count, usage=Usage())
+            found = await way.propose(Context("Q", b" a b"), questions, alternatives=count, usage=Usage())
             expected = Token(b" a", near(0.4), alternatives=((*told, end) if listed > 5 else told)[:count])
             assert [one and one.tokens[0] for one in found] == [expected] * 2
             sent = [body for body in asked(server) if "input_ids" in body]
@@ -144,13 +145,13 @@ async def test_alternatives_of_proposals_and_scores(space: bool) -> None:
                 listed
             }
     server.requests.clear()
-    *scored, last = await provider.score("Q", b"ac", alternatives=9, end=True, usage=Usage())
+    *scored, last = await provider.score(Context("Q", b"ac"), alternatives=9, end=True, usage=Usage())
     best = Token(b" a", near(0.4))
     assert scored[-1] == Token(b"c", near(0.15), alternatives=(best, told[0], told[2], end))
     assert last == replace(end, alternatives=(best, *told))
     [body] = asked(server)
     assert (body["token_ids_logprob"], body["top_logprobs_num"]) == ([5], 10)
-    await provider.score("Q", b"ac", usage=Usage())
+    await provider.score(Context("Q", b"ac"), usage=Usage())
     assert "token_ids_logprob" not in asked(server)[-1]
     assert asked(server)[-1]["top_logprobs_num"] == 5
 
@@ -162,17 +163,17 @@ async def test_of_several_ends_the_most_probable_counts() -> None:
     server = stand_in(model, begins=False, specials=names)
     provider = Sglang(URL, http_client=server.client())
     expected = Token(b"", near(0.038), end=True, name="<|endoftext|>")
-    assert (await provider.score("Q", b"a", end=True, usage=Usage()))[-1] == expected
+    assert (await provider.score(Context("Q", b"a"), end=True, usage=Usage()))[-1] == expected
     assert asked(server)[-1]["token_ids_logprob"] == [0, 1, 7]
-    assert await provider.score("Q", b"", end=True, usage=Usage()) == [expected]
+    assert await provider.score(Context("Q", b""), end=True, usage=Usage()) == [expected]
     count = len(asked(server))
-    assert await provider.score("", b"", end=True, usage=Usage()) == [Token(b"", None, end=True)]
+    assert await provider.score(Context("", b""), end=True, usage=Usage()) == [Token(b"", None, end=True)]
     assert len(asked(server)) == count
     learned = await provider.snapshot()
     other = Sglang(URL, http_client=server.client())
     other.restore(json.loads(json.dumps(learned)), URL)
     server.requests.clear()
-    assert (await other.score("Q", b"a", end=True, usage=Usage()))[-1] == expected
+    assert (await other.score(Context("Q", b"a"), end=True, usage=Usage()))[-1] == expected
     assert len(asked(server)) == 1
 
 
@@ -186,7 +187,8 @@ async def test_an_older_server_tells_the_end_where_it_is_listed() -> None:
 
     provider = Sglang(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
     probs = [
-        (await provider.score("Q", b"a", alternatives=count, end=True, usage=Usage()))[-1].prob for count in (0, 9)
+        (await provider.score(Context("Q", b"a"), alternatives=count, end=True, usage=Usage()))[-1].prob
+        for count in (0, 9)
     ]
     assert probs == [None, near(0.04)]
 
@@ -251,7 +253,7 @@ async def test_a_draft_is_billed_as_it_goes() -> None:
     usage = Usage()
     await draft(provider, usage=usage)
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 1, 4)
-    stream = provider.generate("Q", b"", max_tokens=9, usage=usage)
+    stream = provider.generate(Context("Q", b""), max_tokens=9, usage=usage)
     await anext(stream)
     await stream.aclose()
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (2, 2, 5)
@@ -287,7 +289,7 @@ async def test_how_questions_are_asked(strategy: Strategy) -> None:
     server.requests.clear()
     usage = Usage()
     questions = [Question(0, (b" a",), word=True), Question(2, (b" x",)), Question(4, (b" c",), word=True)]
-    proposals = await provider.propose("Q", b" a b c", questions, usage=usage)
+    proposals = await provider.propose(Context("Q", b" a b c"), questions, usage=usage)
     assert [one.tokens[0].data for one in proposals if one] == [b" a", b" b", b" c"]
     q, a, b, c = (server.model.encode(part)[0] for part in (b"Q", b" a", b" b", b" c"))
     expected = {
@@ -311,10 +313,10 @@ async def test_the_last_id_of_the_vocabulary_is_shown_as_0_in_a_scored_text() ->
     server = stand_in(model, begins=False)
     provider = Sglang(URL, http_client=server.client())
     questions = [Question(at, (b"b",)) for at in (0, 1, 2)]
-    expected = await provider.with_strategy("list").propose("Q", b"bab", questions, usage=Usage())
-    assert await provider.propose("Q", b"bab", questions, usage=(usage := Usage())) == expected
+    expected = await provider.with_strategy("list").propose(Context("Q", b"bab"), questions, usage=Usage())
+    assert await provider.propose(Context("Q", b"bab"), questions, usage=(usage := Usage())) == expected
     assert usage.strategies == {"echo": 3}
-    assert await provider.score("Q", b"bab", usage=Usage()) == [
+    assert await provider.score(Context("Q", b"bab"), usage=Usage()) == [
         Token(b"b", near(0.4)),
         Token(b"a", near(0.3)),
         Token(b"b", near(0.4)),
@@ -325,7 +327,7 @@ async def test_a_text_is_scored_from_the_first_place_on() -> None:
     server = stand_in(TextModel({"~": [" a", " \u00e9"], "Q" * 40: [" a", " b", " c"]}))
     provider = Sglang(URL, http_client=server.client(), strategy="echo")
     questions = [Question(2, (b" b",)), Question(4, (b" c",)), Question(6, (b"",))]
-    proposals = await provider.propose("Q" * 40, b" a b c", questions, usage=Usage())
+    proposals = await provider.propose(Context("Q" * 40, b" a b c"), questions, usage=Usage())
     assert [one and (one.tokens[0].data, one.tokens[0].end) for one in proposals] == [
         (b" b", False),
         (b" c", False),
@@ -351,7 +353,7 @@ async def test_without_special_tokens() -> None:
     provider = Sglang(URL, add_special_tokens=False, http_client=server.client())
     *_, end = await draft(provider, limit=1)
     assert end.continuation == (*server.model.encode(b"Q"), *server.model.encode(b" a"))
-    assert [token.prob for token in await provider.score("Q", b" a b", usage=Usage())] == [1.0, 1.0]
+    assert [token.prob for token in await provider.score(Context("Q", b" a b"), usage=Usage())] == [1.0, 1.0]
     with pytest.raises(InvalidRequestError, match="no beginning-of-sequence"):
         await draft(provider, prompt="")
 
@@ -360,12 +362,12 @@ async def test_nothing_to_go_on_from() -> None:
     _, provider = fake({})
     for ask in (
         lambda: draft(provider, prompt=""),
-        lambda: provider.propose("", b"", [Question(0, (b"a",))], usage=Usage()),
+        lambda: provider.propose(Context("", b""), [Question(0, (b"a",))], usage=Usage()),
     ):
         with pytest.raises(InvalidRequestError, match="the model has no beginning-of-sequence token to continue from"):
             await ask()
-    assert await provider.score("", b"", usage=Usage()) == []
-    assert (await provider.score("", b"ab", usage=Usage()))[0].prob is None
+    assert await provider.score(Context("", b""), usage=Usage()) == []
+    assert (await provider.score(Context("", b"ab"), usage=Usage()))[0].prob is None
 
 
 async def test_an_adapter_on_top_of_the_model() -> None:
@@ -400,7 +402,7 @@ async def test_questions_about_one_place_are_counted_each() -> None:
     server, _ = fake({"Q": [" a", " b", " c"]})
     provider, usage = Sglang(URL, http_client=server.client(), strategy="echo"), Usage()
     questions = [Question(0, (b" a",)), Question(0, (b" x",)), Question(2, (b" b",))]
-    await provider.propose("Q", b" a b", questions, usage=usage)
+    await provider.propose(Context("Q", b" a b"), questions, usage=usage)
     assert usage.strategies == {"echo": 3}
 
 
@@ -415,7 +417,7 @@ async def test_of_equals_the_drafts_own_is_taken_and_gone_on_from(strategy: Stra
     server = stand_in(toys.tied(*tokens, second={b"ye": b"s!", b"no": b"pe"}), begins=False)
     provider = Sglang(URL, http_client=server.client(), strategy=strategy)
     questions = [Question(0, (b"ye", b"s!"), word=True), Question(0, (b"no", b"pe"), word=True)]
-    proposals = await provider.propose("Q", b"x", questions, usage=Usage())
+    proposals = await provider.propose(Context("Q", b"x"), questions, usage=Usage())
     assert [one and [token.data for token in one.tokens] for one in proposals] == [[b"ye", b"s!"], [b"no", b"pe"]]
 
 
@@ -426,7 +428,7 @@ async def test_the_end_may_be_one_of_equals() -> None:
     model.tokens = [model.tokens[2], model.tokens[1], model.tokens[0], *model.tokens[3:]]
     model.end_ids = (2,)
     provider = Sglang(URL, http_client=stand_in(model, begins=False).client())
-    [proposal] = await provider.propose("Q", b"x", [Question(0, (b"",))], usage=Usage())
+    [proposal] = await provider.propose(Context("Q", b"x"), [Question(0, (b"",))], usage=Usage())
     assert proposal is not None
     assert [(token.end, token.prob, token.name) for token in proposal.tokens] == [(True, near(0.5), "</s>")]
 
@@ -448,7 +450,7 @@ async def test_the_end_as_the_last_token_that_was_asked_for() -> None:
         DraftEnd("end"),
     ]
     assert [body["sampling_params"]["max_new_tokens"] for body in asked(server)] == [1, 1, 2]  # it was forced, once
-    [proposal] = await provider.propose("Q", b" a", [Question(2, (b"x",))], usage=Usage())
+    [proposal] = await provider.propose(Context("Q", b" a"), [Question(2, (b"x",))], usage=Usage())
     assert proposal is not None
     assert proposal.tokens == (Token(b"", near(0.7), end=True, name="</s>"),)
     assert len(asked(server)) == 4
@@ -463,7 +465,7 @@ async def test_the_context_is_full() -> None:
     with pytest.raises(ContextLengthError, match=r"the text has 31 tokens, the server takes at most 23"):
         await draft(provider, prompt="Q" * 31)
     with pytest.raises(ContextLengthError, match=r"the text has 31 tokens, the server takes at most 23"):
-        await provider.propose("Q" * 31, b"", [Question(0, (b"a",))], usage=Usage())
+        await provider.propose(Context("Q" * 31, b""), [Question(0, (b"a",))], usage=Usage())
     assert all(len(body.get("input_ids", ())) < 24 for body in asked(server))
 
 
@@ -473,7 +475,7 @@ async def test_a_text_that_the_server_has_cut() -> None:
     server.context = 20
     for ask in (
         lambda: draft(provider, prompt="Q" + " a" * 18),
-        lambda: provider.propose("Q", b" a" * 18, [Question(36, (b"a",))], usage=Usage()),
+        lambda: provider.propose(Context("Q", b" a" * 18), [Question(36, (b"a",))], usage=Usage()),
     ):
         with pytest.raises(ContextLengthError, match=r"cut the text: it read 13 of 19 tokens.*--allow-auto-truncate"):
             await ask()
@@ -494,7 +496,7 @@ async def test_a_server_that_does_not_tell_how_much_it_takes() -> None:
     assert await draft(provider, text=b" a" * 26) == [DraftEnd("context")]
     for ask in (
         lambda: draft(provider, prompt="Q" + " a" * 26),
-        lambda: provider.propose("Q", b" a" * 26, [Question(52, (b"a",))], usage=Usage()),
+        lambda: provider.propose(Context("Q", b" a" * 26), [Question(52, (b"a",))], usage=Usage()),
     ):
         with pytest.raises(ContextLengthError, match=r"Input length \(27 tokens\) exceeds the maximum allowed length"):
             await ask()
@@ -553,9 +555,9 @@ async def test_entries_of_a_prompt_that_stand_elsewhere_are_never_believed(strat
     server.shifted = 1
     questions = [Question(0, (b" a",)), Question(2, (b" b",))]
     with pytest.raises(UnsupportedError, match=r"do not belong to its tokens\. Use strategy='list'\."):
-        await provider.propose("Q", b" a b c", questions, usage=Usage())
+        await provider.propose(Context("Q", b" a b c"), questions, usage=Usage())
     with pytest.raises(UnsupportedError, match="do not belong to its tokens"):
-        await provider.score("Q", b" a b c", usage=Usage())
+        await provider.score(Context("Q", b" a b c"), usage=Usage())
 
 
 @pytest.mark.parametrize(
@@ -656,12 +658,12 @@ async def test_an_answer_that_cannot_be_right(change: Change, kind: type[Provide
 
     provider = Sglang(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
     await provider.describe()
-    await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+    await provider.propose(Context("Q", b""), [Question(0, (b"x",))], usage=Usage())
     spoil = True
     with pytest.MonkeyPatch.context() as patch:
         waiting(patch)
         with pytest.raises(kind, match=words):
-            await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+            await provider.propose(Context("Q", b""), [Question(0, (b"x",))], usage=Usage())
 
 
 def _lines(*events: dict[str, Any]) -> Iterator[str]:

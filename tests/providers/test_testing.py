@@ -25,6 +25,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.contract import Context
 from cosd_providers.testing import Call, Fault, ScriptedProvider, TableModel, TextModel
 
 SCRIPT: dict[str, list[Any]] = {"2 + 2 =": [" 4", (".", 0.4), (" 😀", 0.7), ("", 0.8)], "2 + 2 = 5": [("?", 0.9)]}
@@ -38,7 +39,7 @@ def scripted(**options: Any) -> ScriptedProvider:
 async def draft(
     provider: Provider, text: bytes = b"", limit: int = 20, usage: Usage | None = None, **more: Any
 ) -> list[Any]:
-    stream = provider.generate("2 + 2 =", text, max_tokens=limit, usage=usage or Usage(), **more)
+    stream = provider.generate(Context("2 + 2 =", text), max_tokens=limit, usage=usage or Usage(), **more)
     return [item async for item in stream]
 
 
@@ -75,18 +76,18 @@ async def test_questions() -> None:
     provider = scripted()
     usage = Usage()
     questions = [Question(0, (b" 4",)), Question(2, (b".", b" x"), word=True)]
-    first, second = await provider.propose("2 + 2 =", b" 4. x", questions, usage=usage)
+    first, second = await provider.propose(Context("2 + 2 =", b" 4. x"), questions, usage=usage)
     assert first == Proposal(0, (Token(b" 4", 1.0),))
     assert second is not None
     assert [token.data for token in second.tokens] == [b".", " 😀".encode()]
     assert usage.requests == 1
-    everywhere = await provider.propose("2 + 2 =", b" 4.", None, usage=usage)
+    everywhere = await provider.propose(Context("2 + 2 =", b" 4."), None, usage=usage)
     assert [one.tokens[0].data for one in everywhere if one] == [b" 4", b".", " 😀".encode()]
 
 
 async def test_scores_and_tokens() -> None:
     provider = scripted()
-    assert await provider.score("2 + 2 =", b" 4.!", usage=Usage()) == [
+    assert await provider.score(Context("2 + 2 =", b" 4.!"), usage=Usage()) == [
         Token(b" 4", 1.0),
         Token(b".", 0.4),
         Token(b"!", 0.0),
@@ -99,10 +100,10 @@ async def test_calls_are_recorded() -> None:
     await draft(provider, limit=3)
     await draft(provider, limit=3, temperature=1, seed=5, alternatives=2)
     questions = (Question(0, (b" 4",)),)
-    await provider.propose("2 + 2 =", b" 4", list(questions), usage=Usage())
-    await provider.propose("2 + 2 =", b" 4", list(questions), alternatives=3, usage=Usage())
-    await provider.score("2 + 2 =", b" 4", usage=Usage())
-    await provider.score("2 + 2 =", b" 4", alternatives=1, end=True, usage=Usage())
+    await provider.propose(Context("2 + 2 =", b" 4"), list(questions), usage=Usage())
+    await provider.propose(Context("2 + 2 =", b" 4"), list(questions), alternatives=3, usage=Usage())
+    await provider.score(Context("2 + 2 =", b" 4"), usage=Usage())
+    await provider.score(Context("2 + 2 =", b" 4"), alternatives=1, end=True, usage=Usage())
     assert provider.calls == [
         Call("generate", "2 + 2 =", b"", max_tokens=3),
         Call("generate", "2 + 2 =", b"", max_tokens=3, temperature=1, seed=5, alternatives=2),
@@ -118,13 +119,13 @@ async def test_faults() -> None:
     error = RateLimitError("slow down", status=429)
     provider = scripted(faults=[Fault(error, request=1, tokens=1), Fault(error, request=3)])
     usage = Usage()
-    stream: Any = provider.generate("2 + 2 =", b"", max_tokens=9, usage=usage)
+    stream: Any = provider.generate(Context("2 + 2 =", b""), max_tokens=9, usage=usage)
     assert await anext(stream) == Token(b" 4", 1.0)
     with pytest.raises(RateLimitError, match="slow down"):
         await anext(stream)
     assert len(await draft(provider)) == 5
     with pytest.raises(RateLimitError):
-        await provider.propose("2 + 2 =", b"", [Question(0, (b"a",))], usage=usage)
+        await provider.propose(Context("2 + 2 =", b""), [Question(0, (b"a",))], usage=usage)
     assert provider.open_requests == 0
     assert (usage.requests, usage.completion_tokens) == (2, 1)
 
@@ -140,7 +141,7 @@ async def test_hanging_and_giving_up() -> None:
 async def test_closing_a_draft_closes_its_request() -> None:
     provider = scripted()
     usage = Usage()
-    stream: Any = provider.generate("2 + 2 =", b"", max_tokens=9, usage=usage)
+    stream: Any = provider.generate(Context("2 + 2 =", b""), max_tokens=9, usage=usage)
     await anext(stream)
     assert provider.open_requests == 1
     await stream.aclose()
@@ -164,7 +165,7 @@ async def test_a_model_of_ones_own() -> None:
     assert model.encode(b"aaba") == [1, 2, 1]
     with pytest.raises(ValueError, match="no token of the model fits b'b'"):
         model.encode(b"aabb")
-    stream = ScriptedProvider(model).generate("a", b"", max_tokens=9, usage=Usage())
+    stream = ScriptedProvider(model).generate(Context("a", b""), max_tokens=9, usage=Usage())
     assert [item.data async for item in stream if isinstance(item, Token)] == [b"ab", b"ab", b"ab", b""]
 
 
@@ -172,7 +173,7 @@ async def test_a_model_of_ones_own() -> None:
 async def test_alternatives_are_the_models_own(model: toys.ToyModel, prompt: bytes, count: int) -> None:
     provider = ScriptedProvider(toys.Plain(model))
     items: list[list[Any]] = [
-        [item async for item in provider.generate(prompt.decode(), b"", max_tokens=20, usage=Usage(), **more)]
+        [item async for item in provider.generate(Context(prompt.decode(), b""), max_tokens=20, usage=Usage(), **more)]
         for more in ({}, {"alternatives": count})
     ]
     check_alternatives(toys.Plain(model), prompt, items[1][:-1], count)
@@ -199,8 +200,8 @@ async def test_alternatives() -> None:
 @given(inquired(toys.models(may_hide_end=False)), st.integers(1, 8))
 async def test_proposed_alternatives_are_the_models_own(drawn: tuple[toys.ToyModel, Inquiry], count: int) -> None:
     (toy, (prompt, text, questions)), provider = drawn, ScriptedProvider(toys.Plain(drawn[0]))
-    alone = await provider.propose(prompt.decode(), text, questions, usage=Usage())
-    found = await provider.propose(prompt.decode(), text, questions, alternatives=count, usage=Usage())
+    alone = await provider.propose(Context(prompt.decode(), text), questions, usage=Usage())
+    found = await provider.propose(Context(prompt.decode(), text), questions, alternatives=count, usage=Usage())
     for one, other in zip(alone, found, strict=True):
         assert one is not None
         assert other is not None
@@ -213,8 +214,8 @@ async def test_scored_alternatives_are_the_models_own(
     toy: toys.ToyModel, prompt: bytes, text: bytes, count: int
 ) -> None:
     provider = ScriptedProvider(toys.Plain(toy))
-    alone = await provider.score(prompt.decode(), text, usage=Usage())
-    found = await provider.score(prompt.decode(), text, alternatives=count, end=True, usage=Usage())
+    alone = await provider.score(Context(prompt.decode(), text), usage=Usage())
+    found = await provider.score(Context(prompt.decode(), text), alternatives=count, end=True, usage=Usage())
     assert [replace(token, alternatives=()) for token in found[:-1]] == alone
     check_scored(toys.Plain(toy), prompt, found, count)
 
@@ -222,18 +223,20 @@ async def test_scored_alternatives_are_the_models_own(
 async def test_the_end_of_a_text() -> None:
     provider = scripted()
     other = Token(b" 4", 1.0)
-    assert await provider.score("2 + 2 =", b" 4. \xf0\x9f\x98\x80", end=True, usage=Usage()) == [
-        *(await provider.score("2 + 2 =", b" 4. \xf0\x9f\x98\x80", usage=Usage())),
+    assert await provider.score(Context("2 + 2 =", b" 4. \xf0\x9f\x98\x80"), end=True, usage=Usage()) == [
+        *(await provider.score(Context("2 + 2 =", b" 4. \xf0\x9f\x98\x80"), usage=Usage())),
         END,
     ]
     never = Token(b"", 0.0, end=True, name="</s>", alternatives=(other,))
-    assert await provider.score("2 + 2 =", b"", alternatives=2, end=True, usage=Usage()) == [never]
-    [end] = await scripted(end_prob=False).score("2 + 2 =", b"", alternatives=2, end=True, usage=Usage())
+    assert await provider.score(Context("2 + 2 =", b""), alternatives=2, end=True, usage=Usage()) == [never]
+    [end] = await scripted(end_prob=False).score(Context("2 + 2 =", b""), alternatives=2, end=True, usage=Usage())
     assert end == Token(b"", None, end=True, name="</s>")
     several = TableModel([b"", b"", b"Q"], lambda ids: [0.2, 0.7, 0.1], end_ids=(0, 1))
-    [end] = await ScriptedProvider(several).score("Q", b"", end=True, usage=Usage())
+    [end] = await ScriptedProvider(several).score(Context("Q", b""), end=True, usage=Usage())
     assert end.prob == 0.7
-    [end] = await ScriptedProvider(TableModel([b"Q"], lambda ids: [1.0])).score("Q", b"", end=True, usage=Usage())
+    [end] = await ScriptedProvider(TableModel([b"Q"], lambda ids: [1.0])).score(
+        Context("Q", b""), end=True, usage=Usage()
+    )
     assert end.prob is None  # such a model has no end
 
 
@@ -241,9 +244,9 @@ async def test_a_provider_lists_as_many_alternatives_as_it_can() -> None:
     provider = ScriptedProvider(TableModel([b"2 + 2 =", b"a", b"b", b"c"], lambda ids: [0.1, 0.4, 0.3, 0.2]), top_k=2)
     first, *_ = await draft(provider, limit=1, alternatives=9)
     assert [one.data for one in first.alternatives] == [b"b", b"c"]
-    [first] = await provider.score("2 + 2 =", b"c", alternatives=9, usage=Usage())
+    [first] = await provider.score(Context("2 + 2 =", b"c"), alternatives=9, usage=Usage())
     assert [one.data for one in first.alternatives] == [b"a", b"b"]
-    [found] = await provider.propose("2 + 2 =", b"", [Question(0, (b"a",))], alternatives=9, usage=Usage())
+    [found] = await provider.propose(Context("2 + 2 =", b""), [Question(0, (b"a",))], alternatives=9, usage=Usage())
     assert found is not None
     assert [one.data for one in found.tokens[0].alternatives] == [b"b", b"c"]
 
@@ -279,7 +282,12 @@ async def test_a_seed_draws_the_same_tokens_again(toy: toys.ToyModel, prompt: by
         [
             item
             async for item in ScriptedProvider(toys.Plain(toy)).generate(
-                prompt.decode(), b"", max_tokens=20, temperature=1, seed=seed, alternatives=count, usage=Usage()
+                Context(prompt.decode(), b""),
+                max_tokens=20,
+                temperature=1,
+                seed=seed,
+                alternatives=count,
+                usage=Usage(),
             )
         ]
         for count in (0, 0, 3)

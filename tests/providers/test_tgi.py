@@ -36,6 +36,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.contract import Context
 from cosd_providers.engines.tgi import EncodedText, Tgi, TgiClient, TgiEncoding, TgiEvent, TgiFacts
 from cosd_providers.http.transport import Transport
 from cosd_providers.probe_client import RawRequest
@@ -75,11 +76,11 @@ def scripted(model: Tidy) -> ScriptedProvider:
 
 async def draft(provider: Any, prompt: str = "Q", text: bytes = b"", limit: int = 20, **more: Any) -> list[Any]:
     usage = more.pop("usage", Usage())
-    return [item async for item in provider.generate(prompt, text, max_tokens=limit, usage=usage, **more)]
+    return [item async for item in provider.generate(Context(prompt, text), max_tokens=limit, usage=usage, **more)]
 
 
 async def ask(provider: Any, prompt: str, text: bytes, *questions: Question, usage: Usage | None = None) -> list[Any]:
-    return list(await provider.propose(prompt, text, questions, usage=usage or Usage()))
+    return list(await provider.propose(Context(prompt, text), questions, usage=usage or Usage()))
 
 
 def near(prob: float) -> Any:
@@ -134,11 +135,11 @@ async def test_proposals_and_scores_have_no_alternatives() -> None:
     server, provider = fake({"Q": [" a", (" b", 0.6)]}, prefill=True)
     able = (await provider.describe()).capabilities
     assert (able.top_k, able.score_top_k, able.sampling) == (0, 0, False)
-    [found] = await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=9, usage=Usage())
+    [found] = await provider.propose(Context("Q", b""), [Question(0, (b"x",))], alternatives=9, usage=Usage())
     assert found is not None
     assert found.tokens == (Token(b" a", 1.0),)
-    scored = await provider.score("Q", b" a b", alternatives=9, usage=Usage())
-    assert scored == await provider.score("Q", b" a b", usage=Usage())
+    scored = await provider.score(Context("Q", b" a b"), alternatives=9, usage=Usage())
+    assert scored == await provider.score(Context("Q", b" a b"), usage=Usage())
     assert {body["parameters"]["top_n_tokens"] for _, body in server.requests if body and "parameters" in body} == {5}
     with pytest.raises(UnsupportedError, match=r"not known to draw tokens .* Use a method that drafts greedily"):
         await draft(provider, temperature=1, seed=1)
@@ -150,14 +151,14 @@ async def test_the_end_of_a_text() -> None:
     later = [0.1, 0.8, 0.1]
     model = TableModel([*probs, b"Q", b"a"], lambda ids: [*(later if len(ids) > 2 else probs.values()), 0, 0], (1,))
     provider = Tgi(URL, http_client=StandInTgi(model, prefill=True).client())
-    *_, end = await provider.score("Q", b" a", end=True, usage=Usage())
+    *_, end = await provider.score(Context("Q", b" a"), end=True, usage=Usage())
     assert (end.end, end.prob) == (True, None)
-    *_, end = await provider.score("Q", b" a a", end=True, usage=Usage())
+    *_, end = await provider.score(Context("Q", b" a a"), end=True, usage=Usage())
     assert end == Token(b"", near(0.8), end=True, name="</s>")
-    *_, end = await provider.score("Q", b" a", end=True, usage=Usage())
+    *_, end = await provider.score(Context("Q", b" a"), end=True, usage=Usage())
     assert end == Token(b"", near(0.3), end=True, name="</s>")
-    assert await provider.score("Q a", b"", end=True, usage=Usage()) == [end]
-    assert await provider.score("Q a", b"", usage=Usage()) == []
+    assert await provider.score(Context("Q a", b""), end=True, usage=Usage()) == [end]
+    assert await provider.score(Context("Q a", b""), usage=Usage()) == []
 
 
 @st.composite
@@ -297,7 +298,7 @@ async def test_an_end_in_a_chat_is_no_text(special: bool) -> None:
     server, provider = fake({"Q": ["a"]}, end_is_special=special, template=("", ""))
     rendered = await provider.render_prompt([Message("user", "Q")])
     assert rendered.provider is not None
-    items = [one async for one in rendered.provider.generate("Q", b"", max_tokens=2, usage=Usage())]
+    items = [one async for one in rendered.provider.generate(Context("Q", b""), max_tokens=2, usage=Usage())]
     assert items == [Token(b"a", 1.0), Token(b"", 1.0, end=True, name="</s>"), DraftEnd("end")]
     [proposal] = await ask(rendered.provider, "Q", b"a", Question(1, (b"b",)))
     assert proposal.tokens[0].end
@@ -335,8 +336,8 @@ async def test_positions_behind_characters_of_several_bytes() -> None:
     pieces = await provider.tokenize("Q é dég")
     assert b"".join(piece.data for piece in pieces) == "Q é dég".encode()
     text = " dégustern".encode()
-    assert b"".join(token.data for token in await provider.score("Q é", text, usage=Usage())) == text
-    everywhere = await provider.propose("Q é", " dég".encode(), None, usage=Usage())
+    assert b"".join(token.data for token in await provider.score(Context("Q é", text), usage=Usage())) == text
+    everywhere = await provider.propose(Context("Q é", " dég".encode()), None, usage=Usage())
     said = {one.start: one.tokens[0].data for one in everywhere if one}
     assert (said[0], said[5]) == (" dég".encode(), b"uster")
 
@@ -551,7 +552,7 @@ async def test_the_older_name_of_the_longest_prompt() -> None:
 
 async def test_a_server_without_probabilities_of_the_prompt() -> None:
     _, provider = fake({"Q": ["a"]}, strategy="filter")
-    for call in (provider.score("Q", b"a", usage=Usage()), ask(provider, "Q", b"", Question(0, (b"a",)))):
+    for call in (provider.score(Context("Q", b"a"), usage=Usage()), ask(provider, "Q", b"", Question(0, (b"a",)))):
         with pytest.raises(UnsupportedError, match=r"for the tokens of a prompt. Start it with --enable-prefill-log"):
             await call
 
@@ -596,7 +597,7 @@ async def test_the_context_is_full() -> None:
     with pytest.raises(ContextLengthError, match=r"the text has 11 tokens; the server takes at most 5, and 6 with"):
         await draft(provider, prompt="Q Q Q Q Q Q")
     for call in (
-        provider.score("Q", b" a a a a a", usage=Usage()),
+        provider.score(Context("Q", b" a a a a a"), usage=Usage()),
         ask(provider, "Q", b" a a a a a", Question(10, (b" a",))),
     ):
         server.prefill = True
@@ -627,7 +628,7 @@ async def test_a_text_that_the_server_cuts_is_refused() -> None:
             await ask(provider, "Q", b" a a a", Question(2, (b" a",)), Question(6, (b" a",)))
         if prefill:
             with pytest.raises(ContextLengthError, match=words):
-                await provider.score("Q", b" a a a", usage=Usage())
+                await provider.score(Context("Q", b" a a a"), usage=Usage())
 
 
 async def test_nothing_to_go_on_from() -> None:
@@ -653,7 +654,7 @@ async def test_what_may_pass_is_tried_again(
     for run in (
         lambda provider, usage: draft(provider, limit=1, usage=usage),
         lambda provider, usage: ask(provider, "Q", b" a", Question(0, (b" a",)), usage=usage),
-        lambda provider, usage: provider.score("Q", b" a", usage=usage),
+        lambda provider, usage: provider.score(Context("Q", b" a"), usage=usage),
     ):
         server, provider = fake({"Q": [" a", " b"]}, prefill=True)
         await provider.describe()
@@ -679,7 +680,7 @@ async def test_an_error_in_the_middle_of_a_stream(no_waiting: list[float]) -> No
     assert [token.data for token in found[:-1]] == [b" a", b" b", b""]
     assert (usage.requests, usage.retries, len(no_waiting)) == (1, 1, 1)
     server.faults = [("generation", 1)] * 2 + [("generation", 0)] * 2
-    tokens = provider.generate("Q", b"", max_tokens=9, usage=Usage())
+    tokens = provider.generate(Context("Q", b""), max_tokens=9, usage=Usage())
     assert await anext(tokens) == Token(b" a", 1.0)
     with pytest.raises(ServerError, match=r"424: Request failed during generation.* \(tried 4 times\)"):
         await anext(tokens)
@@ -799,7 +800,7 @@ async def test_shapes_that_are_wrong() -> None:
         await draft(spoilt(lambda event: "index" in event and event.update(details=STOPPED)))
     provider = spoilt(lambda answer: "index" not in answer and answer["details"]["prefill"].reverse(), prefill=True)
     with pytest.raises(ResponseError, match="not those of /tokenize"):
-        await provider.score("Q", b" a", usage=Usage())
+        await provider.score(Context("Q", b" a"), usage=Usage())
 
 
 STOPPED = {"finish_reason": "stop_sequence", "generated_tokens": 1, "input_length": 1}
@@ -876,7 +877,7 @@ async def test_a_long_prompt_is_counted_once() -> None:
         await provider.describe()
         server.requests.clear()
         for text in (b"", b" a", b" a x", b" y"):
-            unfinished: Any = provider.generate(prompt, text, max_tokens=9, usage=Usage())
+            unfinished: Any = provider.generate(Context(prompt, text), max_tokens=9, usage=Usage())
             await anext(unfinished)
             await unfinished.aclose()
             await ask(provider, prompt, text, Question(len(text), (b"x",), word=True))
@@ -898,7 +899,7 @@ async def test_a_draft_that_is_left_early_is_billed_by_what_is_known() -> None:
     _, provider = fake({"~": ["abcd "], prompt: [" a", " b", " c", " d"]})
     for text, tokens in ((b"", 600), (b" a", 600), (b" a b", 601)):
         usage = Usage()
-        unfinished: Any = provider.generate(prompt, text, max_tokens=9, usage=usage)
+        unfinished: Any = provider.generate(Context(prompt, text), max_tokens=9, usage=usage)
         await anext(unfinished)
         await unfinished.aclose()
         assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, tokens, 1)
@@ -945,7 +946,7 @@ async def test_usage() -> None:
     await draft(provider, usage=usage)
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 2, 4)
     usage = Usage()
-    unfinished: Any = provider.generate("Q", b" a", max_tokens=9, usage=usage)
+    unfinished: Any = provider.generate(Context("Q", b" a"), max_tokens=9, usage=usage)
     await anext(unfinished)
     await unfinished.aclose()
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 3, 1)

@@ -36,6 +36,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.contract import Context
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from drawn import partly
@@ -87,7 +88,7 @@ async def test_a_special_token_before_a_character_of_four_tokens() -> None:
     model = TableModel(vocabulary, None, end_ids=(0,))
     model.next = lambda ids: [float(n == len(ids) % 6) for n in range(len(vocabulary))]
     provider = Vllm(URL, http_client=FakeVllm(model).client())
-    [proposal] = await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+    [proposal] = await provider.propose(Context("Q", b""), [Question(0, (b"x",))], usage=Usage())
     assert proposal is not None
     assert [token.data for token in proposal.tokens] == ["😀".encode()]
 
@@ -150,7 +151,7 @@ async def test_a_draft_is_billed_as_it_goes() -> None:
     usage = Usage()
     await draft(provider, usage=usage)
     assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (1, 1, 4)
-    stream = provider.generate("Q", b"", max_tokens=9, usage=usage)
+    stream = provider.generate(Context("Q", b""), max_tokens=9, usage=usage)
     await anext(stream)
     await stream.aclose()
     assert (usage.requests, usage.prompt_tokens) == (2, 2)
@@ -171,7 +172,7 @@ async def test_no_request_ends_inside_a_character() -> None:
         Token(b"!", 1.0),
         DraftEnd("limit", ANY),
     ]
-    [proposal] = await provider.propose("Q", b"", [Question(0, (b"x",))], usage=Usage())
+    [proposal] = await provider.propose(Context("Q", b""), [Question(0, (b"x",))], usage=Usage())
     assert proposal is not None
     assert proposal.tokens == (Token(" 😀".encode(), near(0.3)),)
     for body in completions(server):
@@ -188,7 +189,7 @@ async def test_how_questions_are_asked(strategy: Strategy) -> None:
     server.requests.clear()
     usage = Usage()
     questions = [Question(0, (b" a",), word=True), Question(2, (b" x",)), Question(4, (b" c",), word=True)]
-    proposals = await provider.propose("Q", b" a b c", questions, usage=usage)
+    proposals = await provider.propose(Context("Q", b" a b c"), questions, usage=usage)
     assert [one.tokens[0].data for one in proposals if one] == [b" a", b" b", b" c"]
     asked = completions(server)
     ids = [n for part in (b"Q", b" a", b" b", b" c") for n in server.model.encode(part)]
@@ -209,10 +210,10 @@ async def test_a_list_longer_than_the_server_takes() -> None:
     server, provider = fake({"Q": ["a"] * 9})
     server.most = 3
     questions = [Question(n, (b"a",)) for n in range(8)]
-    proposals = await provider.propose("Q", b"a" * 8, questions, usage=Usage())
+    proposals = await provider.propose(Context("Q", b"a" * 8), questions, usage=Usage())
     assert [one and one.start for one in proposals] == list(range(8))
     server.requests.clear()
-    await provider.propose("Q", b"a" * 8, questions, usage=Usage())
+    await provider.propose(Context("Q", b"a" * 8), questions, usage=Usage())
     assert [len(body["prompt"]) for body in completions(server)] == [3, 3, 2]
 
 
@@ -232,7 +233,7 @@ async def test_without_special_tokens() -> None:
     provider = Vllm(URL, add_special_tokens=False, http_client=server.client())
     *_, end = await draft(provider, limit=1)
     assert end.continuation == (*server.model.encode(b"Q"), *server.model.encode(b" a"))
-    assert [token.prob for token in await provider.score("Q", b" a b", usage=Usage())] == [1.0, 1.0]
+    assert [token.prob for token in await provider.score(Context("Q", b" a b"), usage=Usage())] == [1.0, 1.0]
     with pytest.raises(InvalidRequestError, match="no beginning-of-sequence"):
         await draft(provider, prompt="")
 
@@ -267,7 +268,7 @@ async def test_alternatives_are_asked_for_as_far_as_the_server_lists_them() -> N
             server.requests.clear()
             questions = [Question(0, (b" a",)), Question(2, (b" b",))]
             asked = provider.with_strategy(strategy)
-            found = await asked.propose("Q", b" a b", questions, alternatives=count, usage=Usage())
+            found = await asked.propose(Context("Q", b" a b"), questions, alternatives=count, usage=Usage())
             assert [one and one.tokens[0] for one in found] == [
                 Token(b" a", near(0.4), alternatives=told[: count if listed > 5 else 2 if count else 0])
             ] * 2
@@ -275,7 +276,7 @@ async def test_alternatives_are_asked_for_as_far_as_the_server_lists_them() -> N
             assert {body["logprobs"] for body in written} == {listed}
             assert {body.get("prompt_logprobs") for body in written} == {listed if strategy == "echo" else None}
     server.requests.clear()
-    *scored, end = await provider.score("Q", b" ac", alternatives=9, end=True, usage=Usage())
+    *scored, end = await provider.score(Context("Q", b" ac"), alternatives=9, end=True, usage=Usage())
     assert scored == [
         Token(b" a", near(0.4), alternatives=told),
         Token(b"c", near(0.15), alternatives=(Token(b" a", near(0.4)), told[0], told[2])),
@@ -283,7 +284,9 @@ async def test_alternatives_are_asked_for_as_far_as_the_server_lists_them() -> N
     assert end == Token(b"", near(0.04), end=True, name="</s>", alternatives=(Token(b" a", near(0.4)), *told[:2]))
     [body] = completions(server)
     assert (body["prompt_logprobs"], body["prompt"][0][-1]) == (10, 5)
-    assert await provider.score("Q", b" ac", usage=Usage()) == [replace(one, alternatives=()) for one in scored]
+    assert await provider.score(Context("Q", b" ac"), usage=Usage()) == [
+        replace(one, alternatives=()) for one in scored
+    ]
     assert completions(server)[-1]["prompt_logprobs"] == 5
 
 
@@ -296,7 +299,7 @@ async def test_the_server_tells_how_many_it_lists(listed: int, most: int) -> Non
     assert (able.top_k, able.score_top_k) == (most, most)
     server.requests.clear()
     await draft(provider, limit=1, alternatives=100)
-    await provider.score("Q", b"a", alternatives=100, usage=Usage())
+    await provider.score(Context("Q", b"a"), alternatives=100, usage=Usage())
     assert [body["logprobs"] for body in completions(server) if "logit_bias" not in body] == [most + 1] * 2
 
 
@@ -306,7 +309,7 @@ async def test_a_token_of_the_text_is_no_alternative_where_it_is_improbable() ->
     server.listed = 5
     provider = provider_of(server, strategy="echo")
     questions = [Question(0, (b"x",)), Question(1, (b"y",))]
-    for one in await provider.propose("Q", b"xy", questions, alternatives=9, usage=Usage()):
+    for one in await provider.propose(Context("Q", b"xy"), questions, alternatives=9, usage=Usage()):
         assert one is not None
         assert [other.data for other in one.tokens[0].alternatives] == [b" b", b"c", b"d"]
 
@@ -317,9 +320,9 @@ async def test_improbable_tokens_that_hide_each_other_are_not_asked_again() -> N
     probs = [0.7, 0.1, 0.1, 0.05, 0.05] + [0.0] * 254
     server = FakeVllm(TableModel([b"", *twins], lambda ids: [0.0, *probs], end_ids=(0,)))
     provider = provider_of(server, strategy="list")
-    await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=9, usage=Usage())
+    await provider.propose(Context("Q", b""), [Question(0, (b"x",))], alternatives=9, usage=Usage())
     server.requests.clear()
-    [found] = await provider.propose("Q", b"", [Question(0, (b"x",))], alternatives=9, usage=Usage())
+    [found] = await provider.propose(Context("Q", b""), [Question(0, (b"x",))], alternatives=9, usage=Usage())
     assert found is not None
     assert [(other.data, other.prob) for other in found.tokens[0].alternatives] == [
         (b"b", near(0.1)),
@@ -339,7 +342,7 @@ async def test_the_end_is_found_by_its_name_or_in_the_chat_template() -> None:
         provider, usage = provider_of(server), Usage()
         await provider.describe()
         server.requests.clear()
-        found = [await provider.score("Q", b"a", end=True, usage=usage) for _ in range(2)]
+        found = [await provider.score(Context("Q", b"a"), end=True, usage=usage) for _ in range(2)]
         assert [one[-1] for one in found] == [Token(b"", near(0.04), end=True, name=name)] * 2
         assert [body["prompt"] for body in completions(server)] == [
             [server.model.encode(b" a")],  # the end is forced, to see
@@ -349,7 +352,7 @@ async def test_the_end_is_found_by_its_name_or_in_the_chat_template() -> None:
         other = provider_of(server)
         other.restore(learned, URL)
         server.requests.clear()
-        assert await other.score("Q", b"a", end=True, usage=Usage()) == found[0]
+        assert await other.score(Context("Q", b"a"), end=True, usage=Usage()) == found[0]
         assert len(completions(server)) == 1
 
 
@@ -357,9 +360,9 @@ async def test_an_end_of_an_uncommon_name_is_known_once_it_ended_a_draft() -> No
     server = FakeVllm(unsure())
     server.specials = {5: "<|halt|>"}
     provider = provider_of(server)
-    assert (await provider.score("Q", b"a", end=True, usage=Usage()))[-1] == Token(b"", None, end=True)
+    assert (await provider.score(Context("Q", b"a"), end=True, usage=Usage()))[-1] == Token(b"", None, end=True)
     await draft(provider, limit=99, temperature=1, seed=3)
-    assert (await provider.score("Q", b"a", end=True, usage=Usage()))[-1].prob == near(0.04)
+    assert (await provider.score(Context("Q", b"a"), end=True, usage=Usage()))[-1].prob == near(0.04)
 
 
 @pytest.mark.parametrize(("ends", "best"), [((0.3, 0.2), 0.3), ((0.02, 0.03), 0.0380)])
@@ -369,11 +372,11 @@ async def test_of_several_ends_the_most_probable_counts(ends: tuple[float, float
     server.specials = dict(zip(sorted(model.end_ids), ("<|im_end|>", "<|eot_id|>", "<|endoftext|>"), strict=True))
     provider = provider_of(server)
     for count in (0, 1, 9):
-        *_, end = await provider.score("Q", b"a", alternatives=count, end=True, usage=Usage())
+        *_, end = await provider.score(Context("Q", b"a"), alternatives=count, end=True, usage=Usage())
         assert end.prob == near(best)
         assert not any(other.end for other in end.alternatives)
     server.requests.clear()
-    await provider.score("Q", b"a", end=True, usage=Usage())
+    await provider.score(Context("Q", b"a"), end=True, usage=Usage())
     # Where none is among the most probable tokens, each has to be asked for.
     assert [len(body["prompt"]) for body in completions(server)] == ([1] if best == 0.3 else [1, 2])
 
@@ -381,9 +384,11 @@ async def test_of_several_ends_the_most_probable_counts(ends: tuple[float, float
 async def test_the_end_of_nothing() -> None:
     server, provider = fake({"": ["a"], "Q": [("", 0.25)]})
     server.beginning = []
-    assert await provider.score("Q", b"", end=True, usage=Usage()) == [Token(b"", near(0.25), end=True, name="</s>")]
+    assert await provider.score(Context("Q", b""), end=True, usage=Usage()) == [
+        Token(b"", near(0.25), end=True, name="</s>")
+    ]
     count = len(completions(server))
-    assert await provider.score("", b"", end=True, usage=Usage()) == [Token(b"", None, end=True)]
+    assert await provider.score(Context("", b""), end=True, usage=Usage()) == [Token(b"", None, end=True)]
     assert len(completions(server)) == count
 
 
@@ -474,7 +479,7 @@ async def test_questions_about_one_place_are_counted_each() -> None:
     server, _ = fake({"Q": [" a", " b", " c"]})
     provider, usage = Vllm(URL, http_client=server.client(), strategy="echo"), Usage()
     questions = [Question(0, (b" a",)), Question(0, (b" x",)), Question(2, (b" b",))]
-    await provider.propose("Q", b" a b", questions, usage=usage)
+    await provider.propose(Context("Q", b" a b"), questions, usage=usage)
     assert usage.strategies == {"echo": 3}
 
 
@@ -488,7 +493,7 @@ async def test_words_behind_a_scored_text_where_the_server_shows_no_ids() -> Non
     usage = Usage()
     words = [Question(0, (data,), word=True) for data in (b" a", b" abcdefg")]
     provider = Vllm(URL, http_client=server.client(), strategy="echo")
-    found = await provider.propose("Q", b" a x", [*words, Question(4, (b" y",))], usage=usage)
+    found = await provider.propose(Context("Q", b" a x"), [*words, Question(4, (b" y",))], usage=usage)
     assert [one and b"".join(token.data for token in one.tokens) for one in found] == [b" a", b" abcdefg", b" y"]
 
 
@@ -506,7 +511,7 @@ async def test_a_word_goes_on_behind_one_of_equals(ids: bool, chance: float, str
     server = FakeVllm(TableModel(tokens, following, end_ids=(0,)))
     server.ids = ids
     provider = Vllm(URL, http_client=server.client(), strategy=strategy)
-    [proposal] = await provider.propose("Q", b"x", [Question(0, (b"y", b"!"), word=True)], usage=Usage())
+    [proposal] = await provider.propose(Context("Q", b"x"), [Question(0, (b"y", b"!"), word=True)], usage=Usage())
     assert proposal is not None
     assert [(token.data, token.prob) for token in proposal.tokens] == [(b"y", near(0.5)), (b"!", near(chance))]
 
@@ -521,7 +526,7 @@ async def test_of_equals_the_drafts_own_is_taken_and_gone_on_from(ids: bool, str
     server.ids = ids
     provider = Vllm(URL, http_client=server.client(), strategy=strategy)
     questions = [Question(0, (b"ye", b"s!"), word=True), Question(0, (b"no", b"pe"), word=True)]
-    proposals = await provider.propose("Q", b"x", questions, usage=Usage())
+    proposals = await provider.propose(Context("Q", b"x"), questions, usage=Usage())
     assert [one and [token.data for token in one.tokens] for one in proposals] == [[b"ye", b"s!"], [b"no", b"pe"]]
 
 
@@ -531,7 +536,7 @@ async def test_of_equals_with_the_same_string_the_first_is_taken() -> None:
     model.next = lambda ids: [0.0, 1.0] + [0.0] * (len(model.tokens) - 2) if ids[-1] == 4 else after(ids)
     server = FakeVllm(model)
     provider = Vllm(URL, http_client=server.client())
-    [proposal] = await provider.propose("Q", b"x", [Question(0, (b"ye", b"s!"), word=True)], usage=Usage())
+    [proposal] = await provider.propose(Context("Q", b"x"), [Question(0, (b"ye", b"s!"), word=True)], usage=Usage())
     assert proposal is not None
     assert [token.data for token in proposal.tokens] == [b"ye", b"s!"]
 
@@ -547,7 +552,7 @@ async def test_the_end_may_be_one_of_equals(ids: bool) -> None:
     server = FakeVllm(model)
     server.ids = ids
     provider = Vllm(URL, http_client=server.client())
-    [proposal] = await provider.propose("Q", b"x", [Question(0, (b"",))], usage=Usage())
+    [proposal] = await provider.propose(Context("Q", b"x"), [Question(0, (b"",))], usage=Usage())
     assert proposal is not None
     assert [(token.end, token.prob) for token in proposal.tokens] == [(True, near(0.5))]
 
@@ -587,9 +592,9 @@ async def test_a_limit_of_the_servers_own_does_not_end_a_draft(ids: bool) -> Non
     assert (await draft(other))[-1] == DraftEnd("context")
     assert len(await draft(other)) == 11  # as many tokens, of which two are one character, and the end of the draft
     question = Question(0, (b" a", " 😀".encode(), b" 0", b" 1", b" 2"), word=True)
-    said = await other.propose("Q", b"", [question], usage=Usage())
+    said = await other.propose(Context("Q", b""), [question], usage=Usage())
     assert (
-        said == await expected.propose("Q", b"", [question], usage=Usage()) or not ids
+        said == await expected.propose(Context("Q", b""), [question], usage=Usage()) or not ids
     )  # what is cut is cut again where it can only be asked from the text
 
 
@@ -609,7 +614,9 @@ async def test_a_long_prompt_is_counted_once() -> None:
     for text in (b"", b" a", b" a x", b" y"):
         questions = [Question(at, (b" a",)) for at in range(0, len(text), 2)]
         await draft(provider, prompt, text, limit=100)
-        await provider.propose(prompt, text, [*questions, Question(len(text), (b"x",), word=True)], usage=Usage())
+        await provider.propose(
+            Context(prompt, text), [*questions, Question(len(text), (b"x",), word=True)], usage=Usage()
+        )
     [counted] = [body for path, body in server.requests if path == "/tokenize"]
     assert (counted["prompt"], counted.get("return_token_strs")) == (prompt, None)
     # Where that is not enough to know it, there is another count.
@@ -628,7 +635,7 @@ async def test_tokens_that_were_told_are_not_counted() -> None:
     await draft(other, prompt, limit=1)  # whose answer tells it
     server.requests.clear()
     await draft(other, prompt + " a", limit=100)
-    await other.propose(prompt, b"", [Question(0, (b"a",) * 100, word=True)], usage=Usage())
+    await other.propose(Context(prompt, b""), [Question(0, (b"a",) * 100, word=True)], usage=Usage())
     assert {path for path, _ in server.requests} == {"/v1/completions"}
 
 
@@ -643,7 +650,7 @@ async def test_a_scored_text_is_encoded_no_more_than_it_has_to_be() -> None:
         ([Question(2, (b" b",))], 0),  # one place is asked by itself
     ):
         server.requests.clear()
-        await provider.propose("Q", b" a b c", questions, usage=Usage())
+        await provider.propose(Context("Q", b" a b c"), questions, usage=Usage())
         assert [path for path, _ in server.requests].count("/tokenize") == count
 
 
@@ -652,7 +659,7 @@ async def test_what_surely_fits_is_not_counted() -> None:
     await provider.describe()
     server.requests.clear()
     await draft(provider, limit=4)
-    await provider.propose("Q", b" a", [Question(0, (b" a",))], usage=Usage())
+    await provider.propose(Context("Q", b" a"), [Question(0, (b" a",))], usage=Usage())
     assert {path for path, _ in server.requests} == {"/v1/completions"}
 
 
@@ -663,18 +670,18 @@ async def test_an_assistant_whose_context_ends_says_what_still_fits(strategy: St
         server = FakeVllm(TextModel({"Q": [" x", "y", "z", "w"]}), context=context)
         server.cuts = cuts
         provider = Vllm(URL, http_client=server.client(), strategy=strategy)
-        [proposal] = await provider.propose("Q", b" a", [Question(0, (b" a",), word=True)], usage=Usage())
+        [proposal] = await provider.propose(Context("Q", b" a"), [Question(0, (b" a",), word=True)], usage=Usage())
         assert proposal is not None
         written = b"".join(token.data for token in proposal.tokens)
         assert b" xyzw".startswith(written) or proposal.tokens[-1].end
         assert len(written) == min(context, 5) or proposal.tokens[-1].end
     server, provider = fake({"Q": [" x"]}, context=3)
     fits, too_long = Question(0, (b" a",)), Question(6, (b" a",))
-    assert [one and one.start for one in await provider.propose("Q", b" a a a", [fits], usage=Usage())] == [0]
+    assert [one and one.start for one in await provider.propose(Context("Q", b" a a a"), [fits], usage=Usage())] == [0]
     with pytest.raises(ContextLengthError, match="the model's context is 3"):
-        await provider.propose("Q", b" a a a", [fits, too_long], usage=Usage())
+        await provider.propose(Context("Q", b" a a a"), [fits, too_long], usage=Usage())
     with pytest.raises(ContextLengthError, match="the model's context is 3"):
-        await provider.score("Q", b" a a a", usage=Usage())
+        await provider.score(Context("Q", b" a a a"), usage=Usage())
 
 
 async def test_nothing_to_go_on_from() -> None:
@@ -682,9 +689,9 @@ async def test_nothing_to_go_on_from() -> None:
     with pytest.raises(InvalidRequestError, match="prompt and text are empty, and the model has no beginning"):
         await draft(provider, prompt="")
     with pytest.raises(InvalidRequestError, match="prompt and text are empty, and the model has no beginning"):
-        await provider.propose("", b"a", [Question(0, (b"a",))], usage=Usage())
-    assert await provider.score("", b"", usage=Usage()) == []
-    [token] = await provider.score("", b"a", usage=Usage())
+        await provider.propose(Context("", b"a"), [Question(0, (b"a",))], usage=Usage())
+    assert await provider.score(Context("", b""), usage=Usage()) == []
+    [token] = await provider.score(Context("", b"a"), usage=Usage())
     assert token == Token(b"a", None)
 
 
@@ -755,8 +762,8 @@ async def test_a_server_that_tells_no_ids() -> None:
         assert await draft(provider, limit=limit) == await draft(expected, limit=limit)
     questions = [Question(0, (b" a", " 😀".encode(), b" x"), word=True), Question(2, (b"y",))]
     text = " a 😀 x".encode()
-    ours = await provider.propose("Q", text, questions, usage=Usage())
-    assert ours == await expected.propose("Q", text, questions, usage=Usage())
+    ours = await provider.propose(Context("Q", text), questions, usage=Usage())
+    assert ours == await expected.propose(Context("Q", text), questions, usage=Usage())
 
 
 async def test_a_server_that_shows_no_strings() -> None:
@@ -769,13 +776,13 @@ async def test_a_server_that_shows_no_strings() -> None:
     with pytest.raises(UnsupportedError, match=hint):
         await provider.tokenize("Q")
     with pytest.raises(UnsupportedError, match=hint):
-        await provider.score("Q", b" a", usage=Usage())
+        await provider.score(Context("Q", b" a"), usage=Usage())
     with pytest.raises(UnsupportedError, match=hint):
-        await provider.propose("Q", b" a", None, usage=Usage())
+        await provider.propose(Context("Q", b" a"), None, usage=Usage())
     helped = Vllm(URL, http_client=server.client(), tokenizer=Local(server.model))
     assert (await helped.describe()).capabilities.score
     assert await helped.tokenize("Q a") == [Piece(n, server.model.tokens[n]) for n in server.model.encode(b"Q a")]
-    assert [token.data for token in await helped.score("Q", b" a", usage=Usage())] == [b" a"]
+    assert [token.data for token in await helped.score(Context("Q", b" a"), usage=Usage())] == [b" a"]
     wrong = Vllm(URL, http_client=server.client(), tokenizer=Local(TextModel({"Q": ["Q a"]})))
     with pytest.raises(UnsupportedError, match="encodes text differently from the server: it is another one"):
         await wrong.tokenize("Q a")
@@ -810,7 +817,7 @@ async def both(provider: Vllm) -> None:
     with pytest.raises((UnsupportedError, ResponseError)) as first:
         await draft(provider)
     with pytest.raises(type(first.value)) as second:
-        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+        await provider.propose(Context("Q", b""), [Question(0, (b"a",))], usage=Usage())
     assert first.value.args[0].startswith(second.value.args[0])
     raise first.value
 
@@ -823,7 +830,7 @@ async def test_missing_probabilities() -> None:
         await both(provider)
     changing(server, prompt_logprobs=None)
     with pytest.raises(UnsupportedError, match=r"probabilities of a text, although asked \(prompt_logprobs\)"):
-        await provider.score("Q", b"a", usage=Usage())
+        await provider.score(Context("Q", b"a"), usage=Usage())
 
 
 async def test_a_server_that_stops_at_a_text_of_its_own_is_refused() -> None:
@@ -902,7 +909,7 @@ async def test_strange_answers() -> None:
         await both(provider)
     server.change = lambda answer: {**answer, "choices": []}
     with pytest.raises(ResponseError, match="1 prompts were sent, 0 answered"):
-        await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+        await provider.propose(Context("Q", b""), [Question(0, (b"a",))], usage=Usage())
 
 
 @pytest.mark.parametrize(("value", "says"), [(-9999.0, "it is 0"), (None, "the probability is missing")])
@@ -915,7 +922,7 @@ async def test_values_that_are_no_probabilities(value: float | None, says: str) 
     for strategy in STRATEGIES[1:]:
         provider = Vllm(URL, http_client=server.client(), strategy=strategy)
         with pytest.raises(ResponseError, match=f"wrote a token with no usable probability: {says}"):
-            await provider.propose("Q", b"", [Question(0, (b"a",))], usage=Usage())
+            await provider.propose(Context("Q", b""), [Question(0, (b"a",))], usage=Usage())
     with pytest.raises(ResponseError, match=f"wrote a token with no usable probability: {says}"):
         await draft(provider, limit=1)
 
@@ -933,7 +940,7 @@ async def test_a_scored_text_says_nothing_where_its_beginning_is_encoded_differe
     model.encode = lambda text: longest(text[:1]) + longest(text[1:]) if len(text) > 2 else longest(text)  # type: ignore[method-assign]
     provider = Vllm(URL, http_client=FakeVllm(model).client(), strategy=strategy)
     questions = [Question(1, (b"b",)), Question(2, (b"c",))]
-    proposals = await provider.propose("Q", b"ab", questions, usage=Usage())
+    proposals = await provider.propose(Context("Q", b"ab"), questions, usage=Usage())
     assert [one and one.tokens[0].data for one in proposals] == [b"x", b"y"]
 
 

@@ -14,7 +14,7 @@ import toys
 from cosd_api.alignment import Unit
 from cosd_api.training.dataset import Label, Sample
 from cosd_api.training.teacher_forcing import TeacherForcing
-from cosd_providers.contract import Proposal, Question, Token
+from cosd_providers.contract import Context, Proposal, Question, Token
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.usage import Usage
 from drawn import costly
@@ -211,10 +211,12 @@ async def found_by(
     unit: Unit, draft: toys.ToyModel, assistant: toys.ToyModel, prompt: bytes, answer: bytes, *, ends: bool
 ) -> tuple[list[Row], int]:
     providers = [ScriptedProvider(toys.Heard(model), end_prob=not model.hides_end) for model in (draft, assistant)]
-    told = [await provider.propose(prompt.decode(), answer, None, usage=Usage()) for provider in providers]
+    told = [await provider.propose(Context(prompt.decode(), answer), None, usage=Usage()) for provider in providers]
     forcing = TeacherForcing(answer, *told, unit=unit, ends=ends)
     if forcing.missing:
-        forcing.add_answers(await providers[1].propose(prompt.decode(), answer, forcing.missing, usage=Usage()))
+        forcing.add_answers(
+            await providers[1].propose(Context(prompt.decode(), answer), forcing.missing, usage=Usage())
+        )
     samples, skipped = forcing.samples()
     return rows(samples), skipped
 

@@ -14,6 +14,7 @@ import toys
 from cosd_api import FusionResult, RuleVerifier, fuse
 from cosd_api.alignment import Unit
 from cosd_api.training.teacher_forcing import TeacherForcing
+from cosd_providers.contract import Context
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.usage import Usage
 from drawn import costly
@@ -66,10 +67,10 @@ async def sampled(
     pair: Sequence[toys.ToyModel], prompt: str, answer: bytes, unit: Unit, *, ends: bool
 ) -> TeacherForcing:
     draft, assistant = map(served, pair)
-    told = [await one.propose(prompt, answer, None, usage=Usage()) for one in (draft, assistant)]
+    told = [await one.propose(Context(prompt, answer), None, usage=Usage()) for one in (draft, assistant)]
     forcing = TeacherForcing(answer, *told, unit=unit, ends=ends)
     if forcing.missing:
-        forcing.add_answers(await assistant.propose(prompt, answer, forcing.missing, usage=Usage()))
+        forcing.add_answers(await assistant.propose(Context(prompt, answer), forcing.missing, usage=Usage()))
     return forcing
 
 

@@ -60,6 +60,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
+from cosd_providers.contract import Context
 
 
 async def one_answer() -> str:
@@ -225,8 +226,7 @@ class Constant:
 
     async def generate(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: Any = None,
@@ -240,13 +240,11 @@ class Constant:
         yield DraftEnd("end")
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
+        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         return [Proposal(question.start, (Token(b"", 1.0, end=True),)) for question in questions or ()]
 
-    async def score(
-        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
+    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         raise UnsupportedError("no scores", endpoint=self.name)
 
     async def tokenize(self, text: str) -> list[Piece]:

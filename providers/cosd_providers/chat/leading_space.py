@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from cosd_providers.contract import (
+    Context,
     DraftEnd,
     HiddenStates,
     Piece,
@@ -49,8 +50,7 @@ class WithoutLeadingSpace(Forwarding):
 
     async def generate(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: Any = None,
@@ -60,6 +60,7 @@ class WithoutLeadingSpace(Forwarding):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`. A first token that is only space is joined to the next one."""
+        prompt, text = context.prompt, context.text
         options = _given(alternatives=alternatives, temperature=temperature, seed=seed)
         draft = self._draft(self._provider.generate, prompt, text, max_tokens, continuation, usage, options)
         async with aclosing(draft) as items:
@@ -68,8 +69,7 @@ class WithoutLeadingSpace(Forwarding):
 
     async def generate_with_states(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: Any = None,
@@ -77,16 +77,18 @@ class WithoutLeadingSpace(Forwarding):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.HiddenStates`. The state of a first token is that before the space."""
+        prompt, text = context.prompt, context.text
         generate = self._with_states().generate_with_states
         options = _given(alternatives=alternatives)
         async with aclosing(self._draft(generate, prompt, text, max_tokens, continuation, usage, options)) as items:
             async for item in items:
                 yield item
 
-    async def hidden_states(self, prompt: str, text: bytes, *, usage: Usage) -> dict[int, State]:
+    async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
         """See `contract.HiddenStates`; the first state is that before the space."""
+        prompt, text = context.prompt, context.text
         size = len(self._space)
-        found = await self._with_states().hidden_states(prompt, self._space + text, usage=usage)
+        found = await self._with_states().hidden_states(Context(prompt, self._space + text), usage=usage)
         return {at and at - size: state for at, state in found.items() if not at or at > size}
 
     def _with_states(self) -> HiddenStates:
@@ -133,24 +135,25 @@ class WithoutLeadingSpace(Forwarding):
             options |= _given(seed=other_seed(options.get("seed"), 1))
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
+        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """See `contract.Provider`."""
+        prompt, text = context.prompt, context.text
         options = _given(alternatives=alternatives)
         size, whole = len(self._space), self._space + text
         if questions is None:
-            found = await self._provider.propose(prompt, whole, None, usage=usage, **options)
+            found = await self._provider.propose(Context(prompt, whole), None, usage=usage, **options)
             behind = [one and replace(one, start=one.start - size) for one in found if one is None or one.start > size]
-            first = await self.propose(prompt, text, [Question(0, ())], alternatives=alternatives, usage=usage)
+            first = await self.propose(context, [Question(0, ())], alternatives=alternatives, usage=usage)
             return [*first, *behind]
         asked = [self._own(question) for question in questions]
-        answers = await self._provider.propose(prompt, whole, asked, usage=usage, **options)
+        answers = await self._provider.propose(Context(prompt, whole), asked, usage=usage, **options)
         found = [self._shared(one) for one in answers]
         more = [self._more(*one) for one in zip(questions, asked, answers, found, strict=True)]
         again = [at for at, one in enumerate(more) if one is not None]
         if again:
             asked = [one for one in more if one is not None]
-            rest = await self._provider.propose(prompt, whole, asked, usage=usage, **options)
+            rest = await self._provider.propose(Context(prompt, whole), asked, usage=usage, **options)
             for at, one in zip(again, rest, strict=True):
                 shared = self._shared(one)
                 if shared is not None and not questions[at].word:
@@ -193,13 +196,12 @@ class WithoutLeadingSpace(Forwarding):
         tokens = [token for one in proposal.tokens for token in strip.feed(one)]
         return replace(proposal, tokens=tuple(tokens))
 
-    async def score(
-        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
+    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """See `contract.Provider`."""
+        prompt, text = context.prompt, context.text
         strip = _Strip(self._space)
         options = _given(alternatives=alternatives, end=end)
-        scored = await self._provider.score(prompt, self._space + text, usage=usage, **options)
+        scored = await self._provider.score(Context(prompt, self._space + text), usage=usage, **options)
         return [token for one in scored for token in strip.feed(one)]
 
     async def tokenize(self, text: str) -> list[Piece]:

@@ -41,6 +41,7 @@ from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import Lazy, concurrently
 from cosd_providers.contract import (
     Capabilities,
+    Context,
     DraftEnd,
     Piece,
     Proposal,
@@ -806,8 +807,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     async def generate_with_states(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: Any = None,
@@ -815,6 +815,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft, and ask for the states of a stretch at a time; see `contract.HiddenStates`."""
+        prompt, text = context.prompt, context.text
         facts, options = await self._stated(), DraftOptions(alternatives)
         draft = await self._draft(facts, prompt, text, continuation, max_tokens, options, usage)
         client = self._client(facts)
@@ -829,8 +830,9 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             async for item in items:
                 yield item
 
-    async def hidden_states(self, prompt: str, text: bytes, *, usage: Usage) -> dict[int, State]:
+    async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
         """The states at all boundaries, in one pass; see `contract.HiddenStates`."""
+        prompt, text = context.prompt, context.text
         client = self._client(await self._stated())
         before, pieces, start = await self._behind(prompt, text)
         ends = [0, *accumulate(len(piece.data) for piece in pieces)]
@@ -853,9 +855,10 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return facts
 
     async def propose(
-        self, prompt: str, text: bytes, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
+        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """All questions at once, and those again that need more tokens; see `contract.Provider`."""
+        prompt, text = context.prompt, context.text
         client, everywhere = self._client(await self.facts()), questions is None
         if questions is None:
             _, pieces, start = await self._behind(prompt, text)
@@ -889,14 +892,13 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         listed = {question.start for question in questions} - alone
         return counted(marked(found, "singles", but=listed), way, usage)
 
-    async def score(
-        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
+    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """One request for all tokens, and one more for each improbable token; see `contract.Provider`.
 
         The end is the most probable of the tokens that end a generation. Their names are looked up once. The first
         token of a model without a beginning of sequence has no probability where the prompt is empty.
         """
+        prompt, text = context.prompt, context.text
         client = self._client(await self.facts())
         if end:
             await self._ends.get(partial(self._find_ends, client))

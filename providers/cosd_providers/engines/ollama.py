@@ -31,7 +31,7 @@ from typing import Any, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
-from cosd_providers.contract import Capabilities, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.contract import Capabilities, Context, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFacts, checked_extra
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
@@ -315,14 +315,14 @@ class Ollama(Engine[ServerFacts]):
 
     async def propose(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         questions: Sequence[Question] | None,
         *,
         alternatives: int = 0,  # noqa: ARG002 - none are listed
         usage: Usage,
     ) -> list[Proposal | None]:
         """One request for each place, several at once. See `contract.Provider`; `questions=None` needs a tokenizer."""
+        prompt, text = context.prompt, context.text
         await self.facts()
         if questions is None:
             own = [piece.data for piece in await self.tokenize(prompt + sendable(text))]
@@ -331,8 +331,7 @@ class Ollama(Engine[ServerFacts]):
 
     async def score(
         self,
-        prompt: str,  # noqa: ARG002
-        text: bytes,  # noqa: ARG002
+        context: Context,  # noqa: ARG002
         *,
         alternatives: int = 0,  # noqa: ARG002
         end: bool = False,  # noqa: ARG002

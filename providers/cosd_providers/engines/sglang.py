@@ -42,7 +42,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, Field
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Capabilities, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.contract import Capabilities, Context, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.drafting import IdsDraft, Next
 from cosd_providers.engine import (
     NO_TEMPLATE,
@@ -1027,14 +1027,14 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
 
     async def propose(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         questions: Sequence[Question] | None,
         *,
         alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
         """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
+        prompt, text = context.prompt, context.text
         await self.facts()
         if alternatives:
             await self._client.seek_ends(usage)
@@ -1050,13 +1050,12 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
         rounds = _SglangRounds(self._client, prompt, text, usage, alternatives=alternatives, **more)
         return await rounds.propose(questions, way, usage)
 
-    async def score(
-        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
+    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """One request; see `contract.Provider`.
 
         The first token of a model without a beginning of sequence has no probability where the prompt is empty.
         """
+        prompt, text = context.prompt, context.text
         facts = await self.facts()
         if alternatives or end:
             await self._client.seek_ends(usage)

@@ -39,7 +39,7 @@ from pydantic import AliasChoices, BaseModel, Field, RootModel
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Capabilities, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.contract import Capabilities, Context, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.drafting import IdsDraft, Next
 from cosd_providers.engine import (
     NO_TEMPLATE,
@@ -935,14 +935,14 @@ class Tgi(Engine[TgiFacts]):
 
     async def propose(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         questions: Sequence[Question] | None,
         *,
         alternatives: int = 0,  # noqa: ARG002 - none are listed
         usage: Usage,
     ) -> list[Proposal | None]:
         """Answer all questions by the strategy, and once more those that need it; see `contract.Provider`."""
+        prompt, text = context.prompt, context.text
         facts = await self.facts()
         if questions is None:
             pieces = await self._client.pieces(prompt + sendable(text))
@@ -955,8 +955,7 @@ class Tgi(Engine[TgiFacts]):
 
     async def score(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         alternatives: int = 0,  # noqa: ARG002
         end: bool = False,
@@ -967,6 +966,7 @@ class Tgi(Engine[TgiFacts]):
         The end of sequence has a probability where it is listed among the most probable tokens, and has ended an answer
         before.
         """
+        prompt, text = context.prompt, context.text
         if not (await self.facts()).prefill:
             raise self._client.unscored()
         whole = prompt + sendable(text)

@@ -38,7 +38,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.contract import Capabilities, Context, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.engine import (
     NO_TEMPLATE,
     Models,
@@ -913,14 +913,14 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
 
     async def propose(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         questions: Sequence[Question] | None,
         *,
         alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
         """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
+        prompt, text = context.prompt, context.text
         await self.facts()
         if alternatives:
             await self._client.seek_ends(usage)
@@ -940,14 +940,13 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
         more: dict[str, Any] = {"alternatives": alternatives, "singly": way == "singles", "scored": scored}
         return await _VllmRounds(self._client, prompt, text, usage, **more).propose(questions, way, usage)
 
-    async def score(
-        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
+    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """One request, with the end's id behind the text; see `contract.Provider`.
 
         A model with several ends may take one more, where none of them is among the most probable tokens. The first
         token of a model without a beginning of sequence has no probability where the prompt is empty.
         """
+        prompt, text = context.prompt, context.text
         facts = await self.facts()
         if alternatives or end:
             await self._client.seek_ends(usage)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from cosd_providers.contract import Proposal, Question, Token
+from cosd_providers.contract import Context, Proposal, Question, Token
 from cosd_providers.distributions import near
 from cosd_providers.errors import ProviderError
 from cosd_providers.probe.inquiry import (
@@ -127,7 +127,7 @@ async def score(inquiry: Inquiry) -> Finding | None:
     body = [token for token in inquiry.draft if not token.end]
     if not body:
         return None
-    scored = _by_place(await inquiry.provider.score(inquiry.prompt, text_of(body), usage=inquiry.usage))
+    scored = _by_place(await inquiry.provider.score(Context(inquiry.prompt, text_of(body)), usage=inquiry.usage))
     pairs = [(token, scored[place]) for place, token in _by_place(body).items() if place in scored]
     equal = sum(_same_prob(other.prob, token.prob) for token, other in pairs)
     if len(pairs) < 2:
@@ -152,7 +152,7 @@ async def propose(inquiry: Inquiry) -> Finding:
             return None, TOO_SHORT if inquiry.short else "neither a stream nor a whole answer shows its probabilities"
     try:
         found = await inquiry.provider.propose(
-            inquiry.prompt, text_of(inquiry.own), _questions(inquiry.own), usage=inquiry.usage
+            Context(inquiry.prompt, text_of(inquiry.own)), _questions(inquiry.own), usage=inquiry.usage
         )
     except STOPPING:
         raise
@@ -183,8 +183,8 @@ async def _consistent(inquiry: Inquiry) -> Finding:
     """Compare the proposals of a provider without a draft: several places together, and each by itself."""
     text = _OWN[1].encode()
     questions = [Question(at.start(), (at.group(),)) for at in re.finditer(rb"[ ,]\w*", text)][:ASKED]
-    together = await inquiry.provider.propose("", text, questions, usage=inquiry.usage)
-    alone = [(await inquiry.provider.propose("", text, [one], usage=inquiry.usage))[0] for one in questions]
+    together = await inquiry.provider.propose(Context("", text), questions, usage=inquiry.usage)
+    alone = [(await inquiry.provider.propose(Context("", text), [one], usage=inquiry.usage))[0] for one in questions]
     same = sum(one is not None and _same(one, other) for one, other in zip(together, alone, strict=True))
     return same == len(questions), f"the same together as one by one at {same} of {len(questions)} places"
 
@@ -242,7 +242,7 @@ async def _agreement(inquiry: Inquiry) -> Finding:
     inquiry.prompt = prompt
     starts = [len("".join(words[:at]).encode()) for at in range(len(words))]
     questions = [Question(start, (word.encode(),), word=True) for start, word in zip(starts, words, strict=True)]
-    found = await inquiry.provider.propose(prompt, "".join(words).encode(), questions, usage=inquiry.usage)
+    found = await inquiry.provider.propose(Context(prompt, "".join(words).encode()), questions, usage=inquiry.usage)
     found_words = [text_of(one.tokens) if one else b"" for one in found]
     same = sum(one.startswith(word.encode()) for one, word in zip(found_words, words, strict=True))
     return 0 < same == len(words), f"it agrees with {same} of {len(words)} words: it shows no probabilities"
@@ -263,7 +263,7 @@ async def ways(inquiry: Inquiry) -> list[Way]:
         try:
             provider: Any = inquiry.provider
             said: list[Proposal | None] = await provider.with_strategy(name).propose(
-                inquiry.prompt, text_of(inquiry.own), _questions(inquiry.own), usage=usage
+                Context(inquiry.prompt, text_of(inquiry.own)), _questions(inquiry.own), usage=usage
             )
             proved, seen = await _compared(inquiry, name, said, measure, usage)
             wrong = not proved

@@ -12,7 +12,7 @@ from inspect import Parameter, signature
 from itertools import pairwise
 from typing import Any
 
-from cosd_providers.contract import HiddenStates, Question, State, Token
+from cosd_providers.contract import Context, HiddenStates, Question, State, Token
 from cosd_providers.distributions import near
 from cosd_providers.probe.inquiry import DRAFTED, TOO_SHORT, Finding, Inquiry, check, places, text_of
 
@@ -51,12 +51,12 @@ async def alternatives(inquiry: Inquiry) -> Finding:
         return False, "an alternative is more probable than the token that was taken, or than the one before it"
     asked = {start: token for start, token in places(drafted).values() if token.alternatives}
     questions = [Question(start, (token.data,)) for start, token in asked.items()]
-    found = await inquiry.provider.propose(prompt, text, questions, alternatives=_LISTED, usage=inquiry.usage)
+    found = await inquiry.provider.propose(Context(prompt, text), questions, alternatives=_LISTED, usage=inquiry.usage)
     proposed = {one.start: one.tokens[0] for one in found if one is not None}
     scored: dict[int, Token] = {}
     if able.score_top_k and _takes(inquiry.provider.score, "alternatives"):
         at = 0
-        for token in await inquiry.provider.score(prompt, text, alternatives=_LISTED, usage=inquiry.usage):
+        for token in await inquiry.provider.score(Context(prompt, text), alternatives=_LISTED, usage=inquiry.usage):
             scored[at] = token
             at += len(token.data)
     where, seen = ["drafts"], list[str]()
@@ -83,7 +83,7 @@ async def scored_end(inquiry: Inquiry) -> Finding:
     if not inquiry.draft:
         return None, TOO_SHORT if inquiry.short else "there is no draft whose text could be scored"
     prompt, text = inquiry.prompt, text_of(inquiry.draft)
-    scored = await inquiry.provider.score(prompt, text, end=True, usage=inquiry.usage)
+    scored = await inquiry.provider.score(Context(prompt, text), end=True, usage=inquiry.usage)
     last = scored[-1] if scored else Token(b"", None)
     if not last.end:
         return False, "the end is missing"
@@ -92,7 +92,7 @@ async def scored_end(inquiry: Inquiry) -> Finding:
     lists = able.top_k and _takes(inquiry.provider.propose, "alternatives")
     options: dict[str, Any] = {"alternatives": _LISTED} if lists else {}
     asked = [Question(len(text), (b"",))]
-    [proposal] = await inquiry.provider.propose(prompt, text, asked, usage=inquiry.usage, **options)
+    [proposal] = await inquiry.provider.propose(Context(prompt, text), asked, usage=inquiry.usage, **options)
     listed: _Listed = _listed(proposal.tokens[0]) if proposal is not None else {}
     if not listed:
         return None, f"{last.prob:.2g}; nothing is proposed there that it could be compared with"
@@ -140,12 +140,12 @@ async def hidden_states(inquiry: Inquiry) -> Finding:
     if not inquiry.draft:
         return None, TOO_SHORT if inquiry.short else "there is no draft to ask about"
     prompt, text = inquiry.prompt, text_of(inquiry.draft)
-    stream = provider.generate_with_states(prompt, b"", max_tokens=DRAFTED, usage=inquiry.usage)
+    stream = provider.generate_with_states(Context(prompt, b""), max_tokens=DRAFTED, usage=inquiry.usage)
     async with aclosing(stream):
         drafted = [item async for item in stream if isinstance(item, Token)]
     if [token.data for token in drafted] != [token.data for token in inquiry.draft]:
         return False, "asked for hidden states it drafts something different"
-    found = await provider.hidden_states(prompt, text, usage=inquiry.usage)
+    found = await provider.hidden_states(Context(prompt, text), usage=inquiry.usage)
     states = {start: token.state for start, token in places(drafted).values() if start in found}
     if any(state is None or len(state) != width for state in states.values()):
         return False, f"not all have {width} numbers"

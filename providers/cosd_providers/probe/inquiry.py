@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from cosd_providers.contract import DraftEnd, Provider, ServerInfo, Token
+from cosd_providers.contract import Context, DraftEnd, Provider, ServerInfo, Token
 from cosd_providers.engine import no_probs
 from cosd_providers.errors import (
     AuthenticationError,
@@ -132,7 +132,7 @@ class Inquiry:
         tokens: list[Token] = []
         end = DraftEnd("limit")
         stream = self.provider.generate(
-            prompt, text, max_tokens=limit, continuation=continuation, usage=self.usage, **options
+            Context(prompt, text), max_tokens=limit, continuation=continuation, usage=self.usage, **options
         )
         async with aclosing(stream):
             async for item in stream:

@@ -26,7 +26,7 @@ from typing import Any, Literal, Self
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import Template
 from cosd_providers.concurrency import Lazy
-from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.contract import Capabilities, Context, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.drafting import streamed
 from cosd_providers.engine import Adapter, cannot_sample, no_probs
 from cosd_providers.engines.openai.chat import ChatRouteRenderer, no_partial
@@ -170,8 +170,7 @@ class OpenAICompatible(Adapter):
 
     def generate(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         *,
         max_tokens: int,
         continuation: Any = None,
@@ -184,6 +183,7 @@ class OpenAICompatible(Adapter):
 
         Without log probabilities a token is what the server sends in one event.
         """
+        prompt, text = context.prompt, context.text
 
         async def begin() -> Drafting:
             if text and not self._client.partial:
@@ -202,14 +202,14 @@ class OpenAICompatible(Adapter):
 
     async def propose(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         questions: Sequence[Question] | None,
         *,
         alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
         """Ask by the strategy; see `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores."""
+        prompt, text = context.prompt, context.text
         facts, client = await self._know(), self._client
         if not client.partial:
             raise no_partial(self._transport.endpoint)
@@ -222,14 +222,13 @@ class OpenAICompatible(Adapter):
         found = await answer(questions, Agreement(client, prompt, text, usage).ask)
         return counted(found, "list" if len(questions) > 1 and facts.lists else "singles", usage)
 
-    async def score(
-        self, prompt: str, text: bytes, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
+    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """One request to a server that is proved to score; see `contract.Provider`.
 
         Without a beginning-of-sequence token, the first token of all has no probability (None). The end has one where
         it is among the most probable tokens; if it is not, one more request asks for as many as the server lists.
         """
+        prompt, text = context.prompt, context.text
         await self._know()
         if not await self._scores(usage):
             raise cannot_score(self._transport.endpoint)
