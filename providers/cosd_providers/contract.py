@@ -5,8 +5,8 @@ gives the model's own choice at several places of a text. `score` gives the prob
 probabilities are raw: those of the model's full distribution at temperature 1. How a server is brought to answer is the
 adapter's business.
 
-All offsets are in bytes. A `Context` by ids is answered in the model's own tokens, with their ids. After a text all tokens
-hold whole characters: neighbouring raw tokens that share a character become one token, with the lowest of their
+All offsets are in bytes. A `Context` by ids is answered in the model's own tokens, with their ids. After a text all
+tokens hold whole characters: neighbouring raw tokens that share a character become one token, with the lowest of their
 probabilities, in every adapter alike (`text.Merger`).
 """
 
@@ -246,8 +246,8 @@ class Provider(Protocol):
         characters, and `max_tokens` counts ids. After a text they are joined into whole characters.
 
         Yields at most `max_tokens` tokens, fewer only if the model ended or cannot continue, and then one `DraftEnd`.
-        With the `continuation` of an earlier draft of whole characters, continues from that draft's own token ids, which
-        decode to `context.text`. Closing the iterator closes the request and frees the server.
+        With the `continuation` of an earlier draft of whole characters, continues from that draft's own token ids,
+        which decode to `context.text`. Closing the iterator closes the request and frees the server.
 
         With `alternatives` each token carries up to this number of the other most probable tokens in its place, as far
         as the endpoint reports them. Leave out what is uncertain; methods that decide by them need all.
@@ -270,10 +270,9 @@ class Provider(Protocol):
     ) -> list[Proposal | None]:
         """The model's choice at each question, in order; None where it cannot be known.
 
-        Offsets are in `context.text`; the context is a text, without ids.
-        `questions=None` means every boundary of the model's own encoding of that text, one token each, in as few requests
-        as the endpoint allows: one if it scores text, or takes several texts at once. `alternatives` is as in
-        `generate`.
+        Offsets are in `context.text`, without ids. `questions=None` means every boundary of the model's own encoding of
+        that text, one token each, in as few requests as the endpoint allows: one if it scores text, or takes several
+        texts at once. `alternatives` is as in `generate`.
         """
         ...
 
@@ -283,8 +282,8 @@ class Provider(Protocol):
         With `alternatives` each token carries up to this number of the other most probable tokens in its place: the
         first of them is the most probable one, unless the token itself is. A token that begins in `prompt` has none.
 
-        With `end` a last token is added: the end of sequence after the text, with its probability there (of several such
-        tokens the most probable), or None if the endpoint does not report it.
+        With `end` a last token is added: the end of sequence after the text, with its probability there (of several
+        such tokens the most probable), or None if the endpoint does not report it.
 
         Raises:
             UnsupportedError: the endpoint cannot do this (`describe().capabilities`).
@@ -360,7 +359,7 @@ class HiddenStates(Protocol):
 
 @runtime_checkable
 class IdContexts(Protocol):
-    """A provider that takes contexts by ids and shows ids. Optional; `Capabilities.ids` says whether its server does."""
+    """A provider that takes contexts by ids and shows ids. Optional; `Capabilities.ids` says if its server does."""
 
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage

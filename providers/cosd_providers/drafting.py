@@ -64,7 +64,7 @@ class IdsStream(Protocol):
 
         Args:
             ids: the prompt, as the engine sends it, and the ids of the draft so far.
-            left: whole-character tokens that are still wanted.
+            left: tokens that are still wanted.
             attempt: number of this attempt, from 1; see `http.retries.resumed`.
 
         Raises:
@@ -83,6 +83,7 @@ class IdsDraft:
         alone: `start` is the prompt alone, and it is an error if it is too long.
         repeats: the server takes text only, and each stream generates the ids of the draft again and skips them. It is
             left once the draft is full, and the draft has no continuation.
+        raw: it follows a context by ids: its tokens are given out as they are, with their ids.
 
     Attributes:
         start: as given.
@@ -90,13 +91,21 @@ class IdsDraft:
     """
 
     def __init__(
-        self, stream: IdsStream, start: Sequence[Any], max_tokens: int, *, alone: bool, repeats: bool = False
+        self,
+        stream: IdsStream,
+        start: Sequence[Any],
+        max_tokens: int,
+        *,
+        alone: bool,
+        repeats: bool = False,
+        raw: bool = False,
     ) -> None:
         self._stream = stream
         self.start = start
         self._alone = alone
         self._repeats = repeats
-        self.draft = Draft(max_tokens)
+        self._raw = raw
+        self.draft = Draft(max_tokens, raw=raw)
         self._last: Next | None = None  # the last step of the last stream, if it was not a token
 
     async def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
@@ -132,6 +141,6 @@ class IdsDraft:
             choice = await self._last()
             found += draft.feed(choice.id, choice.token)
         if draft.over:
-            ids = None if draft.ended or self._repeats else (*self.start, *draft.ids)
+            ids = None if draft.ended or self._repeats or self._raw else (*self.start, *draft.ids)
             found.append(DraftEnd("end" if draft.ended else "limit", ids))
         return found

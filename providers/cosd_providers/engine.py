@@ -401,8 +401,7 @@ class Engine(Adapter, Generic[_F]):
     async def _draft(
         self,
         facts: _F,
-        prompt: str,
-        text: bytes,
+        context: Context,
         continuation: Any,
         max_tokens: int,
         options: DraftOptions,
@@ -422,14 +421,15 @@ class Engine(Adapter, Generic[_F]):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft; see `contract.Provider`."""
-        prompt, text = context.prompt, context.text
 
         async def begin() -> DraftRequests:
-            options = DraftOptions(alternatives, temperature, seed)
+            options = DraftOptions(alternatives, temperature, seed, raw=context.ids is not None)
             facts = await self.facts()
+            if options.raw and not facts.info.capabilities.ids:
+                raise takes_no_ids(self._transport.endpoint)
             if options.sampled and not facts.info.capabilities.sampling:
                 raise cannot_sample(self._transport.endpoint)
-            return await self._draft(facts, prompt, text, continuation, max_tokens, options, usage)
+            return await self._draft(facts, context, continuation, max_tokens, options, usage)
 
         return streamed(begin)
 
@@ -570,6 +570,12 @@ def cannot_sample(endpoint: str) -> UnsupportedError:
     words = "the endpoint is not known to draw tokens from the model's own distribution (temperature=1)"
     hint = "Use a method that drafts greedily, or a server that samples: docs/servers.md lists them."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
+
+
+def takes_no_ids(endpoint: str) -> UnsupportedError:
+    """The endpoint takes text only."""
+    words = "the endpoint takes no token ids for a partial answer, or does not show those that it writes"
+    return UnsupportedError(words, endpoint=endpoint, hint="Give it a Context without ids.")
 
 
 def own_stop(endpoint: str, *, hint: str = "Start it without stop strings.") -> UnsupportedError:

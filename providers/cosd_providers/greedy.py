@@ -35,6 +35,7 @@ __all__ = [
     "keeps_spaces",
     "prob",
     "with_alternatives",
+    "with_listed",
     "within",
 ]
 
@@ -89,6 +90,10 @@ class Position:
 class Draft:
     """Raw tokens of a draft, counted and joined into at most `limit` whole-character tokens.
 
+    Args:
+        limit: tokens at most.
+        raw: give them out as they are, with their ids, and count each.
+
     Attributes:
         ids: the ids of the tokens given out and of a character still unfinished; a later request continues from them.
             Tokens beyond the limit are left out.
@@ -97,14 +102,15 @@ class Draft:
         ended: the end of sequence came.
     """
 
-    __slots__ = ("_merger", "ended", "ids", "left", "starts")
+    __slots__ = ("_merger", "_raw", "ended", "ids", "left", "starts")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, raw: bool = False) -> None:
         self.ids: list[int] = []
         self.starts: list[int] = []
         self.left = limit
         self.ended = False
         self._merger = Merger()
+        self._raw = raw
 
     @property
     def over(self) -> bool:
@@ -118,7 +124,7 @@ class Draft:
         at = len(self.ids)
         start = at - len(self._merger.parts)
         self.ids.append(token_id)
-        tokens = self._merger.feed(token)
+        tokens = [replace(token, id=token_id)] if self._raw else self._merger.feed(token)
         if len(tokens) > self.left:  # an unfinished character and the end, with room for one of them
             tokens.pop()
             self.ids.pop()
@@ -423,6 +429,18 @@ def with_alternatives(position: Position, count: int) -> Token:
             if len(found) == count:
                 break
     return replace(own, alternatives=tuple(found.values()))
+
+
+def with_listed(position: Position, count: int) -> Token:
+    """The token that the server took as it is, with its id and up to `count` of the others listed there.
+
+    For contexts by ids: unlike `with_alternatives`, tokens count as different by their ids, and parts of characters are
+    listed. The most probable comes first.
+    """
+    own = position.pick
+    listed = {choice.id: choice for choice in position.top if choice.id != own.id and choice.token.prob}
+    best = sorted(listed.values(), key=lambda choice: -(choice.token.prob or 0))[: max(count, 0)]
+    return replace(own.token, id=own.id, alternatives=tuple(replace(one.token, id=one.id) for one in best))
 
 
 def keeps_spaces(strings: Iterable[str]) -> bool:

@@ -19,6 +19,7 @@ class DraftOptions:
         temperature: 0 takes the most probable token, 1 draws from the model's distribution.
         seed: of the draws; None lets the server choose.
         states: whether each token carries its hidden state.
+        raw: the context is by ids: tokens are given as the model wrote them, with their ids.
 
     Raises:
         ValueError: the temperature is neither 0 nor 1.
@@ -28,6 +29,7 @@ class DraftOptions:
     temperature: float = 0
     seed: int | None = None
     states: bool = False
+    raw: bool = False
 
     def __post_init__(self) -> None:
         if self.temperature not in (0, 1):

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from itertools import accumulate
@@ -64,6 +64,7 @@ from cosd_providers.engine import (
     nothing_to_continue,
     own_stop,
     silent,
+    unknown_bytes,
 )
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.tokenizing import Head
@@ -87,6 +88,7 @@ from cosd_providers.greedy import (
     check_own,
     prob,
     with_alternatives,
+    with_listed,
     within,
 )
 from cosd_providers.hidden_states import no_states, with_states
@@ -94,6 +96,7 @@ from cosd_providers.http.transport import FEW_IDLE, Transport
 from cosd_providers.parsing import checked, parse, shape
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
 from cosd_providers.sampling import DraftOptions
+from cosd_providers.slots import Lease, slots_of
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable, whole
 from cosd_providers.usage import Usage
@@ -106,6 +109,7 @@ _LIKELY = 50  # alternatives to ask for where the probability of a given token i
 _ALL = 2**31 - 1  # the whole vocabulary
 _MANY = 1000  # alternatives that are offered where the size of the vocabulary is unknown
 _FORCE = 1e4  # added to a logit, this decides
+_LINE = "\n"
 
 _ENDS = (
     *("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>"),
@@ -212,6 +216,7 @@ class LlamaCppAnswer(TypedDict):
     ]
     completion_probabilities: Annotated[list[_Entry] | None, Field(default=None)]
     content: NotRequired[str]  # only the probe asks for it
+    id_slot: NotRequired[int]
 
 
 _answer = shape(LlamaCppAnswer)
@@ -246,6 +251,12 @@ class _Pieces(BaseModel):
         return [
             Piece(one.id, one.piece.encode() if isinstance(one.piece, str) else bytes(one.piece)) for one in self.tokens
         ]
+
+
+class _Text(BaseModel):
+    """The answer of `/detokenize`."""
+
+    content: str
 
 
 class _Ids(BaseModel):
@@ -326,10 +337,12 @@ class LlamaCppFacts(ServerFacts):
     Attributes:
         ends: ids that end a sequence, with their names; one is added when it is first seen.
         visible: an id whose text is whole: its event is never held back.
+        slots: how many the server has; None if it does not say.
     """
 
     ends: dict[int, str | None]
     visible: int
+    slots: int | None = None
 
 
 class LlamaCppClient:
@@ -339,12 +352,23 @@ class LlamaCppClient:
         transport: the server.
         facts: what is known of it.
         extra: merged into every request.
+        lease: the slot that drafts and `after` keep to.
+        parts: encodes a character, for drafts of raw tokens.
     """
 
-    def __init__(self, transport: Transport, facts: LlamaCppFacts, extra: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        facts: LlamaCppFacts,
+        extra: Mapping[str, object],
+        lease: Lease | None = None,
+        parts: Callable[[bytes], Awaitable[list[Piece]]] | None = None,
+    ) -> None:
         self.transport = transport
         self.facts = facts
         self._extra = extra
+        self._lease = lease
+        self._parts = parts
 
     def body(self, prompt: object, **fields: object) -> dict[str, object]:
         """A greedy request."""
@@ -389,6 +413,41 @@ class LlamaCppClient:
             for at, position in zip(hidden, peeked, strict=True):
                 positions[at] = [position]
         return positions
+
+    async def after(self, prefixes: Sequence[_Prefix], count: int, usage: Usage, *, singly: bool) -> list[Token | None]:
+        """The most probable raw token after each prefix, and the next `count - 1`; None where the context is full.
+
+        A token that always shows is forced, so that the raw distribution beside it shows those that the server hides.
+        """
+        force = {"logit_bias": [[self.facts.visible, _FORCE]], "n_predict": 1, "n_probs": max(count, 2)}
+        if singly:
+            answers = [await self._pinned(prefix, usage, force) for prefix in prefixes]
+        else:
+            answers = await self.batch(prefixes, usage, **force)
+        return [self._first(one, count) for one in answers]
+
+    async def _pinned(self, prefix: _Prefix, usage: Usage, fields: Mapping[str, object]) -> LlamaCppAnswer:
+        """One request in the slot of this answer."""
+        [found] = await self._list([prefix], usage, {**fields, **self._slot()})
+        self._landed(found)
+        return found
+
+    def _slot(self) -> dict[str, object]:
+        """Fields that keep a request in the slot of this answer, and report where it was served."""
+        if self._lease is None:
+            return {}
+        return {"response_fields": [*FIELDS, "id_slot"], **self._lease.fields}
+
+    def _landed(self, answer: LlamaCppAnswer) -> None:
+        if self._lease is not None:
+            self._lease.landed(answer.get("id_slot"))
+
+    def _first(self, answer: LlamaCppAnswer, count: int) -> Token | None:
+        if not self._room(answer) and self._room(answer) is not None:
+            return None
+        top = [self.choice(one) for one in self.entries(answer)[0].get("top_logprobs", ())]
+        check_own(top[0].token.prob if top else None, self.transport.endpoint)
+        return with_listed(Position(top[0], top), count - 1)
 
     async def peek(self, prefixes: Sequence[_Prefix], usage: Usage, *, count: int = TIES) -> list[Position]:
         """The `count` most probable tokens after each prefix, where the server hides its own pick.
@@ -468,6 +527,7 @@ class LlamaCppClient:
         body = self.body(
             _sent([*ids]), n_predict=left, n_probs=1 + options.alternatives, stream=True, timings_per_token=True
         )
+        body |= self._slot()
         if options.sampled:
             seed = options.seed_after(len(ids) - start)
             body |= {"temperature": 1, "seed": -1 if seed is None else seed}
@@ -475,13 +535,17 @@ class LlamaCppClient:
             stream = self.transport.stream("/completion", body, usage=usage, keep_alive=False, attempt=attempt)
             async with stream as events:
                 async for event in events:
-                    for choice in reader.feed(self._read(event)):
+                    found = reader.feed(self._read(event))
+                    if reader.joined is not None:
+                        found = [*found, *reader.split(await self._split(reader.joined))]
+                    for choice in found:
                         yield choice
                     if reader.done:
                         break
         finally:
             if reader.last is not None:
                 bill(usage, reader.last)
+                self._landed(reader.last)
         if not reader.done:
             raise broken_off(self.transport.endpoint)
         if reader.full:
@@ -496,6 +560,13 @@ class LlamaCppClient:
                 return _drawn(position.top, options.seed_after(len(behind) - start))
 
             yield hidden
+
+    async def _split(self, joined: Choice) -> list[Piece]:
+        """The raw tokens of the characters that one event shows together; none where they cannot be known."""
+        data = joined.token.data
+        if self._parts is None or whole(data) != len(data) or sendable(data).encode() != data:
+            return []
+        return await self._parts(data)
 
     def _read(self, data: object) -> LlamaCppAnswer:
         try:
@@ -590,6 +661,8 @@ class _Reader:
         done: the rest of the stream is not needed.
         hidden: the next raw token is one that the server does not show.
         full: the context is full.
+        joined: of a draft of raw tokens, one that came with the bytes of tokens that the server has hidden; it waits
+            for `split`.
     """
 
     def __init__(self, client: LlamaCppClient, options: DraftOptions) -> None:
@@ -601,6 +674,8 @@ class _Reader:
         self._context = client.facts.info.context
         self._greedy = not options.sampled
         self._alternatives = options.alternatives
+        self._raw = options.raw
+        self.joined: Choice | None = None
         self._seen = 0
         self._held: Choice | None = None  # perhaps an end that is not known yet: the next event shows it
         self._ended = False
@@ -613,6 +688,9 @@ class _Reader:
         if event["completion_probabilities"] or not event["stop"]:
             entries = self._client.entries(event, first=not self._seen)
             self._seen += len(entries)
+            if self._raw and written > self._seen and len(entries) == 1 and not self._beyond(event):
+                self.joined = self._choice(entries[0])
+                return self._noted(self._release())
             if written == self._seen and not self._beyond(event):
                 for entry in entries:
                     choice = self._choice(entry)
@@ -627,6 +705,29 @@ class _Reader:
             self.done = self.hidden = True
         elif event["stop"]:
             found += self._finish(event)
+        return self._noted(found)
+
+    def split(self, pieces: Sequence[Piece]) -> list[Choice]:
+        """The hidden tokens and the one that showed them, if these are their pieces; else the stream is over here.
+
+        Of a hidden token the probability is not known. The last id and their number show that they are the model's.
+        """
+        joined, self.joined = self.joined, None
+        assert joined is not None and self.last is not None
+        hidden = self.last["tokens_predicted"] - self._seen
+        spelled = b"".join(piece.data for piece in pieces)
+        if len(pieces) != hidden + 1 or pieces[-1].id != joined.id or spelled != joined.token.data:
+            self._seen -= 1
+            self.done = self.hidden = True
+            return []
+        self._seen += hidden
+        found = [Choice(piece.id, Token(piece.data, None)) for piece in pieces[:-1]]
+        found.append(Choice(joined.id, replace(joined.token, data=pieces[-1].data)))
+        if self.last["stop"]:
+            found += self._finish(self.last)
+        return self._noted(found)
+
+    def _noted(self, found: list[Choice]) -> list[Choice]:
         for choice in found:
             self.ids.append(choice.id)
             self._ended = self._ended or choice.token.end
@@ -641,7 +742,8 @@ class _Reader:
                     check_greedy(own.token.prob, (prob(one["logprob"]),), self._endpoint)
         if self._alternatives:
             others = [self._client.choice(one) for one in listed if one["id"] != own.id]
-            own.token = with_alternatives(Position(own, others), self._alternatives)
+            choose = with_listed if self._raw else with_alternatives
+            own.token = choose(Position(own, others), self._alternatives)
         return own
 
     def _release(self) -> list[Choice]:
@@ -688,6 +790,11 @@ def _unsure(token: Token) -> bool:
     """The token is perhaps an end that is not known yet."""
     data = token.data
     return not token.end and (not data or (data[:1] == b"<" and data[-1:] == b">"))
+
+
+def _spells(pieces: Sequence[Piece], text: str) -> bool:
+    """The pieces are this text."""
+    return b"".join(piece.data for piece in pieces) == text.encode()
 
 
 def _listed(position: Position, token_id: int) -> float | None:
@@ -786,24 +893,35 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         super().__init__(url, owned=_OWNED, strategy=strategy, **options)
         self._beginning: Lazy[str] = Lazy()
         self._ends: Lazy[bool] = Lazy()
+        self._lease: Lease | None = None
+        self._characters: dict[bytes, list[Piece]] = {}
 
     def _client(self, facts: LlamaCppFacts) -> LlamaCppClient:
         extra = {"cache_prompt": True, **self._extra, **self._named()}
-        return LlamaCppClient(self._transport, facts, extra)
+        lease = None if "id_slot" in self._extra else self._lease
+        return LlamaCppClient(self._transport, facts, extra, lease, self._parts)
+
+    async def _parts(self, data: bytes) -> list[Piece]:
+        """The raw tokens of one character or a few: the model's own encoding, remembered."""
+        found = self._characters.get(data)
+        if found is None:
+            if len(self._characters) >= _MANY:
+                self._characters.clear()
+            found = self._characters[data] = await self._encode(data.decode(), special=False)
+        return found
 
     async def _draft(
         self,
         facts: LlamaCppFacts,
-        prompt: str,
-        text: bytes,
+        context: Context,
         continuation: Any,
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
     ) -> IdsDraft:
-        start = self._prefix(prompt, text) if continuation is None else [*continuation]
+        start = self._path(context) if continuation is None else [*continuation]
         stream = partial(self._client(facts).stream, usage, options, len(start))
-        return IdsDraft(stream, start, max_tokens, alone=not text)
+        return IdsDraft(stream, start, max_tokens, alone=not context.text, raw=options.raw)
 
     async def generate_with_states(
         self,
@@ -815,11 +933,9 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft, and ask for the states of a stretch at a time; see `contract.HiddenStates`."""
-        prompt, text = context.prompt, context.text
-        facts, options = await self._stated(), DraftOptions(alternatives)
-        draft = await self._draft(facts, prompt, text, continuation, max_tokens, options, usage)
+        facts, options = await self._stated(), DraftOptions(alternatives, raw=context.ids is not None)
+        draft = await self._draft(facts, context, continuation, max_tokens, options, usage)
         client = self._client(facts)
-
         async def begin() -> IdsDraft:
             return draft
 
@@ -892,6 +1008,43 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         listed = {question.start for question in questions} - alone
         return counted(marked(found, "singles", but=listed), way, usage)
 
+    async def next_tokens(
+        self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
+    ) -> list[Token | None]:
+        """One after the other, each growing from the last in the slot of this answer; see `contract.IdContexts`."""
+        client = self._client(await self.facts())
+        way: Strategy = "list" if self._strategy == "list" and len(contexts) > 1 else "singles"
+        found = await client.after([*map(self._path, contexts)], 1 + alternatives, usage, singly=way == "singles")
+        usage.answered_by(way, len(found))
+        return found
+
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[Provider, None]:
+        """The same server for one answer and one role, which keeps to a slot; see `contract.Sessions`.
+
+        An `id_slot` of the user's own (`extra_body`) stays that of all requests.
+        """
+        facts, view = await self.facts(), copy(self)
+        with slots_of(self._transport.endpoint, facts.slots).lease() as lease:
+            view._lease = lease
+            yield view
+
+    async def encode(self, text: str) -> list[Piece]:
+        """The encoding of a response, by `/tokenize`; see `contract.IdContexts`."""
+        pieces = await self._encode(text, special=False)
+        if not _spells(pieces, text):
+            # The tokenizer puts a space before every text, but not after the end of a line, which it never merges.
+            line = await self._encode(_LINE, special=False)
+            pieces = (await self._encode(_LINE + text, special=False))[len(line) :]
+        if not _spells(pieces, text):
+            raise unknown_bytes(self._transport.endpoint)
+        return pieces
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """By `/detokenize`; see `contract.IdContexts`."""
+        found = await self._transport.post("/detokenize", self._named(tokens=[*ids]))
+        return self._read(_Text, found).content
+
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """One request for all tokens, and one more for each improbable token; see `contract.Provider`.
 
@@ -941,13 +1094,19 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     def _prefix(self, prompt: str, text: bytes) -> _Prefix:
         return [*self._head.ids, prompt.removeprefix(self._head.text) + sendable(text)]
 
+    def _path(self, context: Context) -> _Prefix:
+        """A context as it is sent: the prompt as text, which the server encodes by itself, and then the ids."""
+        if context.ids is None:
+            return self._prefix(context.prompt, context.text)
+        return [*self._prefix(context.prompt, b""), *context.ids]
+
     async def _ids(self, text: str) -> list[int]:
         """The ids of a text behind a beginning of sequence, where the model has one."""
         body = self._named(content=text, add_special=True, parse_special=True)
         return self._read(_Ids, await self._transport.post("/tokenize", body)).tokens
 
-    async def _encode(self, text: str) -> list[Piece]:
-        body = self._named(content=text, add_special=False, parse_special=True, with_pieces=True)
+    async def _encode(self, text: str, *, special: bool = True) -> list[Piece]:
+        body = self._named(content=text, add_special=False, parse_special=special, with_pieces=True)
         return self._read(_Pieces, await self._transport.post("/tokenize", body)).pieces()
 
     def _named(self, **fields: object) -> dict[str, object]:
@@ -983,12 +1142,15 @@ class LlamaCpp(Engine[LlamaCppFacts]):
                 score_top_k=others,
                 sampling=True,
                 hidden_states=await self._width(visible[-1].id),
+                ids=True,
+                places=_LIST if self._strategy == "list" else 1,
             ),
             answer_cue=await self._answer_cue(),
         )
         if await self._speculates():
             raise speculative(self._transport.endpoint)
-        return LlamaCppFacts(info, {end[0].id: props.eos_token} if len(end) == 1 else {}, visible[-1].id)
+        ends: dict[int, str | None] = {end[0].id: props.eos_token} if len(end) == 1 else {}
+        return LlamaCppFacts(info, ends, visible[-1].id, props.total_slots)
 
     async def _width(self, visible: int) -> int:
         """The width of a hidden state; 0 where the server does not report one for each token.

@@ -302,13 +302,13 @@ class Ollama(Engine[ServerFacts]):
     async def _draft(
         self,
         facts: ServerFacts,  # noqa: ARG002 - the client has them
-        prompt: str,
-        text: bytes,
+        context: Context,
         continuation: Any,
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
     ) -> Drafting:
+        prompt, text = context.prompt, context.text
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
         return Drafting(self._client, prompt, text, usage, options, max_tokens)

@@ -1010,13 +1010,13 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
     async def _draft(
         self,
         facts: SglangFacts,  # noqa: ARG002 - the client has them
-        prompt: str,
-        text: bytes,
+        context: Context,
         continuation: Any,
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
     ) -> IdsDraft:
+        prompt, text = context.prompt, context.text
         if continuation is None:
             [start] = await self._client.prompts([prompt + sendable(text)])
         else:

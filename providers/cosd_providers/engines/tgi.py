@@ -1002,13 +1002,13 @@ class Tgi(Engine[TgiFacts]):
     async def _draft(
         self,
         facts: TgiFacts,  # noqa: ARG002 - the client has them
-        prompt: str,
-        text: bytes,
+        context: Context,
         continuation: Any,  # noqa: ARG002 - the server takes text alone
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
     ) -> IdsDraft:
+        prompt, text = context.prompt, context.text
         stream = _TgiStream(self._client, prompt, text, usage, options.alternatives)
         return IdsDraft(stream, (), max_tokens, alone=not text, repeats=True)
 

@@ -900,13 +900,13 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
     async def _draft(
         self,
         facts: VllmFacts,  # noqa: ARG002 - the client has them
-        prompt: str,
-        text: bytes,
+        context: Context,
         continuation: Any,
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
     ) -> _VllmDraft:
+        prompt, text = context.prompt, context.text
         prefix = await self._client.sent(prompt + sendable(text) if continuation is None else [*continuation])
         self._client.check_something(prefix)
         return _VllmDraft(self._client, prefix, max_tokens, alone=not text, options=options, usage=usage)
