@@ -55,6 +55,7 @@ class Decision:
         draft_q: the assistant's probability of the draft's text, or the most that it can be, if the verifier wants it.
         ask: number of the question that brought the answer.
         strategy: the way in which the endpoint was asked, if its provider reports it.
+        tied: they agree because the draft's token is the assistant's second choice, as probable as its first.
     """
 
     assistant: int
@@ -70,6 +71,7 @@ class Decision:
     draft_q: float | None = None
     ask: int | None = None
     strategy: str | None = None
+    tied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ def judge(
     first: int = 0,
     assistant: int = 0,
     needs_q: bool = True,
+    tie: float = 0.0,
 ) -> Judgement:
     """Walk a unit's `tokens` from index `first` against what one assistant would write there (equations 3 to 6).
 
@@ -126,6 +129,7 @@ def judge(
         first: where the walk starts.
         assistant: its index, for the decisions.
         needs_q: whether `replaces` looks at `q`. If so, an unknown `q` never replaces.
+        tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
     """
     decisions: list[Decision] = []
     i = first  # tokens[begin:i] and proposal[a_begin:a] are what both wrote since the boundary
@@ -140,8 +144,10 @@ def judge(
         if agreed is None:
             break  # the unit ends inside the assistant's token: the next unit judges the rest
         p, q = least(tokens[begin:i]), least(proposal[a_begin:a])
+        tied = not agreed and ties(tokens[begin], proposal[a_begin], tie)
+        agreed = agreed or tied
         mine, theirs = _bytes(tokens[begin:i]), _bytes(proposal[a_begin:a])
-        decision = Decision(assistant, begin, i, theirs, p, q, agreed, False, mine)
+        decision = Decision(assistant, begin, i, theirs, p, q, agreed, False, mine, tied=tied)
         decision.fired = not agreed and p is not None and not (q is None and needs_q) and bool(replaces(decision))
         decisions.append(decision)
         if decision.fired:
@@ -163,7 +169,7 @@ def span(
     """The next span: the ends (one past) in both, and whether they agree; None where one side ends before that."""
     mine, theirs = tokens[i], proposal[a]
     if whole_tokens:
-        return i + 1, a + 1, mine.data == theirs.data and mine.end == theirs.end
+        return i + 1, a + 1, same(mine, theirs)
     left, right = mine.data, theirs.data  # what of the two current tokens was not compared yet
     while True:
         if mine.end or theirs.end:
@@ -186,6 +192,23 @@ def span(
                 return i, a, None
             theirs = proposal[a]
             right = theirs.data
+
+
+def same(mine: Token, theirs: Token) -> bool:
+    """The same token: equal ids or two ends, where ids are shown; else equal text."""
+    if mine.id is None or theirs.id is None:
+        return mine.data == theirs.data and mine.end == theirs.end
+    return mine.id == theirs.id or (mine.end and theirs.end)
+
+
+def ties(mine: Token, theirs: Token, tie: float) -> bool:
+    """Test whether the draft's id is a model's second choice and its log probability within `tie` of the first."""
+    second = next(iter(theirs.alternatives), None)
+    if mine.id is None or second is None or not (theirs.prob and second.prob):
+        return False
+    if math.log(theirs.prob) - math.log(second.prob) > tie:
+        return False
+    return any(one.id == mine.id and one.prob == second.prob for one in theirs.alternatives)
 
 
 def _end_of_word(proposal: Sequence[Token], begin: int, end: int) -> int:
@@ -227,9 +250,9 @@ def most_probable(mine: Token, theirs: Token) -> float | None:
     if theirs.prob is None:
         return None
     for one in listed:
-        if (one.data, one.end) == (mine.data, mine.end):
+        if same(mine, one):
             return one.prob
     rest = max(0.0, 1 - math.fsum(one.prob or 0.0 for one in listed))
-    if not theirs.alternatives or mine.end or not mine.data.isascii():
+    if not theirs.alternatives or (mine.id is None and (mine.end or not mine.data.isascii())):
         return rest
     return min(rest, *(one.prob or 0.0 for one in listed))

@@ -106,6 +106,17 @@ def check_seconds(name: str, value: float, *, least: float | None = None) -> flo
     return float(value)
 
 
+def check_tie(value: float) -> None:
+    """Check the width of a tie.
+
+    Raises:
+        SettingError: it is not a number from 0 to 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        words = f"tie must be a number from 0 to 1, a difference of two log probabilities, not {value!r}"
+        raise SettingError(f"{words}. cosd probe measures one")
+
+
 def check_positive(name: str, value: float) -> None:
     """Check that a setting is a finite number above 0.
 

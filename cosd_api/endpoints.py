@@ -24,6 +24,7 @@ from cosd_providers.connect import Snapshot
 from cosd_providers.contract import Provider, ServerInfo
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
+from cosd_providers.same_ids import vocabulary
 from cosd_providers.tokenizers import fingerprint
 
 _ONE_TOKENIZER = 'If you know that they have, give unit="token"; method="cosd" fuses models with any tokenizers.'
@@ -39,6 +40,7 @@ class Facts:
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
         unit: what is judged together.
+        ids: whether all models have the same ids, and are asked after those of the answer.
         warnings: for any answer.
         cues: for each chat model its name and what its template writes before an answer.
         without: the assistants that the answer leaves out, by their index, and why.
@@ -47,6 +49,7 @@ class Facts:
     draft: Endpoint
     assistants: tuple[Endpoint, ...]
     unit: Unit
+    ids: bool
     warnings: tuple[str, ...]
     cues: tuple[tuple[str, str], ...] = ()
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
@@ -172,9 +175,13 @@ class Endpoints:
                 hint = 'method="steps" asks by messages. ' + _CONTINUES
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
-        unit, everybody = self.unit, len(known) == len(self.names)
+        unit, everybody, ids = self.unit, len(known) == len(self.names), False
+        if everybody and self.method.compares_tokenizers and unit != "word":
+            ids = await self._same_ids(infos, insists=unit == "token")
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
-            unit = await _common_unit([self.draft, *self.assistants], infos) if everybody else "word"
+            unit = "token" if ids else "word"
+            if not ids and everybody:
+                unit = await _common_unit([self.draft, *self.assistants], infos)
             if self.method.one_tokenizer and everybody and unit == "word":
                 words = f"the method {self.method.name!r} compares tokens"
                 words += ", and the models are not known to have one tokenizer"
@@ -182,7 +189,25 @@ class Endpoints:
         if unit is not None and (everybody or self.unit is not None):
             self.method.examine_unit(unit, draft.endpoint)
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
-        return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", warnings, cues)
+        return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", ids, warnings, cues)
+
+    async def _same_ids(self, infos: Sequence[ServerInfo], *, insists: bool) -> bool:
+        """True if every model takes ids, and all have the same.
+
+        Raises:
+            UnsupportedError: the user `insists` on tokens, and the models are known to have other ids.
+        """
+        everybody = zip([self.draft, *self.assistants], infos, strict=True)
+        found = await concurrently([partial(vocabulary, *one) for one in everybody])
+        shown = [one for one in found if one is not None]
+        if len(shown) < len(found):
+            return False
+        same = all(one == shown[0] for one in shown)
+        if insists and not same:
+            words = 'unit="token" compares ids, and the models have different ones: their encodings of a text differ'
+            hint = 'Leave out unit, or give unit="word", which fuses models with any tokenizers.'
+            raise UnsupportedError(words, endpoint=infos[0].endpoint, hint=hint)
+        return same
 
     async def turns(
         self, prompt: str | Sequence[Message], on_special_tokens: OnSpecialTokens, facts: Facts

@@ -60,6 +60,10 @@ class Fusion:
             that does not report the probabilities of its tokens.
         unit: the draft tokens judged together: `"token"` (Algorithm 1 to the letter), or `"word"` for models with
             different tokenizers. By default the two encodings of a test text are compared; `"word"` when in doubt.
+        tie: difference of two log probabilities within which an assistant that has the draft's ids is in agreement,
+            if the draft's token is its second choice. The same model gives one token slightly different probabilities
+            when it reads and when it writes it; `cosd probe` measures how different. By default 0.02. 0 counts equal
+            probabilities only. Verifiers that replace whatever differs have none.
         draft_length: draft in rounds of this many tokens, each followed by its verification. By default one draft
             streams on and verification keeps up with it. It changes the cost only: the text is the same.
         ask: `"contestable"` asks an assistant only where its answer could change the text; `"all"` asks about

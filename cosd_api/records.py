@@ -62,7 +62,7 @@ class TokenDecision(Record):
         assistant: its name.
         text: its text there; empty for its end of sequence.
         prob: its probability of its least probable token there, in [0, 1]; None if not reported.
-        agreed: whether it wrote what the draft wrote.
+        agreed: whether it wrote what the draft wrote, or finds both as probable (`tied`).
         fired: whether it differed and the verifier replaces. Of several that fire, the most confident replaces: the
             token's `source`.
         reason: the decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
@@ -74,6 +74,7 @@ class TokenDecision(Record):
             such as `SurpriseVerifier` looks at it.
         strategy: the way in which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.
         request: the `number` of the question among `FusionResult.requests`.
+        tied: whether the draft's token is its second choice, as probable as its own within `settings.tie`.
     """
 
     assistant: str
@@ -88,11 +89,14 @@ class TokenDecision(Record):
     draft_text_prob: Probability | None = None
     strategy: str | None = None
     request: int | None = None
+    tied: bool = False
 
     @classmethod
     def of(cls, decision: Decision, names: Sequence[str], verifier: Verifier) -> Self:
         """The record of a decision; `names` are the assistants'."""
-        if decision.agreed:
+        if decision.tied:
+            reason = "a tie: the assistant finds both as probable"
+        elif decision.agreed:
             reason = "both agree"
         elif decision.p is None or (decision.q is None and needs_q(verifier)):
             reason = "kept: a probability is not known"
@@ -113,6 +117,7 @@ class TokenDecision(Record):
                 draft_text_prob=decision.draft_q,
                 strategy=decision.strategy,
                 request=decision.ask,
+                tied=decision.tied,
             )
         )
 
@@ -147,7 +152,9 @@ class FusedToken(Record):
     r"""One token of the answer.
 
     Attributes:
-        text: its text; empty for the end of sequence. Bytes that are no characters stand as `\xff`.
+        text: its text; empty for the end of sequence. Bytes that are no characters stand as `\xff`. Where models were
+            asked after ids (`settings.contexts`), the characters that it completes: empty for a part of one, and the
+            whole character on the part that ends it, so that the texts join to the answer.
         source: `"draft"`, or the name of the assistant whose word it is.
         end: whether it is the end of sequence.
         draft_prob: the draft's probability in [0, 1] of this token, or of the tokens that it replaced (the
@@ -167,7 +174,8 @@ class FusedToken(Record):
         draft: the `number`, among `FusionResult.requests`, of the draft that wrote it or what it replaced.
         placed_at: seconds from the start of the answer until it was placed there.
         final_at: seconds until nothing could change it any more.
-        raw: its bytes in hexadecimal, where they are no characters.
+        raw: its bytes in hexadecimal, where `text` does not say them.
+        id: its id, where models were asked after ids.
     """
 
     text: str
@@ -187,6 +195,7 @@ class FusedToken(Record):
     placed_at: Seconds | None = None
     final_at: Seconds | None = None
     raw: Annotated[str, Field(pattern=_HEXADECIMAL)] | None = None
+    id: int | None = None
 
     @property
     def data(self) -> bytes:
@@ -194,8 +203,15 @@ class FusedToken(Record):
         return self.text.encode() if self.raw is None else bytes.fromhex(self.raw)
 
     @classmethod
-    def of(cls, placed: Placed, names: Sequence[str], verifier: Verifier, *, now: float) -> Self:
-        """The record of a token that the decoder placed, final by `now`; `names` are the assistants'."""
+    def of(
+        cls, placed: Placed, names: Sequence[str], verifier: Verifier, *, now: float, characters: str | None = None
+    ) -> Self:
+        """The record of a token that the decoder placed, final by `now`; `names` are the assistants'.
+
+        `characters` are those that a token by id completes; None for a token of whole characters.
+        """
+        data = placed.token.data
+        raw = unreadable(data) if characters is None else None if characters.encode() == data else data.hex()
         decisions = tuple([TokenDecision.of(decision, names, verifier) for decision in placed.decisions])
         deciding = None
         if placed.winner is not None:
@@ -205,7 +221,7 @@ class FusedToken(Record):
         mine = placed.source < 0
         return _slim(
             cls(
-                text=readable(placed.token.data),
+                text=readable(data) if characters is None else characters,
                 source=DRAFT if mine else names[placed.source],
                 end=placed.token.end,
                 draft_prob=placed.token.prob if mine else placed.winner.p if placed.winner is not None else None,
@@ -221,7 +237,8 @@ class FusedToken(Record):
                 draft=placed.draft,
                 placed_at=placed.at,
                 final_at=now,
-                raw=unreadable(placed.token.data),
+                raw=raw,
+                id=placed.token.id,
             )
         )
 

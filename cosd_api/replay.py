@@ -100,7 +100,8 @@ def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, 
     """The tokens of a unit, with their numbers, that are an assistant's word: all from the first of them on."""
     start = next((at for at, (_, token) in enumerate(unit) if token.replaced is not None), len(unit))
     for at, (number, token) in enumerate(unit):
-        if readable(token.data) != token.text or (token.end and token.data):
+        spelled = token.id is not None or readable(token.data) == token.text  # a part of a character has no text
+        if not spelled or (token.end and token.data):
             raise TraceError(f"token {number} ({token.text!r}) has bytes that differ from its text")
         if at > start and token.replaced is not None:
             raise TraceError(
@@ -121,7 +122,7 @@ def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Seque
         where = f"token {number} ({token.text!r}): {decision.draft_text!r}"
         if decision.assistant not in assistants:
             raise TraceError(f"{where} was judged by {decision.assistant!r}, but there is no such assistant")
-        if decision.agreed and decision.text != decision.draft_text:
+        if decision.agreed and not decision.tied and decision.text != decision.draft_text:
             raise TraceError(f"{where} and {decision.text!r} are recorded as the same")
         if decision.agreed or p is None or (q is None and needs_q(verifier)):
             fires, words = False, "both agree" if decision.agreed else "a probability is not known"

@@ -16,7 +16,7 @@ from cosd_api.replay import replayed, rewritten
 from cosd_api.settings import CustomVerifier, Settings
 from cosd_api.verification import Verifier
 from cosd_api.version import __version__
-from cosd_providers.text import readable
+from cosd_providers.text import readable, sendable
 
 
 class FusionResult(Record):
@@ -40,6 +40,8 @@ class FusionResult(Record):
         kept_tokens: draft tokens in the answer.
         replaced_tokens: draft tokens that were replaced.
         drafted_tokens: tokens that the draft wrote in all, discarded ones included. Depends on timing.
+        ties: places at which the draft's token stood because an assistant found it as probable as its own, within
+            `settings.tie`; None where models were not asked after ids.
         hedged_drafts: drafts that were started ahead of a verdict (`hedge`). Depends on timing, as the next two do.
         hedge_hits: number of them that became the draft. The restarts that could have been hits are these and
             `draft_requests - hedged_drafts - 1` more.
@@ -71,6 +73,7 @@ class FusionResult(Record):
     kept_tokens: int | None
     replaced_tokens: int | None
     drafted_tokens: int
+    ties: int | None = None
     hedged_drafts: int = 0
     hedge_hits: int = 0
     hedged_tokens: int = 0
@@ -198,7 +201,8 @@ class Trace:
         """
         if self.result.tokens and not self.result.requests:
             raise TraceError("the answer was made by a version of cosd-api that recorded no trace")
-        text = readable(self._replayed(verifier))
+        spell = sendable if self.result.settings.contexts == "ids" else readable
+        text = spell(self._replayed(verifier))
         if text != self.result.text:
             raise TraceError("the recorded tokens are not the recorded text")
         return text

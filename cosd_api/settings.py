@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, ge
 from pydantic import Field
 
 from cosd_api.alignment import Unit
-from cosd_api.checks import check_choice, check_count, check_seconds, check_stop
+from cosd_api.checks import check_choice, check_count, check_seconds, check_stop, check_tie
 from cosd_api.decoding.schedule import Pace
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Method, method_named
@@ -47,6 +47,9 @@ OnBudget = Literal["raise", "end"]
 """At a limit of one answer: raise `BudgetError`, or end the answer with what is verified."""
 OnAssistantError = Literal["raise", "draft"]
 """After an assistant has failed for good: end the answer, or continue without it."""
+
+DEFAULT_TIE = 0.02
+"""Difference of two log probabilities that a server may give to one token, read or written; see `Fusion`."""
 
 DEFAULT_MAX_TOKENS = 256
 
@@ -198,6 +201,7 @@ class FusionOptions(TypedDict, total=False):
     on_special_tokens: OnSpecialTokens
     tuning: Tuning | None
     temperature: float | None
+    tie: float | None
 
 
 class FuseOptions(FusionOptions, AnswerOptions, total=False):
@@ -221,6 +225,7 @@ class FusionSettings:
     on_special_tokens: OnSpecialTokens = "warn"
     tuning: Tuning = field(default_factory=Tuning)
     temperature: float = 0.0
+    tie: float = DEFAULT_TIE
 
     @classmethod
     def checked(cls, **given: Unpack[FusionOptions]) -> Self:
@@ -229,7 +234,8 @@ class FusionSettings:
         Raises:
             SettingError: one of them is invalid, or excludes another one.
         """
-        by_default = {name for name in ("method", "verifier", "tuning", "temperature") if given.get(name) is None}
+        defaults = ("method", "verifier", "tuning", "temperature", "tie")
+        by_default = {name for name in defaults if given.get(name) is None}
         chosen: dict[str, Any] = {name: value for name, value in given.items() if name not in by_default}
         settings = cls(**chosen | _method(chosen))
         if settings.draft_length is not None:
@@ -239,6 +245,7 @@ class FusionSettings:
         check_choice("on_special_tokens", settings.on_special_tokens, OnSpecialTokens)
         if not isinstance(settings.tuning, Tuning):
             raise SettingError(f"tuning must be a Tuning, such as Tuning(hedge=1), not {settings.tuning!r}")
+        check_tie(settings.tie)
         _check_tuning(settings)
         return settings
 
@@ -270,6 +277,7 @@ _OF_A_DRAFT = "it is for methods in which one model drafts and the others are as
 _MEANINGLESS = {
     "verifier": _OTHER_DECISION,
     "unit": _OTHER_DECISION,
+    "tie": _OTHER_DECISION,
     "draft_length": _OF_A_DRAFT,
     "ask": _OF_A_DRAFT,
     "tuning": _OF_A_DRAFT,
@@ -350,6 +358,8 @@ class Settings(Record):
         unit: what was judged together; None if the method judges no units.
         temperature: 1 if tokens were drawn.
         seed: of the draws; None if nothing was drawn.
+        contexts: `"ids"` if the models were asked after the ids of the answer, `"text"` if after its text.
+        tie: difference of log probabilities within which an assistant's two most probable ids counted as equal.
     """
 
     method: str = CoSD.name
@@ -372,10 +382,12 @@ class Settings(Record):
     on_budget: OnBudget = "raise"
     temperature: float = 0.0
     seed: int | None = None
+    contexts: Literal["ids", "text"] = "text"
+    tie: float = 0.0
 
     @classmethod
-    def of(cls, settings: FusionSettings, limits: AnswerLimits, unit: Unit) -> Self:
-        """The record of one answer, which was judged by `unit`."""
+    def of(cls, settings: FusionSettings, limits: AnswerLimits, unit: Unit, *, ids: bool) -> Self:
+        """The record of one answer, which was judged by `unit`, after `ids` or after text."""
         parts = (settings, settings.tuning, limits)
         values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
         del values["tuning"]
@@ -385,6 +397,8 @@ class Settings(Record):
             "method_options": method.options(),
             "verifier": describe_verifier(method.judge) if isinstance(method, DraftFirst) and method.judge else None,
             "unit": unit if "unit" in method.takes else None,
+            "contexts": "ids" if ids else "text",
+            "tie": settings.tie if ids else 0.0,
         }
         return cls(**values)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeGuard
 
@@ -24,9 +27,10 @@ from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
 from cosd_api.telemetry.fusion_span import FusionSpan
 from cosd_api.telemetry.start import fusion_span
+from cosd_providers.contract import Sessions
 from cosd_providers.errors import BudgetError, ProviderError
 from cosd_providers.messages import Message, RenderedPrompt
-from cosd_providers.text import readable
+from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
 
 
@@ -65,6 +69,8 @@ class FusionStream:
         self._discovery = 0.0
         self._notes: list[str] = []
         self._span = FusionSpan()
+        self._ids = False  # the models are asked after ids: tokens may be parts of characters
+        self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
         self._caught_up = asyncio.Event()
 
@@ -155,8 +161,9 @@ class FusionStream:
         work: tuple[Facts, Budget, Run] | None = None
         with anyio.move_on_after(timeout) as time_limit:
             try:
-                _, budget, run = work = await self._prepare()
-                await self._fuse(budget, run)
+                async with AsyncExitStack() as sessions:
+                    _, budget, run = work = await self._prepare(sessions)
+                    await self._fuse(budget, run)
             except ProviderError as failed:
                 error = failed
         if timeout is not None and time_limit.cancelled_caught:
@@ -177,7 +184,7 @@ class FusionStream:
             self._past.add(self._turns[0].prompt, result)
         self._result = result
 
-    async def _prepare(self) -> tuple[Facts, Budget, Run]:
+    async def _prepare(self, sessions: AsyncExitStack) -> tuple[Facts, Budget, Run]:
         """The models, the limits and the run of the answer."""
         endpoints, settings, limits = self._endpoints, self._settings, self._limits
         facts = await endpoints.discover()
@@ -186,9 +193,12 @@ class FusionStream:
         self._turns = turns
         await endpoints.check_length(turns, facts.without)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
+        infos = [await turn.provider.describe() for at, turn in enumerate(turns, -1) if at not in facts.without]
+        self._ids = facts.ids and all(info.capabilities.ids for info in infos)
+        places = [info.capabilities.places for info in infos[1:]]
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
         work = Work(
-            turns=turns,
+            turns=[await _in_session(turn, sessions) for turn in turns] if self._ids else turns,
             plain=endpoints.plain(self._prompt),
             names=self._names,
             budget=budget,
@@ -199,8 +209,9 @@ class FusionStream:
             unit=facts.unit,
             survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
             without=facts.without,
-            pace=settings.pace,
+            pace=replace(settings.pace, ids=self._ids, places=tuple(places)),
             skip=settings.ask == "contestable",
+            tie=settings.tie,
             batch_wait=settings.tuning.batch_wait,
             seed=limits.seed or 0,
             conversation=None if isinstance(self._prompt, str) else self._prompt,
@@ -252,7 +263,9 @@ class FusionStream:
         if self._first_token is None and tokens:
             self._first_token = now
         for placed in tokens:
-            self._all.append(FusedToken.of(placed, self._endpoints.names, self._settings.verifier, now=now))
+            characters = self._characters.decode(placed.token.data) if self._ids else None
+            names, verifier = self._endpoints.names, self._settings.verifier
+            self._all.append(FusedToken.of(placed, names, verifier, now=now, characters=characters))
         self._news.set()
 
     def _build(self, facts: Facts, budget: Budget, run: Run) -> FusionResult:
@@ -265,7 +278,7 @@ class FusionStream:
         names, everybody, usage = self._endpoints.names, self._names, self.usage
         unreported = dict(zip(everybody, budget.unreported, strict=True))
         return FusionResult(
-            text=readable(report.text),
+            text=sendable(report.text) if self._ids else readable(report.text),
             finish_reason=run.finished.finish_reason,
             stop_reason=run.finished.stop_reason,
             tokens=tuple(self._all),
@@ -275,6 +288,7 @@ class FusionStream:
             kept_tokens=report.kept if report.judged else None,
             replaced_tokens=report.replaced if report.judged else None,
             drafted_tokens=calls.drafted_tokens,
+            ties=report.ties if self._ids else None,
             hedged_drafts=report.hedged_drafts,
             hedge_hits=report.hedge_hits,
             hedged_tokens=report.hedged_tokens,
@@ -300,11 +314,18 @@ class FusionStream:
             ),
             draft=facts.draft,
             assistants=facts.assistants,
-            settings=Settings.of(self._settings, self._limits, facts.unit),
+            settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._ids),
             segments=tuple(Segment.of(one, everybody) for one in report.segments),
             weights=None if report.weights is None else {everybody[at]: one for at, one in report.weights.items()},
             requests=tuple(Request.of(span, everybody) for span in self._timeline.spans),
         )
+
+
+async def _in_session(turn: RenderedPrompt, sessions: AsyncExitStack) -> RenderedPrompt:
+    """The same prompt for a provider that keeps the requests of this answer together, where it can."""
+    if not isinstance(turn.provider, Sessions):
+        return turn
+    return replace(turn, provider=await sessions.enter_async_context(turn.provider.session()))
 
 
 def _finish(error: ProviderError) -> Finish:

@@ -14,6 +14,7 @@ from cosd_api.decoding.timeline import Kind, Timeline
 from cosd_providers.contract import Context, DraftEnd, HiddenStates, Proposal, Provider, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
+from cosd_providers.same_ids import by_ids
 from cosd_providers.text import merge, sendable
 from cosd_providers.usage import Usage
 
@@ -79,7 +80,7 @@ class Calls:
         last: Token | DraftEnd | None = None
         self._budget.check()
         self.draft_requests += 1
-        if command.own and command.continuation is None:
+        if command.own and command.continuation is None and command.ids is None:
             await self._compare_encodings(model, command)
         kind: Kind = "hedge" if command.ahead else "draft"
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
@@ -118,8 +119,11 @@ class Calls:
         *,
         number: int | None = None,
         alternatives: int = 0,
+        paths: Sequence[tuple[int, ...]] | None = None,
     ) -> list[Proposal | None]:
         """A model's own choices at places of `text`; see `contract.Provider.propose`.
+
+        With `paths`, the ids before each place, it is asked for its next token; see `contract.IdContexts.next_tokens`.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -133,9 +137,17 @@ class Calls:
             with self._budget.spending(model, sizes) as usage:
                 span.usage = usage
                 also = {"alternatives": alternatives} if alternatives else {}  # a provider need not know the keyword
-                proposals = await provider.propose(
-                    Context(self.turns[model].prompt, text), questions, usage=usage, **also
-                )
+                prompt = self.turns[model].prompt
+                if paths is None:
+                    proposals = await provider.propose(Context(prompt, text), questions, usage=usage, **also)
+                else:
+                    places = [one.start for one in questions]
+                    contexts = [Context(prompt, text[:at], ids) for at, ids in zip(places, paths, strict=True)]
+                    tokens = await by_ids(provider).next_tokens(contexts, usage=usage, **also)
+                    proposals = [
+                        None if token is None else Proposal(at, (token,))
+                        for at, token in zip(places, tokens, strict=True)
+                    ]
             if len(proposals) != len(questions):
                 words = f"propose() gave {len(proposals)} answers to {len(questions)} questions"
                 raise ResponseError(words, endpoint=provider.name)
@@ -205,8 +217,7 @@ def _stream(turn: RenderedPrompt, command: StartDraft, usage: Usage) -> AsyncGen
     if command.states:
         generate = _with_states(turn.provider).generate_with_states
     return generate(
-        turn.prompt,
-        command.text,
+        Context(turn.prompt, command.text, command.ids),
         max_tokens=command.max_tokens,
         continuation=command.continuation,
         usage=usage,

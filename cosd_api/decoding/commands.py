@@ -65,6 +65,7 @@ class StartDraft:
         temperature: 0 for the most probable tokens, 1 to draw them.
         seed: of the draws.
         states: whether each token carries its hidden state.
+        ids: of the tokens so far, where the draft continues from its own path; see `contract.Context`.
     """
 
     draft: int
@@ -77,6 +78,7 @@ class StartDraft:
     temperature: float = 0
     seed: int | None = None
     states: bool = False
+    ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,13 @@ class CancelDraft:
 class Ask:
     """Ask one assistant, in one request, what it would write at some places of `text`.
 
-    `alternatives` is the number of other tokens to list with each of its own.
+    Attributes:
+        ask: its number.
+        assistant: its index; `DRAFT` asks the draft model itself for a probability that its stream did not show.
+        text: the response, up to the last of the places or beyond.
+        questions: one for each place.
+        alternatives: how many other tokens to list with each of its own.
+        paths: the ids before each place, where the models have the same ids: then each is asked for one token.
     """
 
     ask: int
@@ -98,6 +106,7 @@ class Ask:
     text: bytes
     questions: tuple[Question, ...]
     alternatives: int = 0
+    paths: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +213,8 @@ class Report:
         text: its bytes.
         judged: whether a draft is judged at all; without it the counts of what was kept and replaced mean nothing.
         unanswered: places at which an assistant had no answer.
+        ties: places at which the draft's token stood because the assistant found it as probable as its own, within
+            `tie`.
         lost: the assistants that it continues without.
         segments: of methods that decide segment by segment.
         warnings: of the method itself.
@@ -217,6 +228,7 @@ class Report:
     replacements: int = 0
     iterations: int = 1
     unanswered: int = 0
+    ties: int = 0
     hedged_drafts: int = 0
     hedge_hits: int = 0
     hedged_tokens: int = 0

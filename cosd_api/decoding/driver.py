@@ -180,7 +180,12 @@ class Driver:
             who = 1 + command.assistant
             try:
                 proposals = await self.calls.propose(
-                    who, command.text, command.questions, number=command.ask, alternatives=command.alternatives
+                    who,
+                    command.text,
+                    command.questions,
+                    number=command.ask,
+                    alternatives=command.alternatives,
+                    paths=command.paths,
                 )
             except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
                 _log.debug("a question failed: %s", type(error).__name__)

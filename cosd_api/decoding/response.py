@@ -31,6 +31,7 @@ class Response:
         self.settled = 0
         self.over: Finish | None = None
         self._ends: list[int] = []  # byte offset of each token's end
+        self._ids: list[int] = []  # of tokens that have one: of all or of none
         self._emitted = 0
         self._stop_starts: int | None = None  # byte offset of the stop string that ends the text
 
@@ -45,6 +46,8 @@ class Response:
         self.tokens.append(placed)
         self.text += token.data
         self._ends.append(len(self.text))
+        if token.id is not None:
+            self._ids.append(token.id)
         if self.stops.longest and (stop := self.stops.find(self.text, len(token.data))) is not None:
             self._stop_starts = len(self.text) - stop.distance
             self.over = Finish("stop", stop.text)
@@ -55,13 +58,17 @@ class Response:
 
     def cut_back(self, count: int) -> None:
         """Throw away all but the first `count` tokens."""
-        del self.tokens[count:], self._ends[count:]
+        del self.tokens[count:], self._ends[count:], self._ids[count:]
         del self.text[self.end_of(count) :]
         self.over = self._stop_starts = None
 
     def end_of(self, count: int) -> int:
         """Byte offset where the first `count` tokens end."""
         return self._ends[count - 1] if count else 0
+
+    def ids_before(self, count: int) -> tuple[int, ...]:
+        """The ids of the first `count` tokens, of models that show them: the path of all models with these ids."""
+        return tuple(self._ids[:count])
 
     def settle(self, count: int) -> tuple[Placed, ...]:
         """Make the first `count` tokens final, and return those that may go out now.
@@ -99,7 +106,7 @@ class Response:
             start = self.end_of(len(self.tokens) - 1)
             if start < cut:
                 token = self.tokens[-1].token
-                self.tokens[-1].token = Token(token.data[: cut - start], token.prob)
+                self.tokens[-1].token = Token(token.data[: cut - start], token.prob, id=token.id)
                 self._ends[-1] = cut
             else:
                 self.tokens.pop()

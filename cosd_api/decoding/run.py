@@ -37,6 +37,7 @@ class Work:
         without: the assistants that were lost before the answer began, by their index, and why.
         pace: the schedule of methods that draft.
         skip: leave out questions whose answers cannot matter.
+        tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
         batch_wait: seconds that a question waits for others.
         seed: of what is drawn at random.
         room: gives an event to wait for while the reader of the answer is far behind, else None; it is None where
@@ -57,6 +58,7 @@ class Work:
     without: Mapping[int, Exception] = field(default_factory=dict[int, Exception])
     pace: Pace = field(default_factory=Pace)
     skip: bool = True
+    tie: float = 0.0
     batch_wait: float = 0.0
     conversation: Sequence[Message] | None = None
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from cosd_api.alignment import Unit
-from cosd_api.decoding.commands import Ask, CancelAsk, CancelDraft, Command, StartDraft, Wait
+from cosd_api.alignment import Unit, same
+from cosd_api.decoding.commands import DRAFT, Ask, CancelAsk, CancelDraft, Command, StartDraft, Wait
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.units import Ahead, Contestable, DraftUnit, Hearing, State, Verdict
-from cosd_providers.contract import DraftEnd, Token
+from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 
 LONGEST_HEDGE = 128
 """Tokens of a hedge at most, before its verdict; one that is longer is cancelled."""
@@ -30,6 +30,7 @@ _SEEN = 32  # waiting units that are considered for hedges: what is further behi
 # While verdicts are heard late, a request is for this share of the tokens between two replacements; before many were
 # seen, as if there had been so many, at this distance.
 _SHARE, _RESTARTS, _BETWEEN = 0.7, 2, 10
+_LISTED = 4  # tokens that the draft lists beside its own where it is asked how probable that is
 _FAILURES = 2  # hedges that fail in a row; then the endpoint most likely takes no more drafts at a time
 
 
@@ -47,6 +48,8 @@ class Pace:
         alternatives: other tokens that an assistant lists with each of its own.
         draft_alternatives: the same for the draft, whatever is hedged.
         draft_states: whether the draft reports its hidden states.
+        ids: whether the models have the same ids, and are asked after them.
+        places: how many places a request to each assistant is best about; empty for no bound.
     """
 
     draft_length: int | None = None
@@ -58,6 +61,8 @@ class Pace:
     alternatives: int = 0
     draft_alternatives: int = 0
     draft_states: bool = False
+    ids: bool = False
+    places: tuple[int, ...] = ()
 
     @property
     def listed(self) -> int:
@@ -174,6 +179,8 @@ class Drafts:
         self.under_way, self.left = self.number(), most
         own = tuple(placed.token.data for placed in response.tokens[self._own :])
         also: Any = {"alternatives": self._pace.listed, "states": self._pace.draft_states}
+        if self._pace.ids:
+            also["ids"] = response.ids_before(len(response.tokens))
         return StartDraft(self.under_way, bytes(response.text), most, self._continuation, own, **also)
 
     def bound(self, response: Response) -> int | None:
@@ -246,8 +253,50 @@ class Questions:
         self._assistants = assistants
         self._count = 0
         self._waits = 0
+        self._first: dict[int, Proposal | None] = {}  # answers about the start that came before the draft's token
+        self._early: dict[int, int] = {}  # by assistant: the request about the start
         self._waited_for: DraftUnit | None = None  # the first unit that is to be asked about
         self._due = True
+
+    def ask_early(self, assistants: Iterable[int]) -> list[Ask]:
+        """Ask about the start of the answer before the draft is there: assistants read the prompt beside it."""
+        asks: list[Ask] = []
+        for assistant in assistants:
+            self._count += 1
+            self.under_way[self._count] = (assistant, [])
+            self._early[assistant] = self._count
+            question = Question(0, ())
+            asks.append(Ask(self._count, assistant, b"", (question,), self._pace.alternatives, ((),)))
+        return asks
+
+    def ask_draft(self, unit: DraftUnit, verdict: Verdict, response: Response) -> Ask:
+        """Ask the draft model how probable its own token is."""
+        self._count += 1
+        self.under_way[self._count] = (DRAFT, [(unit, verdict)])
+        text, path = bytes(response.text[: unit.start]), response.ids_before(unit.first)
+        return Ask(self._count, DRAFT, text, (Question(unit.start, ()),), _LISTED, (path,))
+
+    def join_early(self, unit: DraftUnit) -> None:
+        """Let the first unit of the answer be what the early requests are about."""
+        for assistant, ask in self._early.items():
+            verdict = unit.verdicts[assistant]
+            if ask in self.under_way and verdict.hearing is Hearing.OPEN:
+                verdict.hearing = Hearing.ASKED
+                self.under_way[ask][1].append((unit, verdict))
+
+    def first(self, assistant: int) -> tuple[int, Proposal | None] | None:
+        """The early answer of an assistant, with the number of its request; None if there is none."""
+        if assistant not in self._first:
+            return None
+        return self._early[assistant], self._first[assistant]
+
+    def early(self, ask: int, proposals: Sequence[Proposal | None]) -> bool:
+        """Keep an early answer for which there is no unit yet; True if it is one."""
+        if ask not in self._early.values() or ask not in self.under_way or self.under_way[ask][1]:
+            return False
+        assistant, _ = self.under_way.pop(ask)
+        self._first[assistant], self.more = proposals[0], True
+        return True
 
     def ask(self, units: Iterable[DraftUnit], response: Response, *, drafting: bool) -> list[Ask] | list[Wait]:
         """Ask each assistant everything that could matter, in one request, if not too many are in progress."""
@@ -274,8 +323,9 @@ class Questions:
         for assistant in free:
             asked = [(unit, unit.verdicts[assistant]) for unit in waiting]
             asked = [(unit, verdict) for unit, verdict in asked if verdict.hearing is Hearing.OPEN]
-            if any(verdict.alone for _, verdict in asked):
-                asked, self.more = asked[:1], True
+            most = 1 if any(verdict.alone for _, verdict in asked) else self._most(assistant)
+            if most is not None and len(asked) > most:
+                asked, self.more = asked[:most], True
             if not asked:
                 continue
             for _, verdict in asked:
@@ -285,8 +335,13 @@ class Questions:
             last = asked[-1][0]
             text = bytes(response.text[: response.end_of(last.first + len(last.tokens))])
             questions = tuple(unit.question(assistant, self._unit) for unit, _ in asked)
-            asks.append(Ask(self._count, assistant, text, questions, self._pace.alternatives))
+            paths = tuple(response.ids_before(unit.first) for unit, _ in asked) if self._pace.ids else None
+            asks.append(Ask(self._count, assistant, text, questions, self._pace.alternatives, paths))
         return asks
+
+    def _most(self, assistant: int) -> int | None:
+        """Places in one request to an assistant, at most."""
+        return self._pace.places[assistant] if self._pace.ids and self._pace.places else None
 
     def _free(self) -> Sequence[int]:
         """The assistants that may be asked now."""
@@ -308,13 +363,19 @@ class Questions:
                 verdict.hearing = Hearing.OPEN
         return assistant, asked
 
+    def leave(self) -> list[CancelAsk]:
+        """Cancel what is still out when the answer is complete: requests about its start that nobody waited for."""
+        gone = [CancelAsk(ask) for ask in self.under_way]
+        self.under_way.clear()
+        return gone
+
     def void(self) -> list[CancelAsk]:
         """Cancel the requests none of whose answers can matter any more."""
         self.more = True
         void = [
             ask
             for ask, (_, asked) in self.under_way.items()
-            if not any(unit.waiting and not verdict.done for unit, verdict in asked)
+            if asked and not any(unit.waiting and not verdict.done for unit, verdict in asked)
         ]
         for ask in void:
             del self.under_way[ask]
@@ -352,7 +413,7 @@ class Hedges:
         wanted = self._wanted(units, response)
         commands: list[Command] = []
         for draft, hedge in [*self.under_way.items()]:
-            if wanted.pop(hedge.ahead.text, None) is None:
+            if wanted.pop(hedge.ahead.key, None) is None:
                 hedge.ahead.tried = False
                 commands.extend(self._drop(draft))
         for unit, ahead in wanted.values():
@@ -361,28 +422,28 @@ class Hedges:
             most = response.max_tokens - unit.first - unit.settled_tokens - 1
             if bound is not None:
                 most = min(most, bound)
-            also: Any = {"alternatives": self._pace.listed, "states": self._pace.draft_states}
+            also: Any = {"alternatives": self._pace.listed, "states": self._pace.draft_states, "ids": ahead.ids}
             started = StartDraft(self._number(), ahead.text, most, None, (), ahead=True, **also)
             self.under_way[started.draft] = Hedge(started, unit, ahead)
             self.count += 1
             commands.append(started)
         return commands
 
-    def _wanted(self, units: Iterable[DraftUnit], response: Response) -> dict[bytes, tuple[DraftUnit, Ahead]]:
-        """The likeliest hedges, by their text."""
-        texts = {hedge.ahead.text for hedge in self.under_way.values()}
+    def _wanted(self, units: Iterable[DraftUnit], response: Response) -> dict[object, tuple[DraftUnit, Ahead]]:
+        """The likeliest hedges, by what they continue."""
+        started = {hedge.ahead.key for hedge in self.under_way.values()}
         ranked: list[tuple[int, DraftUnit, Ahead]] = []
         found = 0
         for unit in islice(units, _SEEN):
             if unit.state is State.JUDGED:
                 continue
-            likely = [ahead for ahead in self._ahead(unit, response) if not ahead.tried or ahead.text in texts]
+            likely = [ahead for ahead in self._ahead(unit, response) if not ahead.tried or ahead.key in started]
             ranked.extend((rank, unit, ahead) for rank, ahead in enumerate(likely))
             found += bool(likely)
             if found == self._pace.hedge:
                 break  # the first of each are as many as there may be
         ranked.sort(key=lambda one: one[0])  # of equals the earlier unit's comes first
-        return {ahead.text: (unit, ahead) for _, unit, ahead in ranked[: self._pace.hedge]}
+        return {ahead.key: (unit, ahead) for _, unit, ahead in ranked[: self._pace.hedge]}
 
     def _ahead(self, unit: DraftUnit, response: Response) -> list[Ahead]:
         """Texts that the answer may continue from once the unit is judged, the likeliest first."""
@@ -391,21 +452,25 @@ class Hedges:
             if at < 0:
                 return []  # so far: it may get more tokens
             before = bytes(response.text[: response.end_of(unit.first + at)])
-            own = unit.tokens[at].data
             room = unit.first + unit.settled_tokens + 1 < response.max_tokens
+            path = response.ids_before(unit.first + at) if self._pace.ids else None
             # Nothing is drafted behind the end, nor from where the draft is.
-            unit.ahead = [Ahead(before + word) for word in words if word not in (b"", own) and room]
+            unit.ahead = [
+                Ahead(before + _text(word), None if path is None else (*path, *(one.id or 0 for one in word)))
+                for word in words
+                if room and _text(word) and not _repeats(word, unit.tokens[at])
+            ]
         return unit.ahead
 
-    def _words(self, unit: DraftUnit) -> tuple[int, Sequence[bytes]]:
+    def _words(self, unit: DraftUnit) -> tuple[int, Sequence[Sequence[Token]]]:
         """Possible replacements of the unit's tokens from some index on; the index is -1 if there are none."""
         winner = unit.winner
         if winner is not None:  # of those that were heard so far
             ends = winner.replacement[-1].end
-            return winner.decisions[-1].first, [] if ends else [b"".join(token.data for token in winner.replacement)]
+            return winner.decisions[-1].first, [] if ends else [winner.replacement]
         for at in range(unit.settled_tokens, len(unit.tokens)):
             if self._could_change(unit.tokens[at : at + 1], unit.offset(at)):
-                return at, [token.data for token in unit.tokens[at].alternatives[: self._pace.hedge]]
+                return at, [(token,) for token in unit.tokens[at].alternatives[: self._pace.hedge]]
         return -1, []
 
     def drafted(self, draft: int, token: Token) -> list[CancelDraft]:
@@ -430,7 +495,8 @@ class Hedges:
     def take(self, wanted: StartDraft) -> Hedge | None:
         """The hedge that continues the same text as a draft that is to be started, if there is one."""
         for draft, hedge in self.under_way.items():
-            if hedge.started.text == wanted.text and wanted.continuation is None and not wanted.own:
+            own = wanted.continuation is not None or (wanted.own and wanted.ids is None)
+            if (hedge.started.text, hedge.started.ids) == (wanted.text, wanted.ids) and not own:
                 self.hits += 1
                 return self.under_way.pop(draft)
         return None
@@ -445,3 +511,12 @@ class Hedges:
 
     def _drop(self, draft: int) -> list[CancelDraft]:
         return [CancelDraft(draft)] if self.under_way.pop(draft).end is None else []
+
+
+def _repeats(word: Sequence[Token], own: Token) -> bool:
+    """The word is the draft's own token."""
+    return len(word) == 1 and same(word[0], own)
+
+
+def _text(tokens: Sequence[Token]) -> bytes:
+    return b"".join(token.data for token in tokens)

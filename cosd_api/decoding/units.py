@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from cosd_api.alignment import Decision, Unit, judge, most_probable
@@ -24,15 +24,18 @@ class UnitVerifier:
         prompt: the digest of a `Place`.
         unit: what is judged together.
         skip: leave out questions whose answers cannot matter.
+        tie: as in `alignment.judge`. A verifier that replaces whatever differs has none: what stands is the
+            assistant's own text.
     """
 
-    def __init__(self, verifier: Verifier, prompt: bytes, unit: Unit, *, skip: bool) -> None:
+    def __init__(self, verifier: Verifier, prompt: bytes, unit: Unit, *, skip: bool, tie: float = 0.0) -> None:
         self.unit: Unit = unit
         self.needs_q = needs_q(verifier)
         self._verifier = verifier
         self._prompt = prompt
         self._skip = skip
         self._by_place = decides_by_place(verifier)
+        self.tie = 0.0 if not self._by_place and verifier.replaces(1.0, 0.0) else tie
         self._listed = unit == "token" and alternatives_of(verifier) > 0
 
     def contestable(self, tokens: Sequence[Token], start: int) -> bool:
@@ -46,9 +49,17 @@ class UnitVerifier:
             if self._by_place:
                 here = verifier_at(self._verifier, Place(self._prompt, start, token=token))
                 start += len(token.data)
-            if token.prob is not None and here.contestable(token.prob):
+            if token.prob is None:
+                if token.id is not None:  # a part of a character, whose probability the server did not show
+                    return True
+            elif here.contestable(token.prob):
                 return True
         return False
+
+    @property
+    def ever(self) -> bool:
+        """False if it is known that no answer of an assistant could change any text."""
+        return not self._skip or self._by_place or self._verifier.contestable(0.0)
 
     def place(self, unit: DraftUnit, decision: Decision, proposal: Sequence[Token]) -> Place | None:
         """The place of a decision; None if the verifier looks at none."""
@@ -71,6 +82,7 @@ class Hearing(Enum):
     FAILED = auto()  # a question about this unit alone failed
     DONE = auto()  # it has judged the unit, or its judgement cannot matter any more
     LOST = auto()  # it failed for good, and the answer continues without it
+    WITHOUT_P = auto()  # it differs, and the draft is to be asked how probable its own token is
 
 
 @dataclass(slots=True)
@@ -85,6 +97,8 @@ class Verdict:
         decisions: in the order of the text.
         replacement: its word, if the verifier replaces.
         unanswered: how often it had no answer.
+        ties: how often the draft's token stood because it was as probable to the assistant as its own.
+        pending: what it proposed instead of a token whose probability the draft is asked for.
     """
 
     hearing: Hearing = Hearing.OPEN
@@ -94,6 +108,8 @@ class Verdict:
     decisions: tuple[Decision, ...] = ()
     replacement: tuple[Token, ...] = ()
     unanswered: int = 0
+    ties: int = 0
+    pending: Proposal | None = None
 
     @property
     def done(self) -> bool:
@@ -115,10 +131,16 @@ _WAITING = State.WAITING  # a look-up less, for each unit at each event
 
 @dataclass(slots=True)
 class Ahead:
-    """A text that the answer may continue from; `tried` if a hedge was started from there."""
+    """A text that the answer may continue from, with its ids; `tried` if a hedge was started from there."""
 
     text: bytes
+    ids: tuple[int, ...] | None = None
     tried: bool = False
+
+    @property
+    def key(self) -> object:
+        """Equal for the same place to continue from."""
+        return self.text if self.ids is None else self.ids
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +156,8 @@ class DraftUnit:
         replaced: how many draft tokens a replacement took away.
         drafted_on: whether drafting restarts behind it.
         ahead: what the answer may continue from once it is judged, as far as the schedule has worked it out.
+        p_asked: the draft was asked how probable its token is.
+        p_error: why it could not say.
     """
 
     start: int
@@ -144,6 +168,8 @@ class DraftUnit:
     replaced: int = 0
     drafted_on: bool = False
     ahead: list[Ahead] | None = None
+    p_asked: bool = False
+    p_error: Exception | None = None
 
     @property
     def waiting(self) -> bool:
@@ -212,9 +238,14 @@ class DraftUnit:
             first=verdict.at,
             assistant=assistant,
             needs_q=verifier.needs_q,
+            tie=verifier.tie,
         )
+        if self._lacks_p(judgement.decisions):
+            verdict.pending, verdict.hearing = proposal, Hearing.WITHOUT_P
+            return
         self.ahead = None  # more is known now
         for decision in judgement.decisions:
+            verdict.ties += decision.tied
             decision.ask, decision.strategy = ask, strategy
             if (place := verifier.place(self, decision, proposed)) is not None:
                 decision.coin, decision.draft_q = getattr(verifier.at(place), "coin", None), place.draft_q
@@ -229,6 +260,22 @@ class DraftUnit:
             for later in self.verdicts[assistant + 1 :]:  # nobody is more confident, and ties go to the first listed
                 if later.hearing is not Hearing.LOST:
                     later.hearing = Hearing.DONE
+
+    def _lacks_p(self, decisions: Sequence[Decision]) -> bool:
+        """True if a difference cannot be judged before the draft says how probable its token is."""
+        return (
+            any(one.p is None and not one.agreed for one in decisions)
+            and self.tokens[0].id is not None
+            and not self.p_asked
+        )
+
+    def learn(self, proposal: Proposal | None) -> None:
+        """Take the draft model's answer about its own token; without the token in it, `p` stays unknown."""
+        self.p_asked = True
+        token = self.tokens[0]
+        for one in () if proposal is None else (proposal.tokens[0], *proposal.tokens[0].alternatives):
+            if one.id == token.id:
+                self.tokens[0] = replace(token, prob=one.prob)
 
     def unheard(self, could_change: Contestable) -> int:
         """Index of its first token that a lost assistant could have changed; `len(tokens)` without such."""

@@ -85,7 +85,7 @@ class CoSD(DraftFirst):
     """
 
     name: ClassVar[str] = "cosd"
-    takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"verifier", "unit"}
+    takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"verifier", "unit", "tie"}
     decides: ClassVar[str] = "the probability of one token of the draft and one of the assistant"
     compares_tokenizers: ClassVar[bool] = True
     why_greedy: ClassVar[str] = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
@@ -269,6 +269,7 @@ class CoSDDecoder:
         without: the assistants that were lost before the answer began, and why.
         pace: how it is scheduled.
         prompt: of the draft model, for verifiers that decide by the place.
+        tie: as in `alignment.judge`.
 
     Attributes:
         prompt: a digest of the draft model's prompt.
@@ -294,18 +295,23 @@ class CoSDDecoder:
         without: Mapping[int, Exception] | None = None,
         pace: Pace | None = None,
         prompt: str = "",
+        tie: float = 0.0,
     ) -> None:
         self.verifier = verifier
         self.prompt = digest_of(prompt)
         self.unit: Unit = unit
-        self.judge = UnitVerifier(verifier, self.prompt, unit, skip=skip)
+        self.judge = UnitVerifier(verifier, self.prompt, unit, skip=skip, tie=tie)
         self.assistants = assistants
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
         window, alternatives = int(getattr(verifier, "window", 1)), alternatives_of(verifier)
         beside: dict[str, Any] = {"draft_alternatives": draft_alternatives_of(verifier)}
         beside["draft_states"] = bool(draft_states_of(verifier))
-        pace = replace(pace or Pace(), window=window, alternatives=alternatives, **beside)
+        pace = pace or Pace()
+        if pace.ids:
+            alternatives = max(alternatives, 1)  # a tie is with the second choice
+        pace = replace(pace, window=window, alternatives=alternatives, **beside)
+        self._ids = pace.ids
         self.schedule = Schedule(pace, unit, assistants, self.judge.could_change)
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self.phase = Phase.RUNNING
@@ -318,6 +324,7 @@ class CoSDDecoder:
     @classmethod
     def of(cls, work: Work, verifier: Verifier, *, unit: Unit) -> Self:
         """The decoder of one answer, within its limits and by its schedule."""
+        ids = work.pace.ids and unit == "token" and not draft_states_of(verifier)
         return cls(
             verifier,
             unit=unit,
@@ -327,8 +334,9 @@ class CoSDDecoder:
             skip=work.skip,
             survives=work.survives,
             without=work.without,
-            pace=work.pace,
+            pace=replace(work.pace, ids=ids),
             prompt=work.turns[0].prompt,
+            tie=work.tie,
         )
 
     @property
@@ -352,7 +360,11 @@ class CoSDDecoder:
 
     def start(self) -> list[Command]:
         """Line 1: begin to draft."""
-        return self._proceed([])
+        early: list[Command] = []
+        if self._ids and self.judge.ever:
+            heard = [at for at in range(self.assistants) if at not in self.lost]
+            early.extend(self.schedule.questions.ask_early(heard))
+        return self._proceed(early)
 
     def drafted(self, draft: int, token: Token) -> list[Command]:
         """Line 2: the draft model wrote a token; or a hedge did, which may become the draft."""
@@ -382,19 +394,39 @@ class CoSDDecoder:
 
     def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
         """Lines 6 to 10: an assistant says what it would write in some places, and each is judged."""
+        if self.schedule.questions.early(ask, proposals):
+            return self._proceed([])
         assistant, asked = self.schedule.questions.take(ask)
         if not asked:  # cancelled
             return []
         commands: list[Command] = []
+        if assistant == DRAFT:
+            [(unit, _)], [proposal] = asked, proposals
+            unit.learn(proposal)
+            self.response.tokens[unit.first].token = unit.tokens[0]
+            for other, verdict in enumerate(unit.verdicts):
+                if verdict.hearing is Hearing.WITHOUT_P and unit.waiting:
+                    self._hear(unit, other, verdict.pending, ask, commands)
+            return self._proceed(commands)
         for (unit, verdict), proposal in zip(asked, proposals, strict=True):
-            if not unit.waiting or verdict.done:
-                continue  # void since, or by an answer just before this one
-            unit.hear(assistant, proposal, self.judge, ask)
-            if unit.heard:
-                self._decide(unit, commands)
-            elif verdict.replacement:
-                self._discard_after(unit, commands)
+            if unit.waiting and not verdict.done:  # else void since, or by an answer just before this one
+                self._hear(unit, assistant, proposal, ask, commands)
         return self._proceed(commands)
+
+    def _hear(
+        self, unit: DraftUnit, assistant: int, proposal: Proposal | None, ask: int, commands: list[Command]
+    ) -> None:
+        """Judge a unit by what an assistant proposed; first find out how probable the draft's token is, if needed."""
+        asking = any(verdict.hearing is Hearing.WITHOUT_P for verdict in unit.verdicts)
+        unit.hear(assistant, proposal, self.judge, ask)
+        verdict = unit.verdicts[assistant]
+        if verdict.hearing is Hearing.WITHOUT_P:
+            if not asking:
+                commands.append(self.schedule.questions.ask_draft(unit, verdict, self.response))
+        elif unit.heard:
+            self._decide(unit, commands)
+        elif verdict.replacement:
+            self._discard_after(unit, commands)
 
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:
         """A request to an assistant failed: an error once its first question is what the answer waits for.
@@ -402,10 +434,13 @@ class CoSDDecoder:
         It was sent early, perhaps for text that will never stand. So that success does not depend on timing, questions
         that failed together are asked again one by one.
         """
-        _, asked = self.schedule.questions.take(ask)
+        assistant, asked = self.schedule.questions.take(ask)
         if not asked:
             return []
         self._failed = True
+        if assistant == DRAFT:
+            asked[0][0].p_error = error
+            return self._proceed([])
         for _, verdict in asked:
             verdict.alone = True
             if len(asked) == 1 and not verdict.done:
@@ -434,11 +469,11 @@ class CoSDDecoder:
 
     def _append(self, token: Token, draft: int) -> list[Command]:
         """Put a draft token at the end of the response and into its unit."""
-        drafts, response = self.schedule.drafts, self.response
+        drafts, response, commands = self.schedule.drafts, self.response, list[Command]()
         drafts.left -= 1
         unit = self._growing()
         if unit is not None and starts_unit(self.unit, unit.tokens, token):
-            self._complete(unit)
+            self._complete(unit, commands)
             unit = None
         if unit is None:
             unit = DraftUnit(len(response.text), len(response.tokens), [token])
@@ -447,11 +482,11 @@ class CoSDDecoder:
             unit.tokens.append(token)
         response.place(Placed(token, draft=draft, at=self.now))
         if response.over or self.unit == "token" or token.end or len(unit.tokens) == LONGEST:
-            self._complete(unit)
+            self._complete(unit, commands)
         too_long = response.over and drafts.left and not token.end  # a hedge may be
         if too_long or response.stopped:  # what would follow is never judged
-            return [*drafts.cancel()]
-        return []
+            commands.extend(drafts.cancel())
+        return commands
 
     def _close(self, end: DraftEnd) -> None:
         """End the response where no draft can continue: the context is full, or a filter stepped in."""
@@ -459,19 +494,30 @@ class CoSDDecoder:
             self.response.over = cut_short(end)
             unit = self._growing()
             if unit is not None:
-                self._complete(unit)
+                self._complete(unit, [])
 
     def _growing(self) -> DraftUnit | None:
         """The unit that the next token may belong to."""
         return self.units[-1] if self.units and self.units[-1].state is State.GROWING else None
 
-    def _complete(self, unit: DraftUnit) -> None:
+    def _complete(self, unit: DraftUnit, commands: list[Command]) -> None:
         """Close a unit behind its last token: every assistant that could change it has to be asked."""
         unit.complete(self.assistants, self.judge.contestable, self.lost)
         if unit.waiting:
             self.schedule.questions.more = True
             if unit.heard:  # nobody is left to ask
-                self._decide(unit, [])
+                self._decide(unit, commands)
+            elif self._ids and not unit.first:
+                self._hear_early(unit, commands)
+
+    def _hear_early(self, unit: DraftUnit, commands: list[Command]) -> None:
+        """Judge the first unit by the answers that came before it, or wait for those that are still out."""
+        self.schedule.questions.join_early(unit)
+        for assistant, verdict in enumerate(unit.verdicts):
+            known = self.schedule.questions.first(assistant)
+            if known is not None and unit.waiting and verdict.hearing is Hearing.OPEN:
+                ask, proposal = known
+                self._hear(unit, assistant, proposal, ask, commands)
 
     # ------------------------------------------------------------------------------------------------ verification
 
@@ -512,7 +558,7 @@ class CoSDDecoder:
     def _lose(self, commands: list[Command]) -> bool:
         """Continue without the assistants that failed where the answer waits for them, if it may."""
         unit = self.units[0] if self.units else None
-        if unit is None or not unit.waiting:
+        if unit is None or not unit.waiting or unit.p_error is not None:
             return False
         undone = [(at, verdict) for at, verdict in enumerate(unit.verdicts) if not verdict.done]
         failed = {at: verdict.error for at, verdict in undone if verdict.error is not None}
@@ -533,6 +579,8 @@ class CoSDDecoder:
         """The failure that the answer waits for first, if it cannot continue without what failed."""
         if not (self.units and self.units[0].waiting):
             return self.schedule.drafts.error
+        if self.units[0].p_error is not None:
+            return self.units[0].p_error
         for verdict in self.units[0].verdicts:
             if not verdict.done and (verdict.error is None or not self._survives(verdict.error)):
                 return verdict.error  # None: one that is still to be heard may be certain, which spares the later ones
@@ -554,6 +602,7 @@ class CoSDDecoder:
             counts.iterations += unit.drafted_on
             for verdict in unit.verdicts:
                 counts.unanswered += verdict.unanswered
+                counts.ties += verdict.ties
         if not (self.response.over and not self.units):  # else all goes out with the end
             tokens = self.response.settle(end)
             if tokens:
@@ -570,6 +619,7 @@ class CoSDDecoder:
             self._settle(commands)
         if self.response.over and not self.units:
             commands.extend(self.schedule.hedges.tidy())
+            commands.extend(self.schedule.questions.leave())
             self._finish(commands)
             return commands
         if self._failed and (error := self._error()) is not None:

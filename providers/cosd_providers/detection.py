@@ -7,7 +7,7 @@ a route of their own. Any other server that lists models is taken for an OpenAI-
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
@@ -25,6 +25,7 @@ from cosd_providers.contract import (
     Question,
     Ready,
     ServerInfo,
+    Sessions,
     State,
     Token,
     WordEnds,
@@ -40,6 +41,7 @@ from cosd_providers.errors import (
 from cosd_providers.hidden_states import no_states
 from cosd_providers.http.transport import Transport
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
+from cosd_providers.same_ids import by_ids
 from cosd_providers.usage import Usage
 
 __all__ = ["DetectedProvider", "detect"]
@@ -187,6 +189,30 @@ class DetectedProvider:
         """See `contract.WordSplitter`."""
         adapter = await self.adapter()
         return await adapter.word_splitter() if isinstance(adapter, WordSplitter) else None
+
+    async def next_tokens(
+        self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
+    ) -> list[Token | None]:
+        """See `contract.IdContexts`."""
+        return await by_ids(await self.adapter()).next_tokens(contexts, alternatives=alternatives, usage=usage)
+
+    async def encode(self, text: str) -> list[Piece]:
+        """See `contract.IdContexts`."""
+        return await by_ids(await self.adapter()).encode(text)
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """See `contract.IdContexts`."""
+        return await by_ids(await self.adapter()).decode(ids)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncGenerator[Provider, None]:
+        """See `contract.Sessions`; the adapter itself where it needs none."""
+        adapter = await self.adapter()
+        if not isinstance(adapter, Sessions):
+            yield adapter
+            return
+        async with adapter.session() as view:
+            yield view
 
     async def generate_with_states(
         self,

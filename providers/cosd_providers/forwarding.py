@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Self
 
 from cosd_providers.contract import Piece, Provider, Ready, ServerInfo, WordEnds, WordSplitter
@@ -32,8 +33,9 @@ class Forwarding:
         await self._provider.__aexit__(*exc)
 
     async def describe(self) -> ServerInfo:
-        """The provider's description."""
-        return await self._provider.describe()
+        """The provider's description; by ids it would answer without this one in between."""
+        info = await self._provider.describe()
+        return replace(info, capabilities=replace(info.capabilities, ids=False))
 
     async def keep_ready(self) -> bool | None:
         """See `contract.Ready`."""

@@ -936,6 +936,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         facts, options = await self._stated(), DraftOptions(alternatives, raw=context.ids is not None)
         draft = await self._draft(facts, context, continuation, max_tokens, options, usage)
         client = self._client(facts)
+
         async def begin() -> IdsDraft:
             return draft
 

@@ -1,0 +1,56 @@
+"""Whether two models have the same ids, found from what their servers show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cosd_providers.contract import IdContexts, Provider, ServerInfo
+from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
+from cosd_providers.tokenizers import TEST_TEXT
+
+__all__ = ["Vocabulary", "by_ids", "vocabulary"]
+
+_SPREAD = 64
+"""Ids, spread over the vocabulary, that are decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A fingerprint of a model's vocabulary: equal for models whose ids mean the same, whatever serves them.
+
+    Attributes:
+        ids: the encoding of a test text.
+        spread: the visible characters of ids between the least and the greatest of those. Servers differ in the white
+            space around them and in how they show bytes that are no characters.
+    """
+
+    ids: tuple[int, ...]
+    spread: str
+
+
+def by_ids(provider: Provider) -> IdContexts:
+    """The provider, which takes contexts by ids.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    if isinstance(provider, IdContexts):
+        return provider
+    raise UnsupportedError("the provider takes no contexts by ids: it has no next_tokens()", endpoint=provider.name)
+
+
+async def vocabulary(provider: Provider, info: ServerInfo) -> Vocabulary | None:
+    """The fingerprint of a model's vocabulary; None where the endpoint takes no ids, or does not show enough.
+
+    Raises:
+        ProviderError: the server failed.
+    """
+    if not (info.capabilities.ids and info.capabilities.probs and isinstance(provider, IdContexts)):
+        return None
+    try:
+        ids = tuple([piece.id for piece in await provider.encode(TEST_TEXT)])
+        least, greatest = min(ids), max(ids)
+        chosen = range(least, greatest + 1, max(1, (greatest - least) // _SPREAD))
+        return Vocabulary(ids, "".join((await provider.decode(chosen)).replace("\ufffd", "").split()))
+    except (UnsupportedError, InvalidRequestError, ResponseError):
+        return None
