@@ -386,7 +386,7 @@ class Settings(Record):
     tie: float = 0.0
 
     @classmethod
-    def of(cls, settings: FusionSettings, limits: AnswerLimits, unit: Unit, *, ids: bool) -> Self:
+    def of(cls, settings: FusionSettings, limits: AnswerLimits, unit: Unit, *, ids: bool = False) -> Self:
         """The record of one answer, which was judged by `unit`, after `ids` or after text."""
         parts = (settings, settings.tuning, limits)
         values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -21,26 +22,19 @@ class _Wrapped(Forwarding):
 
     def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `Provider.generate`."""
-        prompt, text = context.prompt, context.text
-        return self._later(self._provider.generate(Context(self._read(prompt), text), **options))
+        return self._later(self._provider.generate(self._read(context), **options))
 
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
         """See `Provider.propose`."""
-        prompt, text = context.prompt, context.text
         await self._wait()
-        return await self._provider.propose(
-            Context(self._read(prompt), text), questions, alternatives=alternatives, usage=usage
-        )
+        return await self._provider.propose(self._read(context), questions, alternatives=alternatives, usage=usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """See `Provider.score`."""
-        prompt, text = context.prompt, context.text
         await self._wait()
-        return await self._provider.score(
-            Context(self._read(prompt), text), alternatives=alternatives, end=end, usage=usage
-        )
+        return await self._provider.score(self._read(context), alternatives=alternatives, end=end, usage=usage)
 
     async def _later(self, several: AsyncGenerator[Token | DraftEnd, None]) -> AsyncGenerator[Token | DraftEnd, None]:
         await self._wait()
@@ -48,9 +42,9 @@ class _Wrapped(Forwarding):
             async for one in several:
                 yield one
 
-    def _read(self, prompt: str) -> str:
-        """The prompt that the provider gets."""
-        return prompt
+    def _read(self, context: Context) -> Context:
+        """The context that the provider gets."""
+        return context
 
     async def _wait(self) -> None:
         """Wait before a request."""
@@ -74,10 +68,11 @@ class Shuffled(_Wrapped):
         super().__init__(provider)
         self._prompts = prompts
 
-    def _read(self, prompt: str) -> str:
+    def _read(self, context: Context) -> Context:
+        prompt = context.prompt
         if prompt not in self._prompts:
             raise ValueError(f"no other question is known for the prompt {prompt!r}, so it would not be shuffled")
-        return self._prompts[prompt]
+        return replace(context, prompt=self._prompts[prompt])
 
 
 class Distant(_Wrapped):

@@ -116,7 +116,7 @@ class WithoutLeadingSpace(Forwarding):
         strip, left = _Strip(self._space if begins else b""), max_tokens
         text = b"" if begins else self._space + text
         while True:
-            items = generate(prompt, text, max_tokens=left, continuation=continuation, usage=usage, **options)
+            items = generate(Context(prompt, text), max_tokens=left, continuation=continuation, usage=usage, **options)
             async with aclosing(items):
                 async for item in items:
                     if isinstance(item, DraftEnd):
