@@ -177,7 +177,7 @@ class Endpoints:
         warnings = self.method.examine(named, self.unit)
         unit, everybody, ids = self.unit, len(known) == len(self.names), False
         if everybody and self.method.compares_tokenizers and unit != "word":
-            ids = await self._same_ids(infos, insists=unit == "token")
+            ids = await self._same_ids(infos)
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
             unit = "token" if ids else "word"
             if not ids and everybody:
@@ -191,23 +191,11 @@ class Endpoints:
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
         return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", ids, warnings, cues)
 
-    async def _same_ids(self, infos: Sequence[ServerInfo], *, insists: bool) -> bool:
-        """True if every model takes ids, and all have the same.
-
-        Raises:
-            UnsupportedError: the user `insists` on tokens, and the models are known to have other ids.
-        """
+    async def _same_ids(self, infos: Sequence[ServerInfo]) -> bool:
+        """True if every model takes ids, and all are known to have the same."""
         everybody = zip([self.draft, *self.assistants], infos, strict=True)
         found = await concurrently([partial(vocabulary, *one) for one in everybody])
-        shown = [one for one in found if one is not None]
-        if len(shown) < len(found):
-            return False
-        same = all(one == shown[0] for one in shown)
-        if insists and not same:
-            words = 'unit="token" compares ids, and the models have different ones: their encodings of a text differ'
-            hint = 'Leave out unit, or give unit="word", which fuses models with any tokenizers.'
-            raise UnsupportedError(words, endpoint=infos[0].endpoint, hint=hint)
-        return same
+        return found[0] is not None and all(one == found[0] for one in found)
 
     async def turns(
         self, prompt: str | Sequence[Message], on_special_tokens: OnSpecialTokens, facts: Facts

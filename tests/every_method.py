@@ -144,8 +144,8 @@ STATED: Mapping[str, Mapping[str, Capabilities]] = runpy.run_path(str(DOCS / "ge
 
 
 def able(can: Capabilities) -> dict[str, bool]:
-    """The abilities by name, without how many."""
-    return {name: bool(value) for name, value in asdict(can).items()}
+    """The abilities that methods need by name, without how many: contexts by ids are a fusion's own choice."""
+    return {name: bool(value) for name, value in asdict(can).items() if name not in ("ids", "places")}
 
 
 class EveryMethod:
