@@ -57,13 +57,15 @@ class Slots:
             if slot is not None:
                 self._held.discard(slot)
 
-    def hold(self, slot: int) -> bool:
-        """Give a slot to a lease, unless another one holds it."""
+    def hold(self, slot: int) -> int | None:
+        """Give a slot to a lease: this one, or another where a lease holds it; None where none is free."""
         with _LOCK:
-            free = slot not in self._held and 0 <= slot < self.total
-            if free:
-                self._held.add(slot)
-            return free
+            free = [one for one in range(self.total) if one not in self._held]
+            if slot >= self.total or not free:
+                return None
+            found = slot if slot in free else free[0]
+            self._held.add(found)
+            return found
 
     @property
     def enough(self) -> bool:
@@ -92,6 +94,6 @@ class Lease(AbstractContextManager["Lease"]):
         return {} if self._slot is None or not self._slots.enough else {"id_slot": self._slot}
 
     def landed(self, slot: int | None) -> None:
-        """Note the slot in which a request was served; the first that is free is kept."""
-        if self._slot is None and slot is not None and self._slots.hold(slot):
-            self._slot = slot
+        """Note the slot in which the first request was served: it is kept, or another one where a lease holds it."""
+        if self._slot is None and slot is not None and slot >= 0:
+            self._slot = self._slots.hold(slot)
