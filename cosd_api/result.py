@@ -62,7 +62,7 @@ class FusionResult(Record):
         library_version: of cosd-api.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     text: str
     finish_reason: FinishReason
     stop_reason: str
@@ -122,7 +122,7 @@ class Trace:
         result: the answer.
     """
 
-    schema_version = 1
+    schema_version = 2
 
     def __init__(self, result: FusionResult) -> None:
         self.result = result
@@ -168,9 +168,9 @@ class Trace:
         header = found[0] if found else {}
         if header.get("kind") != _TRACE_KIND:
             raise TraceError("this is not a trace: its first line is not the header of one")
-        if header.get("schema_version") != cls.schema_version:
+        if header.get("schema_version") not in (1, cls.schema_version):
             words = f"its schema_version is {header.get('schema_version')!r}, and this version of cosd-api reads"
-            raise TraceError(f"{words} {cls.schema_version}: update cosd-api")
+            raise TraceError(f"{words} 1 and {cls.schema_version}: update cosd-api")
         if found[-1].get("type") != "end":
             raise TraceError("the trace has no end: it was cut off, or is still being written")
         whole: dict[str, Any] = {name: header[name] for name in _HEADER if name in header}

@@ -229,7 +229,7 @@ async def test_bytes_that_are_no_characters_are_kept(tmp_path: Path) -> None:
 async def test_a_line_for_each_token_and_request(tmp_path: Path) -> None:
     result, path = await traced(tmp_path)
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    assert lines[0]["type"] == "header" and lines[0]["kind"] == "cosd-trace" and lines[0]["schema_version"] == 1
+    assert lines[0]["type"] == "header" and lines[0]["kind"] == "cosd-trace" and lines[0]["schema_version"] == 2
     assert [line["type"] for line in lines[1:]] == ["token"] * 10 + ["request"] * 3 + ["end"]
     assert lines[-1]["text"] == result.text
     assert "Q:" not in path.read_text("utf-8")  # the prompt is the user's
@@ -317,8 +317,8 @@ def _line(at: int, old: str, new: str) -> Callable[[list[str]], list[str]]:
         (lambda lines: ["[" * 100_000], "line 1 is not JSON"),
         (lambda lines: ['{"kind": "cosd-samples", "schema_version": 1}'], "this is not a trace"),
         (
-            lambda lines: [lines[0].replace('"schema_version":1', '"schema_version":2'), *lines[1:]],
-            "its schema_version is 2, and this version of cosd-api reads 1: update cosd-api",
+            lambda lines: [lines[0].replace('"schema_version":2', '"schema_version":3'), *lines[1:]],
+            "its schema_version is 3, and this version of cosd-api reads 1 and 2: update cosd-api",
         ),
         (lambda lines: lines[:-1], "has no end: it was cut off, or is still being written"),
         (lambda lines: [*lines[:3], lines[3][:20], *lines[4:]], "line 4 is not JSON"),

@@ -79,7 +79,7 @@ def test_the_page_is_written_and_replaced(trace: str, tmp_path: Path, result: Fu
         ("", "this is not a trace"),
         ("Once upon a time\n", "line 1 is not JSON"),
         ('{"kind":"cosd-samples","schema_version":1}\n', "this is not a trace"),
-        ('{"kind":"cosd-trace","schema_version":2}\n', "this version of cosd-api reads 1"),
+        ('{"kind":"cosd-trace","schema_version":3}\n', "this version of cosd-api reads 1 and 2"),
     ],
 )
 def test_what_is_no_trace(content: str | None, complaint: str, tmp_path: Path) -> None:
