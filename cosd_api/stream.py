@@ -200,6 +200,7 @@ class FusionStream:
         work = Work(
             turns=[await _in_session(turn, sessions) for turn in turns] if self._ids else turns,
             plain=endpoints.plain(self._prompt),
+            hedging=turns[0],
             names=self._names,
             budget=budget,
             emit=self._emit,

@@ -91,7 +91,7 @@ async def test_fuse_says_where_every_token_comes_from() -> None:
 async def test_the_result_goes_through_json_and_pickle() -> None:
     result = await fuse("Q:", draft=draft(), assistant=assistant(), verifier=RuleVerifier(beta=float("inf")))
     text = result.model_dump_json()
-    assert json.loads(text)["schema_version"] == 1
+    assert json.loads(text)["schema_version"] == 2
     assert json.loads(text)["settings"]["verifier"]["beta"] == "Infinity"
     json.loads(text, parse_constant=lambda name: pytest.fail(f"a bare {name}"))
     assert FusionResult.model_validate_json(text) == result

@@ -32,6 +32,12 @@ def fuse(
         list[str] | None,
         typer.Option(metavar="TEXT", help="The answer ends before this text; may be repeated. A line end: $'\\n'."),
     ] = None,
+    tie: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, metavar="X", help="Log probabilities this close count as equal; `cosd probe` measures it."
+        ),
+    ] = None,
     draft_length: Annotated[
         int | None,
         typer.Option(min=1, metavar="K", help="Draft in rounds of this many tokens; by default one stream."),
@@ -102,6 +108,7 @@ def fuse(
         fusion = options.fusion(
             seconds(read_timeout, "--read-timeout"),
             unit=unit,
+            tie=tie,
             draft_length=draft_length,
             ask=ask,
             on_assistant_error=on_assistant_error,

@@ -43,7 +43,7 @@ __all__ = ["FusionConfig", "placed", "server_of"]
 _PATHS = ("tokenizer", "chat_template", "report")
 _MODELS = ("draft", "assistants", "models")
 _NO_FOLDER = "tiktoken:"
-_OWN = ("draft_length", "ask", "on_assistant_error", "on_special_tokens")
+_OWN = ("tie", "draft_length", "ask", "on_assistant_error", "on_special_tokens")
 """Settings of a fusion that are plain values, beside those of its method."""
 _SERVERS: WeakKeyDictionary[Provider, ServerConfig] = WeakKeyDictionary()
 
@@ -79,6 +79,7 @@ class FusionConfig(BaseModel):
     verifier: Annotated[Any, AnyVerifier] | None = None
     unit: Unit | None = None
     temperature: float | None = None
+    tie: float | None = None
     draft_length: int | None = None
     ask: Asking = "contestable"
     on_assistant_error: OnAssistantError = "raise"

@@ -16,7 +16,7 @@ from cosd_api.config.shape import HOISTED, TRAINED, is_trained, method_hints
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Method
 from cosd_api.methods.cosd import CoSD
-from cosd_api.settings import AnswerOptions, FusionSettings, describe_verifier
+from cosd_api.settings import DEFAULT_TIE, AnswerOptions, FusionSettings, describe_verifier
 from cosd_api.verification import Verifier
 from cosd_providers import Limits
 from cosd_providers.chat.templates import is_template
@@ -42,6 +42,7 @@ def config_of(
         "method": {"name": method.name, **_own(method, path, trained)},
         "tuning": asdict(settings.tuning),
         "limits": {name: value for name, value in limits.items() if value is not None},
+        "tie": None if settings.tie == DEFAULT_TIE else settings.tie,
         "draft_length": settings.draft_length,
         "ask": settings.ask,
         "on_assistant_error": settings.on_assistant_error,

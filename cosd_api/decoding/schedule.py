@@ -161,7 +161,7 @@ class Drafts:
         """The next draft; None while one is in progress, or enough is drafted ahead of what is settled."""
         if self.under_way is not None or response.over or self.error is not None:
             return None
-        if units and units[-1].contested and units[-1].waiting:
+        if units and units[-1].waiting and (units[-1].contested or units[-1].lacks_p):
             return None
         most = response.max_tokens - len(response.tokens)
         waiting = any(unit.waiting for unit in units)

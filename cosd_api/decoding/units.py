@@ -187,6 +187,11 @@ class DraftUnit:
         return any(verdict.replacement for verdict in self.verdicts)
 
     @property
+    def lacks_p(self) -> bool:
+        """True while the draft is asked how probable its token is."""
+        return any(verdict.hearing is Hearing.WITHOUT_P for verdict in self.verdicts)
+
+    @property
     def winner(self) -> Verdict | None:
         """The most confident of those that replace; ties go to the first listed."""
         replacing = [verdict for verdict in self.verdicts if verdict.replacement]

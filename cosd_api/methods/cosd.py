@@ -416,12 +416,16 @@ class CoSDDecoder:
     def _hear(
         self, unit: DraftUnit, assistant: int, proposal: Proposal | None, ask: int, commands: list[Command]
     ) -> None:
-        """Judge a unit by what an assistant proposed; first find out how probable the draft's token is, if needed."""
-        asking = any(verdict.hearing is Hearing.WITHOUT_P for verdict in unit.verdicts)
+        """Judge a unit by what an assistant proposed; first find out how probable the draft's token is, if needed.
+
+        The draft is asked in the place of what it was writing: its server may have room for one request only.
+        """
+        asking = unit.lacks_p
         unit.hear(assistant, proposal, self.judge, ask)
         verdict = unit.verdicts[assistant]
         if verdict.hearing is Hearing.WITHOUT_P:
             if not asking:
+                self._discard_after(unit, commands)
                 commands.append(self.schedule.questions.ask_draft(unit, verdict, self.response))
         elif unit.heard:
             self._decide(unit, commands)

@@ -25,4 +25,4 @@ async def test_each_prompt_stands_for_the_next_and_no_other_is_read() -> None:
         with pytest.raises(ValueError, match="it would not be shuffled"):
             await provider.score(Context("3", b""), usage=usage)
         with pytest.raises(ValueError, match="it would not be shuffled"):
-            provider.generate("3", b"")
+            provider.generate(Context("3"), max_tokens=1, usage=usage)

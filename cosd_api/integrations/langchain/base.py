@@ -108,6 +108,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     verifier: SkipValidation[Verifier | None] = Field(default=None, frozen=True)
     unit: Unit | None = Field(default=None, frozen=True)
+    tie: float | None = Field(default=None, frozen=True)
     draft_length: int | None = Field(default=None, frozen=True)
     ask: Asking | None = Field(default=None, frozen=True)
     on_assistant_error: OnAssistantError | None = Field(default=None, frozen=True)
