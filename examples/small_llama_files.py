@@ -19,13 +19,20 @@ from torch import Tensor
 
 
 def write_gguf(
-    path: Path, model: SmallLlama, tokenizer: Tokenizer, kind: TokenizerKind, name: str, chat: ChatForm | None = None
+    path: Path,
+    model: SmallLlama,
+    tokenizer: Tokenizer,
+    kind: TokenizerKind,
+    name: str,
+    chat: ChatForm | None = None,
+    *,
+    half: bool = True,
 ) -> None:
     """Write the model as one GGUF file for llama.cpp, matrices in half precision; without a chat template if None."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shape, w = model.shape, gguf.GGUFWriter(path, "llama")
     w.add_name(name)
-    w.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    w.add_file_type(gguf.LlamaFileType.MOSTLY_F16 if half else gguf.LlamaFileType.ALL_F32)
     w.add_vocab_size(shape.vocabulary)
     w.add_context_length(shape.context)
     w.add_embedding_length(shape.width)
@@ -53,8 +60,11 @@ def write_gguf(
     w.add_add_bos_token(kind.start is not None)
     if chat:
         w.add_chat_template(chat.template)
+    tied = model.output.weight is model.token_embd.weight
     for key, value in model.state_dict().items():
-        dtype = np.float16 if value.ndim == 2 else np.float32
+        if tied and key == "output.weight":  # llama.cpp takes the embeddings
+            continue
+        dtype = np.float16 if half and value.ndim == 2 else np.float32
         w.add_tensor(key, value.cpu().numpy().astype(dtype))
     w.write_header_to_file()
     w.write_kv_data_to_file()
