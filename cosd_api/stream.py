@@ -6,7 +6,6 @@ import asyncio
 import codecs
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeGuard
@@ -27,7 +26,6 @@ from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
 from cosd_api.telemetry.fusion_span import FusionSpan
 from cosd_api.telemetry.start import fusion_span
-from cosd_providers.contract import Sessions
 from cosd_providers.errors import BudgetError, ProviderError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable, sendable
@@ -161,9 +159,8 @@ class FusionStream:
         work: tuple[Facts, Budget, Run] | None = None
         with anyio.move_on_after(timeout) as time_limit:
             try:
-                async with AsyncExitStack() as sessions:
-                    _, budget, run = work = await self._prepare(sessions)
-                    await self._fuse(budget, run)
+                _, budget, run = work = await self._prepare()
+                await self._fuse(budget, run)
             except ProviderError as failed:
                 error = failed
         if timeout is not None and time_limit.cancelled_caught:
@@ -184,7 +181,7 @@ class FusionStream:
             self._past.add(self._turns[0].prompt, result)
         self._result = result
 
-    async def _prepare(self, sessions: AsyncExitStack) -> tuple[Facts, Budget, Run]:
+    async def _prepare(self) -> tuple[Facts, Budget, Run]:
         """The models, the limits and the run of the answer."""
         endpoints, settings, limits = self._endpoints, self._settings, self._limits
         facts = await endpoints.discover()
@@ -198,9 +195,8 @@ class FusionStream:
         places = [info.capabilities.places for info in infos[1:]]
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
         work = Work(
-            turns=[await _in_session(turn, sessions) for turn in turns] if self._ids else turns,
+            turns=turns,
             plain=endpoints.plain(self._prompt),
-            hedging=turns[0],
             names=self._names,
             budget=budget,
             emit=self._emit,
@@ -320,13 +316,6 @@ class FusionStream:
             weights=None if report.weights is None else {everybody[at]: one for at, one in report.weights.items()},
             requests=tuple(Request.of(span, everybody) for span in self._timeline.spans),
         )
-
-
-async def _in_session(turn: RenderedPrompt, sessions: AsyncExitStack) -> RenderedPrompt:
-    """The same prompt for a provider that keeps the requests of this answer together, where it can."""
-    if not isinstance(turn.provider, Sessions):
-        return turn
-    return replace(turn, provider=await sessions.enter_async_context(turn.provider.session()))
 
 
 def _finish(error: ProviderError) -> Finish:

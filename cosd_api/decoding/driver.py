@@ -165,8 +165,7 @@ class Driver:
 
         with scope:
             try:
-                turn = self._work.hedging if command.ahead else None
-                await self.calls.generate(0, command, take, counts=lambda: self.decoder.finished is None, turn=turn)
+                await self.calls.generate(0, command, take, counts=lambda: self.decoder.finished is None)
             except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
                 _log.debug("a draft failed: %s", type(error).__name__)
                 self._step(self.decoder.draft_failed, command.draft, placed(error, self._work.turns[0].provider))

@@ -36,8 +36,6 @@ class Work:
         survives: whether the answer continues without a model that failed with an error.
         without: the assistants that were lost before the answer began, by their index, and why.
         pace: the schedule of methods that draft.
-        hedging: the draft model's prompt for drafts ahead of a verdict, which run beside the draft itself; None for
-            the same as that.
         skip: leave out questions whose answers cannot matter.
         tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
         batch_wait: seconds that a question waits for others.
@@ -59,7 +57,6 @@ class Work:
     survives: Callable[[Exception], bool] = lambda _: False
     without: Mapping[int, Exception] = field(default_factory=dict[int, Exception])
     pace: Pace = field(default_factory=Pace)
-    hedging: RenderedPrompt | None = None
     skip: bool = True
     tie: float = 0.0
     batch_wait: float = 0.0

@@ -13,7 +13,6 @@ probabilities, in every adapter alike (`text.Merger`).
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
@@ -32,7 +31,6 @@ __all__ = [
     "Question",
     "Ready",
     "ServerInfo",
-    "Sessions",
     "State",
     "Token",
     "WordEnds",
@@ -385,15 +383,6 @@ class IdContexts(Protocol):
         Raises:
             UnsupportedError: the endpoint cannot do this, or knows one of the ids not.
         """
-        ...
-
-
-@runtime_checkable
-class Sessions(Protocol):
-    """A provider that can keep the requests of one answer together at its server. Optional."""
-
-    def session(self) -> AbstractAsyncContextManager[Provider]:
-        """The provider for one answer and one role in it: its requests find what earlier ones of them have read."""
         ...
 
 

@@ -7,7 +7,7 @@ a route of their own. Any other server that lists models is taken for an OpenAI-
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
@@ -25,7 +25,6 @@ from cosd_providers.contract import (
     Question,
     Ready,
     ServerInfo,
-    Sessions,
     State,
     Token,
     WordEnds,
@@ -203,16 +202,6 @@ class DetectedProvider:
     async def decode(self, ids: Sequence[int]) -> str:
         """See `contract.IdContexts`."""
         return await by_ids(await self.adapter()).decode(ids)
-
-    @asynccontextmanager
-    async def session(self) -> AsyncGenerator[Provider, None]:
-        """See `contract.Sessions`; the adapter itself where it needs none."""
-        adapter = await self.adapter()
-        if not isinstance(adapter, Sessions):
-            yield adapter
-            return
-        async with adapter.session() as view:
-            yield view
 
     async def generate_with_states(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -10,13 +10,14 @@ import pytest
 
 import naive
 import reference
-from cosd_api import Fusion, RuleVerifier, Tuning
+import reference_ids
+from cosd_api import Fusion, FusionResult, RuleVerifier, Tuning
 from cosd_api.alignment import Unit
 from cosd_api.demo.questions import KINDS, sample
 from cosd_api.demo.servers import Pair, Three
 from drawn import partly
 from hedged import hedged
-from near_ties import tied
+from near_ties import CLOSE, tied
 from one_tokenizer import FOR_THREE, MAY_TIE, PAIRS, THREES
 from one_tokenizer import PROMPTS as FOR_TWO
 
@@ -69,7 +70,7 @@ async def test_a_hundred_prompts(
 async def test_token_by_token_and_with_three_models(
     three: Three, naively: Mapping[str, naive.HttpModel], direction: tuple[str, ...], count: int
 ) -> None:
-    """Two models with one tokenizer are compared in tokens, without being told; three of two tokenizers in words."""
+    """Two models with one tokenizer are fused ids to ids, without being told; three of two tokenizers in words."""
     unit: Unit = "token" if len(direction) == 2 else "word"
     prompts = FOR_TWO if unit == "token" else FOR_THREE
     draft, *assistants = direction
@@ -79,6 +80,12 @@ async def test_token_by_token_and_with_three_models(
     assert sum(result.replacements or 0 for result in results) > 0
     models: Any = [naively[name] for name in direction]
     excused = 0
+    if unit == "token":
+        assert {result.settings.contexts for result in results} == {"ids"}
+        for prompt, result in zip(prompts, results, strict=False):
+            excused += not by_ids(prompt, models, result)
+        assert excused <= MAY_TIE
+        return
     for prompt, result in zip(prompts, results, strict=False):
         wanted = reference.fuse(prompt.encode(), models[0], models[1:], reference.rule(), unit=unit, max_tokens=30)
         texts = result.text.encode(), wanted.text
@@ -88,6 +95,23 @@ async def test_token_by_token_and_with_three_models(
         assert (result.text.encode(), result.finish_reason) == (wanted.text, wanted.finish_reason), prompt
         assert result.trace.replay() == result.text
     assert excused <= MAY_TIE
+
+
+def by_ids(prompt: str, models: Sequence[naive.HttpModel], result: FusionResult) -> bool:
+    """Compare an answer with the reference on ids; False where it parts from it at a decision by the last digits."""
+    prompts = [model.vocabulary.encode(prompt.encode()) for model in models]
+    ends = {model.vocabulary.end for model in models}
+    wanted = reference_ids.fuse(
+        models, prompts, reference.rule(), ends=ends, max_tokens=30, tie=result.settings.tie, bounds=(0.5, 0.5)
+    )
+    ids = [token.id for token in result.tokens]
+    parted = next((at for at, pair in enumerate(zip(ids, wanted.ids, strict=False)) if len({*pair}) > 1), len(ids))
+    if parted < len(ids) and wanted.margins[parted] < CLOSE:
+        return False
+    assert ids == wanted.ids, prompt
+    assert (result.replacements, result.ties) == (wanted.replacements, wanted.ties), prompt
+    assert result.trace.replay() == result.text
+    return True
 
 
 @pytest.mark.extended

@@ -9,10 +9,6 @@ import pytest
 
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.servers import MODELS, serve
-from cosd_providers import connect
-from cosd_providers.contract import Context, Token
-from cosd_providers.slots import Lease
-from cosd_providers.usage import Usage
 
 PROMPTS = [f"Q: Add {n} and {n + 7}, then translate snow into French.\nA:" for n in range(31, 39)]
 EVERYWHERE = RuleVerifier(alpha=1, beta=1)
@@ -74,28 +70,3 @@ async def test_a_long_prompt_is_read_once_by_each_model(four_slots: str, assista
     for name, usage in result.usage.items():
         fresh = usage.prompt_tokens - usage.cached_tokens
         assert fresh < 1.1 * count + 3 * usage.requests, (name, fresh, count, usage.requests)
-
-
-async def test_a_session_stays_in_its_slot(four_slots: str) -> None:
-    async with connect(four_slots) as provider, provider.session() as draft, provider.session() as other:
-        for view, prompt in ((draft, PROMPTS[0]), (other, PROMPTS[1])):
-            await view.next_tokens([Context(prompt, b"", ())], usage=Usage())
-        first, second = slot(draft), slot(other)
-        assert first is not None and second is not None and first != second
-        for _ in range(3):
-            items = [item async for item in draft.generate(Context(PROMPTS[0], b"", ()), max_tokens=3, usage=Usage())]
-            ids = tuple(item.id or 0 for item in items if isinstance(item, Token))
-            await other.next_tokens([Context(PROMPTS[1], b"", ids)], usage=Usage())
-        assert (slot(draft), slot(other)) == (first, second)
-
-
-async def test_a_slot_of_the_users_own_is_left_alone(four_slots: str) -> None:
-    async with connect(four_slots, extra_body={"id_slot": 2}) as provider, provider.session() as view:
-        await view.next_tokens([Context(PROMPTS[0], b"", ())], usage=Usage())
-        assert slot(view) is None
-
-
-def slot(view: object) -> int | None:
-    """The slot that a session of llama.cpp keeps to."""
-    lease: Lease = view._lease  # type: ignore[attr-defined]
-    return lease.fields.get("id_slot")

@@ -147,5 +147,6 @@ async def _special(url: str, name: str) -> int:
 
 def _count(prompt: Any, end: int) -> int:
     """Ends of turns in a prompt as it is sent: as ids, and in what the server encodes with its special tokens."""
-    parts = prompt if isinstance(prompt, list) else [prompt]
-    return sum(part.count(END) if isinstance(part, str) else part == end for part in parts)
+    if isinstance(prompt, list):
+        return sum(_count(part, end) for part in prompt)
+    return prompt.count(END) if isinstance(prompt, str) else int(prompt == end)

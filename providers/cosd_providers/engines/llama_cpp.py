@@ -17,6 +17,9 @@ Observed on running servers, b4798 to 2026.10:
   `--ubatch-size`), and nothing is kept for a later request.
 - With `--context-shift` the server forgets the start of a full context and continues.
 - After a stream the server closes the connection, sometimes a moment late: the client does not keep it.
+- It puts a request into the free slot that has read most of its prompt. A request that names its slot (`id_slot`), while
+  others are under way, made answers go on with another one's text: of 100 short answers, up to eight at a time, about
+  five (2026.10, with `--cache-ram`, which is the default; none with `--cache-ram 0`). So no slot is named here.
 - Before December 2024 the probabilities had another shape, without logarithms: such builds are refused.
 """
 
@@ -25,7 +28,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -96,7 +99,6 @@ from cosd_providers.http.transport import FEW_IDLE, Transport
 from cosd_providers.parsing import checked, parse, shape
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores, grammar
 from cosd_providers.sampling import DraftOptions
-from cosd_providers.slots import Lease, slots_of
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable, whole
 from cosd_providers.usage import Usage
@@ -216,7 +218,6 @@ class LlamaCppAnswer(TypedDict):
     ]
     completion_probabilities: Annotated[list[_Entry] | None, Field(default=None)]
     content: NotRequired[str]  # only the probe asks for it
-    id_slot: NotRequired[int]
 
 
 _answer = shape(LlamaCppAnswer)
@@ -337,12 +338,10 @@ class LlamaCppFacts(ServerFacts):
     Attributes:
         ends: ids that end a sequence, with their names; one is added when it is first seen.
         visible: an id whose text is whole: its event is never held back.
-        slots: how many the server has; None if it does not say.
     """
 
     ends: dict[int, str | None]
     visible: int
-    slots: int | None = None
 
 
 class LlamaCppClient:
@@ -352,7 +351,6 @@ class LlamaCppClient:
         transport: the server.
         facts: what is known of it.
         extra: merged into every request.
-        lease: the slot that drafts and `after` keep to.
         parts: encodes a character, for drafts of raw tokens.
     """
 
@@ -361,13 +359,11 @@ class LlamaCppClient:
         transport: Transport,
         facts: LlamaCppFacts,
         extra: Mapping[str, object],
-        lease: Lease | None = None,
         parts: Callable[[bytes], Awaitable[list[Piece]]] | None = None,
     ) -> None:
         self.transport = transport
         self.facts = facts
         self._extra = extra
-        self._lease = lease
         self._parts = parts
 
     def body(self, prompt: object, **fields: object) -> dict[str, object]:
@@ -421,26 +417,10 @@ class LlamaCppClient:
         """
         force = {"logit_bias": [[self.facts.visible, _FORCE]], "n_predict": 1, "n_probs": max(count, 2)}
         if singly:
-            answers = [await self._pinned(prefix, usage, force) for prefix in prefixes]
+            answers = [one for prefix in prefixes for one in await self._list([prefix], usage, force)]
         else:
             answers = await self.batch(prefixes, usage, **force)
         return [self._first(one, count) for one in answers]
-
-    async def _pinned(self, prefix: _Prefix, usage: Usage, fields: Mapping[str, object]) -> LlamaCppAnswer:
-        """One request in the slot of this answer."""
-        [found] = await self._list([prefix], usage, {**fields, **self._slot()})
-        self._landed(found)
-        return found
-
-    def _slot(self) -> dict[str, object]:
-        """Fields that keep a request in the slot of this answer, and report where it was served."""
-        if self._lease is None:
-            return {}
-        return {"response_fields": [*FIELDS, "id_slot"], **self._lease.fields}
-
-    def _landed(self, answer: LlamaCppAnswer) -> None:
-        if self._lease is not None:
-            self._lease.landed(answer.get("id_slot"))
 
     def _first(self, answer: LlamaCppAnswer, count: int) -> Token | None:
         if not self._room(answer) and self._room(answer) is not None:
@@ -527,7 +507,6 @@ class LlamaCppClient:
         body = self.body(
             _sent([*ids]), n_predict=left, n_probs=1 + options.alternatives, stream=True, timings_per_token=True
         )
-        body |= self._slot()
         if options.sampled:
             seed = options.seed_after(len(ids) - start)
             body |= {"temperature": 1, "seed": -1 if seed is None else seed}
@@ -545,7 +524,6 @@ class LlamaCppClient:
         finally:
             if reader.last is not None:
                 bill(usage, reader.last)
-                self._landed(reader.last)
         if not reader.done:
             raise broken_off(self.transport.endpoint)
         if reader.full:
@@ -893,13 +871,11 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         super().__init__(url, owned=_OWNED, strategy=strategy, **options)
         self._beginning: Lazy[str] = Lazy()
         self._ends: Lazy[bool] = Lazy()
-        self._lease: Lease | None = None
         self._characters: dict[bytes, list[Piece]] = {}
 
     def _client(self, facts: LlamaCppFacts) -> LlamaCppClient:
         extra = {"cache_prompt": True, **self._extra, **self._named()}
-        lease = None if "id_slot" in self._extra else self._lease
-        return LlamaCppClient(self._transport, facts, extra, lease, self._parts)
+        return LlamaCppClient(self._transport, facts, extra, self._parts)
 
     async def _parts(self, data: bytes) -> list[Piece]:
         """The raw tokens of one character or a few: the model's own encoding, remembered."""
@@ -1012,23 +988,12 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """One after the other, each growing from the last in the slot of this answer; see `contract.IdContexts`."""
+        """One after the other: each finds in its slot what the last one has read; see `contract.IdContexts`."""
         client = self._client(await self.facts())
         way: Strategy = "list" if self._strategy == "list" and len(contexts) > 1 else "singles"
         found = await client.after([*map(self._path, contexts)], 1 + alternatives, usage, singly=way == "singles")
         usage.answered_by(way, len(found))
         return found
-
-    @asynccontextmanager
-    async def session(self) -> AsyncGenerator[Provider, None]:
-        """The same server for one answer and one role, which keeps to a slot; see `contract.Sessions`.
-
-        An `id_slot` of the user's own (`extra_body`) stays that of all requests.
-        """
-        facts, view = await self.facts(), copy(self)
-        with slots_of(self._transport.endpoint, facts.slots).lease() as lease:
-            view._lease = lease
-            yield view
 
     async def encode(self, text: str) -> list[Piece]:
         """The encoding of a response, by `/tokenize`; see `contract.IdContexts`."""
@@ -1151,7 +1116,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         if await self._speculates():
             raise speculative(self._transport.endpoint)
         ends: dict[int, str | None] = {end[0].id: props.eos_token} if len(end) == 1 else {}
-        return LlamaCppFacts(info, ends, visible[-1].id, props.total_slots)
+        return LlamaCppFacts(info, ends, visible[-1].id)
 
     async def _width(self, visible: int) -> int:
         """The width of a hidden state; 0 where the server does not report one for each token.
