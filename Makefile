@@ -14,7 +14,7 @@ PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench lab docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators test-ray check fix lock clean
+.PHONY: help demo bench lab docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators test-ray check fix lock clean wire
 
 # Without its caches every worker, and every command that a test runs, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -69,6 +69,9 @@ test-evaluators: $(STAMPS)/test  ## Run the tests under lm-eval and inspect-ai t
 test-ray: $(STAMPS)/test  ## Run the tests on a local Ray cluster of two nodes (Linux; the first time installs 0.8 GB into ~/.cache)
 	@folder=$$($(BIN)/python tests/ray_cluster/install.py) && \
 	    COSD_RAY_ENV="$$folder" $(BIN)/python -m pytest tests/live_ray $(ARGS)
+
+wire: $(STAMPS)/test  ## Accept what the adapters send now: rewrite the requests pinned in tests/wire
+	@COSD_WIRE=write $(BIN)/python -m pytest -q tests/wire $(ARGS)
 
 check: $(STAMPS)/check  ## Lint, formatting, types (mypy and pyright; of the wheel too) and the layers
 	$(BIN)/ruff check

@@ -91,6 +91,9 @@ class FakeLlamaCpp:
                 ids = [*([len(self.model.tokens)] if special else []), *self._encode(body["content"])]
                 tokens = [self._piece(n) for n in ids] if body.get("with_pieces") else ids
                 return httpx.Response(200, json={"tokens": tokens})
+            case "/detokenize":
+                data = b"".join(self.model.tokens[n] for n in body["tokens"] if n < len(self.model.tokens))
+                return httpx.Response(200, json={"content": data.decode("utf-8", "replace")})
             case "/slots":
                 return httpx.Response(200, json=self.slots)
             case "/completion":

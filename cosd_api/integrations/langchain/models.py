@@ -57,7 +57,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         temperature: a setting of `Fusion`; other ones are refused in a call.
         seed: of the draws of each answer, by methods that draw. With one, equal prompts have equal answers.
         streaming: whether `invoke` streams internally; callbacks see each token either way.
-        method, verifier, unit, tie, draft_length, ask, on_assistant_error, on_special_tokens, tuning: settings of `Fusion`.
+        method, verifier, unit, tie, draft_length, ask, on_assistant_error, on_special_tokens, tuning: of `Fusion`.
 
     All limits, `stop`, `max_retries` and `model` can also be given to a call or with `bind`.
 

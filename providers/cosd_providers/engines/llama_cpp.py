@@ -17,7 +17,7 @@ Observed on running servers, b4798 to 2026.10:
   `--ubatch-size`), and nothing is kept for a later request.
 - With `--context-shift` the server forgets the start of a full context and continues.
 - After a stream the server closes the connection, sometimes a moment late: the client does not keep it.
-- It puts a request into the free slot that has read most of its prompt. A request that names its slot (`id_slot`), while
+- It puts a request into the free slot that has read most of its prompt. A request that names its slot (`id_slot`) while
   others are under way, made answers go on with another one's text: of 100 short answers, up to eight at a time, about
   five (2026.10, with `--cache-ram`, which is the default; none with `--cache-ram 0`). So no slot is named here.
 - Before December 2024 the probabilities had another shape, without logarithms: such builds are refused.
