@@ -19,6 +19,7 @@ SECTIONS = {
     "cancelled": ("benchmarks.cancelled", "tokens that real servers generate after a stream was cancelled"),
     "gateway": ("benchmarks.gateway", "what `cosd serve` adds to the first text and to each token of a stream"),
     "live": ("benchmarks.live", "all methods on two bundled models, on real llama.cpp servers behind a proxy"),
+    "real": ("benchmarks.real", "a real language model: itself, a genuine pair, emoji, long prompts"),
     "vllm": ("benchmarks.vllm", "the same on vLLM, where its environment is installed"),
     "strategies": ("benchmarks.strategies", "the ways to ask an assistant"),
     "imports": ("benchmarks.imports", "the processor time of `import cosd_api`, against that of its dependencies"),

@@ -1,0 +1,201 @@
+"""A real language model on llama.cpp: time, tokens and bytes of a fusion beside the draft alone.
+
+The model is that of `make test-real`. Each server has one slot and, where there are two cores or more, a core of its
+own; a row's times are of one run, in turns, and the caches of the servers are cold before each answer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.report import Cell, Options, Table
+from cosd_api import Fusion, FusionResult, RuleVerifier
+from cosd_api.demo.servers import serve
+from cosd_providers import connect
+
+__all__ = ["Answer", "run"]
+
+PROMPTS, QUICK, LENGTH, COLD = 20, 2, 128, 100
+ALONE, RULE, EVERYWHERE = (RuleVerifier(alpha=alpha, beta=beta) for alpha, beta in ((0, 0.5), (0.5, 0.5), (1, 1)))
+TESTS = Path(__file__).parent.parent / "tests"
+
+_ABOUT = (
+    "SmolLM2-135M-Instruct (Q4_1) on llama.cpp, one slot and one thread a server, all caches cold before each answer. "
+    "Alone is the same client with a rule that never asks. The genuine pair drafts with the same model without its "
+    "layer 20. Times are those of this machine, which other work shares: compare the ratios."
+)
+_MISSING = "Not measured: the model is not here (`make test-real` fetches it)."
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer, or several together.
+
+    Attributes:
+        seconds: wall time.
+        tokens: of the answer.
+        replaced: tokens of the draft that were replaced.
+        read: uncached prompt tokens of the assistant.
+        client: seconds of processor time of this process.
+        drafts: requests for a draft.
+        sent: bytes of request bodies.
+    """
+
+    seconds: float = 0.0
+    tokens: int = 0
+    replaced: int = 0
+    read: int = 0
+    client: float = 0.0
+    drafts: int = 0
+    sent: int = 0
+
+    def __add__(self, other: Answer) -> Answer:
+        return Answer(*(one + two for one, two in zip(asdict(self).values(), asdict(other).values(), strict=True)))
+
+
+async def run(options: Options) -> list[Table]:
+    """The table; without rows where the model is not there."""
+    folder = _folder()
+    columns = ["", "x alone", "seconds alone", "replaced, %", "assistant: uncached tokens a token"]
+    columns += ["drafts", "client, ms a token", "bytes sent a token"]
+    title = "A real language model"
+    if folder is None:
+        return [Table(title, columns, [], [_MISSING])]
+    rows: list[list[Cell]] = []
+    figures: dict[str, Any] = {}
+    with ExitStack() as stack:
+        model, shorter = folder / "smollm2.gguf", folder / "smollm2-without-layer-20.gguf"
+        draft, assistant = (stack.enter_context(_served(model, core)) for core in (0, 1))
+        other = stack.enter_context(_served(shorter, 0))
+        prompts = _prompts()[: QUICK if options.quick else PROMPTS]
+        emoji = [{"role": "user", "content": "Write a row of party emoji."}, {"role": "assistant", "content": "🎉" * 8}]
+        cases: list[tuple[str, str, RuleVerifier, Sequence[Any], int]] = [
+            ("the model with itself, rule (0.5, 0.5)", draft, RULE, prompts, LENGTH),
+            ("the model with itself, every place (1, 1)", draft, EVERYWHERE, prompts, LENGTH),
+            ("the genuine pair, rule (0.5, 0.5)", other, RULE, prompts, LENGTH),
+            ("the model with itself, 96 tokens of emoji", draft, RULE, [emoji], 96),
+        ]
+        for size in (1000,) if options.quick else (1000, 4000):
+            long = [_long(size)]
+            cases.append((f"the model with itself, a prompt of {size} words", draft, RULE, long, COLD))
+            cases.append((f"the genuine pair, a prompt of {size} words", other, RULE, long, COLD))
+        for name, writer, verifier, asked, length in cases:
+            options.say(f"real: {name}")
+            alone, fused = Answer(), Answer()
+            for prompt in asked:
+                alone += await _answered(writer, assistant, ALONE, prompt, length)
+                fused += await _answered(writer, assistant, verifier, prompt, length)
+            rows.append(_row(name, alone, fused))
+            figures[name] = {"alone": asdict(alone), "fused": asdict(fused)}
+    return [Table(title, columns, rows, [_ABOUT], figures)]
+
+
+def _row(name: str, alone: Answer, fused: Answer) -> list[Cell]:
+    ratio = (fused.seconds / fused.tokens) / (alone.seconds / alone.tokens)
+    share = 100 * fused.replaced / (fused.tokens or 1)
+    per = fused.read / fused.tokens, fused.drafts, 1000 * fused.client / fused.tokens, fused.sent / fused.tokens
+    return [name, round(ratio, 2), round(alone.seconds, 1), round(share, 1), *(round(one, 2) for one in per)]
+
+
+async def _answered(draft: str, assistant: str, verifier: RuleVerifier, prompt: Any, length: int) -> Answer:
+    """One answer, with the caches of both servers cold."""
+    sent = 0
+
+    async def note(request: httpx.Request) -> None:
+        nonlocal sent
+        sent += len(request.content)
+
+    for url in {draft, assistant}:
+        await _forget(url)
+    conversation = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    async with httpx.AsyncClient(event_hooks={"request": [note]}, timeout=600) as client:
+        models = [connect(url, http_client=client) for url in (draft, assistant)]
+        async with Fusion(draft=models[0], assistant=models[1], verifier=verifier) as fusion:
+            await fusion.endpoints.discover()
+            sent, began, processor = 0, time.perf_counter(), time.process_time()
+            result: FusionResult = await fusion.generate(conversation, max_tokens=length)
+            seconds, busy = time.perf_counter() - began, time.process_time() - processor
+    asked = result.usage["assistant"]
+    return Answer(
+        seconds=seconds,
+        tokens=len(result.tokens),
+        replaced=result.replaced_tokens or 0,
+        read=asked.prompt_tokens - asked.cached_tokens,
+        client=busy,
+        drafts=result.draft_requests,
+        sent=sent,
+    )
+
+
+async def _forget(url: str) -> None:
+    """Put something else into the only slot of a server."""
+    async with httpx.AsyncClient(timeout=60) as client:
+        body = {"prompt": [1, 2, 3], "n_predict": 1, "cache_prompt": False}
+        (await client.post(f"{url}/completion", json=body)).raise_for_status()
+
+
+@contextmanager
+def _served(model: Path, core: int) -> Iterator[str]:
+    """A server with one slot and no cache of earlier prompts, on one core where that can be said."""
+    with serve(model, context=6144, slots=1, threads=1, cache=0) as server:
+        if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > core:
+            for task in Path(f"/proc/{server.pid}/task").iterdir():
+                os.sched_setaffinity(int(task.name), {core})
+        yield server.url
+
+
+def _folder() -> Path | None:
+    """The folder of the model, if it was fetched."""
+    install = _of_tests("smollm2.install")
+    folder: Path = install.folder()
+    return folder if (folder / install.SHORTER).is_file() else None
+
+
+def _prompts() -> Sequence[str]:
+    """Prompts of the tests, one in two: of all kinds."""
+    found: Sequence[str] = _of_tests("live_real.prompts").PROMPTS
+    return found[::2]
+
+
+def _of_tests(name: str) -> Any:
+    """A module that lies beside the tests."""
+    sys.path.insert(0, str(TESTS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(TESTS))
+
+
+def _long(words: int) -> str:
+    """A prompt of so many words, about as many tokens."""
+    found = [
+        "the",
+        "old",
+        "harbour",
+        "of",
+        "stone",
+        "and",
+        "rain",
+        "where",
+        "boats",
+        "wait",
+        "for",
+        "morning",
+        "while",
+        "gulls",
+        "call",
+        "over",
+        "quiet",
+        "water",
+    ]
+    return "Summarize: " + " ".join(found[(7 * at * at + at) % len(found)] for at in range(words))
