@@ -1,72 +1,96 @@
-"""A fusion of models with the same ids, one place at a time: Algorithm 1 on ids, written from its definition alone.
+"""The naive reference of a fusion of models with the same ids, written from the definition alone.
 
-At each place the draft's most probable id stands, unless an assistant's most probable id after the same ids is another
-one and the verifier prefers it. Nothing is encoded, batched, skipped or asked ahead. Nothing of the package is used.
+A model is a function: from the ids of the answer so far to its next ids and their probabilities, the most probable
+first. Every model is asked at every place, one id at a time, and every probability is known. Nothing is batched,
+skipped, drafted ahead or thrown away.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+Next = Callable[[tuple[int, ...]], Sequence[tuple[int, float]]]
+"""The next ids and their probabilities after the ids of the answer so far, the most probable first."""
+Fires = Callable[[int, float, float], bool]
+"""Decides by the byte at which the place begins, the draft's probability and the assistant's."""
+DRAFT = -1
 
 
-class Model(Protocol):
-    """A model: the probabilities of all ids after some ids."""
+@dataclass(frozen=True)
+class Out:
+    """A token of the answer: its id, its bytes, who wrote it, the draft's probability there, and who found a tie."""
 
-    def next(self, ids: Sequence[int]) -> Sequence[float]: ...
+    id: int
+    data: bytes
+    source: int
+    p: float
+    tied: tuple[int, ...] = ()
+    end: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fused:
-    """An answer.
+    """A whole answer, and all that was `written` for it: the stop string that ended it (`stop`) is cut off."""
 
-    `margins`: for each place the least difference of two numbers by which it was decided.
-    """
+    tokens: tuple[Out, ...]
+    written: tuple[Out, ...]
+    finish_reason: str
+    stop: bytes | None = None
 
-    ids: list[int] = field(default_factory=list)
-    replacements: int = 0
-    ties: int = 0
-    margins: list[float] = field(default_factory=list)
+    @property
+    def text(self) -> bytes:
+        """Its bytes."""
+        return b"".join(token.data for token in self.tokens)
 
 
 def fuse(
-    models: Sequence[Model],
-    prompts: Sequence[Sequence[int]],
-    replaces: Callable[[float, float], bool],
+    draft: Next,
+    assistants: Sequence[Next],
+    fires: Fires,
     *,
-    ends: set[int],
+    spell: Callable[[int], bytes],
+    ends: Collection[int],
     max_tokens: int,
+    stop: Sequence[bytes] = (),
     tie: float = 0.0,
-    bounds: tuple[float, float] | None = None,
 ) -> Fused:
-    """The answer of a draft and its assistants, each with its own prompt; `bounds` are a rule's, for the margins."""
-    found = Fused()
-    while len(found.ids) < max_tokens:
-        lists = [model.next([*prompt, *found.ids]) for model, prompt in zip(models, prompts, strict=True)]
-        own, p, margin = _best(lists[0])
-        choice, best = own, -math.inf
-        for probs in lists[1:]:
-            other, q, lead = _best(probs)
-            margin = min(margin, lead)
-            if bounds:
-                margin = min(margin, abs(p - bounds[0]), abs(q - bounds[1] * p))
-            if other == own or {other, own} <= ends:
+    """Fuse one answer: equations 1 to 6 at one place after the other.
+
+    `ends` are the ids that end any of the models; each of them ends the answer, and one agrees with another. `tie` is
+    the difference of log probabilities within which an assistant's second choice is as good as its first.
+    """
+    answer: list[Out] = []
+    while True:
+        path, at = tuple(out.id for out in answer), sum(len(out.data) for out in answer)
+        own, p = draft(path)[0]
+        best, tied = None, list[int]()
+        for index, assistant in enumerate(assistants):
+            (theirs, q), *others = assistant(path)
+            if theirs == own or (theirs in ends and own in ends):
                 continue
-            if probs[own] == sorted(probs)[-2] and math.log(q) - math.log(probs[own] or 1e-300) <= tie:
-                found.ties += 1
-            elif replaces(p, q) and q > best:
-                choice, best = other, q
-        found.margins.append(margin)
-        found.replacements += choice != own
-        found.ids.append(choice)
-        if choice in ends:
-            break
-    return found
+            if others and others[0][0] == own and math.log(q) - math.log(others[0][1]) <= tie:
+                tied.append(index)
+            elif fires(at, p, q) and (best is None or q > best[2]):
+                best = (index, theirs, q)
+        source, one = (DRAFT, own) if best is None else best[:2]
+        end = one in ends
+        answer.append(Out(one, b"" if end else spell(one), source, p, () if best else tuple(tied), end))
+        text = b"".join(out.data for out in answer)
+        found = min(((text.index(one) + len(one), -len(one), one) for one in stop if one in text), default=None)
+        if found:
+            return Fused(cut(answer, found[0] + found[1]), tuple(answer), "stop", found[2])
+        if end or len(answer) == max_tokens:
+            return Fused(tuple(answer), tuple(answer), "stop" if end else "length")
 
 
-def _best(probs: Sequence[float]) -> tuple[int, float, float]:
-    """The most probable id, its probability, and its lead over the second."""
-    second, first = sorted(probs)[-2:]
-    return list(probs).index(first), first, first - second
+def cut(answer: Sequence[Out], size: int) -> tuple[Out, ...]:
+    """The tokens of the first bytes of an answer; one that goes on behind them keeps those before."""
+    kept, start = list[Out](), 0
+    for out in answer:
+        behind = start + len(out.data)
+        if start < size or behind <= size:
+            kept.append(replace(out, data=out.data[: size - start]))
+        start = behind
+    return tuple(kept)

@@ -290,9 +290,13 @@ class Questions:
             return None
         return self._early[assistant], self._first[assistant]
 
+    def is_early(self, ask: int) -> bool:
+        """True if a request was sent before the draft was there."""
+        return ask in self._early.values()
+
     def early(self, ask: int, proposals: Sequence[Proposal | None]) -> bool:
         """Keep an early answer for which there is no unit yet; True if it is one."""
-        if ask not in self._early.values() or ask not in self.under_way or self.under_way[ask][1]:
+        if not self.is_early(ask) or ask not in self.under_way or self.under_way[ask][1]:
             return False
         assistant, _ = self.under_way.pop(ask)
         self._first[assistant], self.more = proposals[0], True

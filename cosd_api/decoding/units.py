@@ -99,6 +99,7 @@ class Verdict:
         unanswered: how often it had no answer.
         ties: how often the draft's token stood because it was as probable to the assistant as its own.
         pending: what it proposed instead of a token whose probability the draft is asked for.
+        ask: number of the question that brought it.
     """
 
     hearing: Hearing = Hearing.OPEN
@@ -110,6 +111,7 @@ class Verdict:
     unanswered: int = 0
     ties: int = 0
     pending: Proposal | None = None
+    ask: int = 0
 
     @property
     def done(self) -> bool:
@@ -246,7 +248,7 @@ class DraftUnit:
             tie=verifier.tie,
         )
         if self._lacks_p(judgement.decisions):
-            verdict.pending, verdict.hearing = proposal, Hearing.WITHOUT_P
+            verdict.pending, verdict.ask, verdict.hearing = proposal, ask, Hearing.WITHOUT_P
             return
         self.ahead = None  # more is known now
         for decision in judgement.decisions:

@@ -406,7 +406,7 @@ class CoSDDecoder:
             self.response.tokens[unit.first].token = unit.tokens[0]
             for other, verdict in enumerate(unit.verdicts):
                 if verdict.hearing is Hearing.WITHOUT_P and unit.waiting:
-                    self._hear(unit, other, verdict.pending, ask, commands)
+                    self._hear(unit, other, verdict.pending, verdict.ask, commands)
             return self._proceed(commands)
         for (unit, verdict), proposal in zip(asked, proposals, strict=True):
             if unit.waiting and not verdict.done:  # else void since, or by an answer just before this one
@@ -436,18 +436,19 @@ class CoSDDecoder:
         """A request to an assistant failed: an error once its first question is what the answer waits for.
 
         It was sent early, perhaps for text that will never stand. So that success does not depend on timing, questions
-        that failed together are asked again one by one.
+        that failed together are asked again one by one, and so is one about the start that came before the draft.
         """
+        early = self.schedule.questions.is_early(ask)
         assistant, asked = self.schedule.questions.take(ask)
-        if not asked:
-            return []
+        if not asked:  # cancelled, or early: then the assistant is free for other questions
+            return self._proceed([])
         self._failed = True
         if assistant == DRAFT:
             asked[0][0].p_error = error
             return self._proceed([])
         for _, verdict in asked:
             verdict.alone = True
-            if len(asked) == 1 and not verdict.done:
+            if len(asked) == 1 and not early and not verdict.done:
                 verdict.hearing, verdict.error = Hearing.FAILED, error
         return self._proceed([])
 
@@ -606,7 +607,7 @@ class CoSDDecoder:
             counts.iterations += unit.drafted_on
             for verdict in unit.verdicts:
                 counts.unanswered += verdict.unanswered
-                counts.ties += verdict.ties
+            counts.ties += not unit.replaced and any(verdict.ties for verdict in unit.verdicts)
         if not (self.response.over and not self.units):  # else all goes out with the end
             tokens = self.response.settle(end)
             if tokens:

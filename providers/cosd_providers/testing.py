@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Literal, Protocol, Self, TypeAlias, cast
 
@@ -43,12 +43,13 @@ from cosd_providers.greedy import (
     answer,
     boundaries,
     with_alternatives,
+    with_listed,
     within,
 )
 from cosd_providers.hidden_states import no_states, with_states
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.sampling import DraftOptions
-from cosd_providers.text import sendable
+from cosd_providers.text import sendable, whole
 from cosd_providers.usage import Usage
 
 __all__ = ["Call", "Fault", "Model", "ScriptToken", "ScriptedProvider", "TableModel", "TextModel"]
@@ -180,6 +181,8 @@ class Call:
         prompt: the prompt.
         text: the response so far.
         questions: of `propose`.
+        contexts: of `next_tokens`; the first of them gives the prompt, the last the text.
+        ids: of the context of `generate`; None after a text.
         max_tokens: of `generate`.
         continuation: of `generate`.
         alternatives: the number of alternatives.
@@ -189,7 +192,7 @@ class Call:
         states: whether it was `generate_with_states`.
     """
 
-    kind: Literal["generate", "propose", "score", "hidden_states"]
+    kind: Literal["generate", "propose", "score", "hidden_states", "next_tokens"]
     prompt: str
     text: bytes
     questions: tuple[Question, ...] | None = None
@@ -200,6 +203,8 @@ class Call:
     temperature: float = 0
     seed: int | None = None
     states: bool = False
+    contexts: tuple[Context, ...] | None = None
+    ids: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -221,6 +226,10 @@ class ScriptedProvider:
             `"user: Hello"`, and the answer follows `"assistant: "`.
         words: the ends of the words of its tokenizer; None if they are not known.
         states: the last hidden state after some ids; None if they are not reported.
+        ids: whether it takes contexts by ids, see `contract.IdContexts`.
+        places: contexts by ids that one request holds.
+        hides_parts: whether a draft by ids leaves out the probability of a token behind which a character is open, and
+            the list beside it, as llama.cpp does.
         request_delay: seconds before each request is answered.
         token_delay: seconds before each raw token of a draft.
         faults: failures to raise.
@@ -242,6 +251,9 @@ class ScriptedProvider:
     template: Callable[[Sequence[Message]], str] | None = None
     words: WordEnds | None = None
     states: Callable[[Sequence[int]], State] | None = None
+    ids: bool = False
+    places: int = 64
+    hides_parts: bool = False
     request_delay: float = 0.0
     token_delay: float = 0.0
     faults: Sequence[Fault] = ()
@@ -282,6 +294,8 @@ class ScriptedProvider:
             sampling=self.sampling,
             continues=self.continues,
             hidden_states=0 if self.states is None else len(self.states(())),
+            ids=self.ids,
+            places=self.places,
         )
         return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
 
@@ -313,9 +327,8 @@ class ScriptedProvider:
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """The model's tokens, greedy or drawn by a `random.Random` with this seed; then a `DraftEnd`."""
-        prompt, text = context.prompt, context.text
-        options = DraftOptions(alternatives, temperature, seed)
-        async with aclosing(self._draft(prompt, text, max_tokens, continuation, options, usage)) as items:
+        options = DraftOptions(alternatives, temperature, seed, raw=context.ids is not None)
+        async with aclosing(self._draft(context, max_tokens, continuation, options, usage)) as items:
             async for item in items:
                 yield item
 
@@ -329,10 +342,9 @@ class ScriptedProvider:
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """The model's tokens with their states, for each stretch by one request more; see `contract.HiddenStates`."""
-        prompt, text = context.prompt, context.text
         states = self._reported()
-        start = self._encode(prompt, text) if continuation is None else list(cast("tuple[int, ...]", continuation))
-        draft = Draft(max_tokens)
+        options = DraftOptions(alternatives, states=True, raw=context.ids is not None)
+        start, draft = self._start(context, continuation), Draft(max_tokens, raw=options.raw)
 
         async def after(ids: Sequence[int], count: int) -> list[State]:
             whole = [*start, *ids]
@@ -341,8 +353,7 @@ class ScriptedProvider:
                 usage.prompt_tokens += len(whole)
                 return [states(whole[:at]) for at in range(len(whole) - count + 1, len(whole) + 1)]
 
-        options = DraftOptions(alternatives, states=True)
-        items = self._draft(prompt, text, max_tokens, continuation, options, usage, draft)
+        items = self._draft(context, max_tokens, continuation, options, usage, draft)
         async with aclosing(with_states(items, draft, after)) as stated:
             async for item in stated:
                 yield item
@@ -367,8 +378,7 @@ class ScriptedProvider:
 
     async def _draft(
         self,
-        prompt: str,
-        text: bytes,
+        context: Context,
         max_tokens: int,
         continuation: object,
         options: DraftOptions,
@@ -378,17 +388,18 @@ class ScriptedProvider:
         self.calls.append(
             Call(
                 "generate",
-                prompt,
-                text,
+                context.prompt,
+                context.text,
                 max_tokens=max_tokens,
                 continuation=continuation,
                 alternatives=options.alternatives,
                 temperature=options.temperature,
                 seed=options.seed,
                 states=options.states,
+                ids=context.ids,
             )
         )
-        if text and not self.continues:
+        if context.text and not self.continues:
             hint = "continues=True"
             raise UnsupportedError("the scripted provider does not continue a text", endpoint="scripted:", hint=hint)
         sampled = options.sampled
@@ -396,12 +407,11 @@ class ScriptedProvider:
             raise UnsupportedError("the scripted provider does not sample", endpoint="scripted:", hint="sampling=True")
         alternatives = self._listed(options.alternatives)
         chance = random.Random(options.seed) if sampled else None  # noqa: S311 - no secret
-        start = self._encode(prompt, text) if continuation is None else list(cast("tuple[int, ...]", continuation))
-        draft = draft or Draft(max_tokens)
+        start, draft = self._start(context, continuation), draft or Draft(max_tokens, raw=options.raw)
         async with self._request(usage) as number:
             usage.prompt_tokens += len(start)
             while not draft.over:
-                if self._full(start, draft.ids, grown=bool(text)):
+                if self._full(start, draft.ids, grown=bool(context.ids or context.text)):
                     yield DraftEnd("context")
                     return
                 await self._fault(number, len(draft.ids))
@@ -409,12 +419,38 @@ class ScriptedProvider:
                 position = self._position(start + draft.ids, alternatives, chance)
                 usage.completion_tokens += 1
                 usage.answered(time.monotonic())
-                for token in draft.feed(position.pick.id, with_alternatives(position, alternatives)):
-                    yield token
-        yield DraftEnd("end") if draft.ended else DraftEnd("limit", self._continuation(start, draft))
+                listed = with_listed if options.raw else with_alternatives
+                token = listed(position, alternatives)
+                if options.raw and self.hides_parts and self._open(context, [*draft.ids, position.pick.id]):
+                    token = replace(token, prob=None, alternatives=())
+                for one in draft.feed(position.pick.id, token):
+                    yield one
+        keeps = self.token_ids and not options.raw
+        yield DraftEnd("end") if draft.ended else DraftEnd("limit", (*start, *draft.ids) if keeps else None)
 
-    def _continuation(self, start: list[int], draft: Draft) -> tuple[int, ...] | None:
-        return (*start, *draft.ids) if self.token_ids else None
+    def _start(self, context: Context, continuation: object) -> list[int]:
+        """The ids after which a draft begins."""
+        if context.ids is not None:
+            return self._path(context)
+        if continuation is None:
+            return self._encode(context.prompt, context.text)
+        return list(cast("tuple[int, ...]", continuation))
+
+    def _path(self, context: Context) -> list[int]:
+        """The ids of a context by ids, whose prompt is encoded by itself."""
+        self._check_ids()
+        return [*self.model.encode(context.prompt.encode()), *(context.ids or ())]
+
+    def _open(self, context: Context, ids: Sequence[int]) -> bool:
+        """Test whether a character is open behind `ids`, which follow a context by ids, and may go on."""
+        if ids[-1] in self.model.end_ids:
+            return False
+        data = b"".join(self.model.tokens[at] for at in (*(context.ids or ()), *ids))
+        return whole(data) < len(data)
+
+    def _check_ids(self) -> None:
+        if not self.ids:
+            raise UnsupportedError("the scripted provider takes no ids", endpoint="scripted:", hint="ids=True")
 
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
@@ -475,6 +511,42 @@ class ScriptedProvider:
             return token
         listed = self._listed(alternatives)
         return with_alternatives(Position(Choice(own, token), self._position(before, listed).top), listed)
+
+    async def next_tokens(
+        self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
+    ) -> list[Token | None]:
+        """The model's own choice after each, in requests of up to `places`; see `contract.IdContexts`."""
+        asked = tuple(contexts)
+        prompt, text = (asked[0].prompt, asked[-1].text) if asked else ("", b"")
+        self.calls.append(Call("next_tokens", prompt, text, alternatives=alternatives, contexts=asked))
+        self._check_ids()
+        found, listed = list[Token | None](), self._listed(alternatives)
+        for at in range(0, len(asked), self.places):
+            async with self._request(usage) as number:
+                await self._fault(number, 0)
+                found += [self._next_token(one, listed, usage) for one in asked[at : at + self.places]]
+        return found
+
+    def _next_token(self, context: Context, alternatives: int, usage: Usage) -> Token | None:
+        path = self._path(context)
+        if self._full(path, (), grown=bool(context.ids)):
+            return None
+        usage.prompt_tokens += len(path)
+        usage.completion_tokens += 1
+        return with_listed(self._position(path, alternatives), alternatives)
+
+    async def encode(self, text: str) -> list[Piece]:
+        """The model's encoding of a response, which knows no special tokens; see `contract.IdContexts`."""
+        self._check_ids()
+        return await self.tokenize(text)
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, without bytes that are no characters; see `contract.IdContexts`."""
+        self._check_ids()
+        unknown = [one for one in ids if not 0 <= one < len(self.model.tokens)]
+        if unknown:
+            raise UnsupportedError(f"the model has no token {unknown[0]}", endpoint="scripted:")
+        return sendable(b"".join(self.model.tokens[one] for one in ids))
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The model's encoding of `text`."""

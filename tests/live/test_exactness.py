@@ -20,6 +20,7 @@ from hedged import hedged
 from near_ties import CLOSE, tied
 from one_tokenizer import FOR_THREE, MAY_TIE, PAIRS, THREES
 from one_tokenizer import PROMPTS as FOR_TWO
+from reference_ids import Next
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -99,19 +100,48 @@ async def test_token_by_token_and_with_three_models(
 
 def by_ids(prompt: str, models: Sequence[naive.HttpModel], result: FusionResult) -> bool:
     """Compare an answer with the reference on ids; False where it parts from it at a decision by the last digits."""
-    prompts = [model.vocabulary.encode(prompt.encode()) for model in models]
-    ends = {model.vocabulary.end for model in models}
+    asked: list[Next] = [after(model, prompt) for model in models]
+    rule = reference.rule()
     wanted = reference_ids.fuse(
-        models, prompts, reference.rule(), ends=ends, max_tokens=30, tie=result.settings.tie, bounds=(0.5, 0.5)
+        asked[0],
+        asked[1:],
+        lambda _, p, q: rule(p, q),
+        spell=lambda n: next(model.vocabulary.tokens[n] for model in models if n in model.vocabulary.tokens),
+        ends={model.vocabulary.end for model in models},
+        max_tokens=30,
+        tie=result.settings.tie,
     )
-    ids = [token.id for token in result.tokens]
-    parted = next((at for at, pair in enumerate(zip(ids, wanted.ids, strict=False)) if len({*pair}) > 1), len(ids))
-    if parted < len(ids) and wanted.margins[parted] < CLOSE:
-        return False
-    assert ids == wanted.ids, prompt
-    assert result.replacements == wanted.replacements, prompt
+    ids, written = [token.id for token in result.tokens], [out.id for out in wanted.written]
+    parted = next((at for at, pair in enumerate(zip(ids, written, strict=False)) if len({*pair}) > 1), None)
+    if parted is not None:
+        lists = [one(tuple(written[:parted])) for one in asked]
+        (p, *others), margins = [probs for _, probs in map(first, lists)], [lead(one) for one in lists]
+        if min(*margins, abs(p - 0.5), *(abs(q - 0.5 * p) for q in others)) < CLOSE:
+            return False
+    assert ids == written, prompt
+    assert result.replacements == sum(out.source != reference_ids.DRAFT for out in wanted.written), prompt
     assert result.trace.replay() == result.text
     return True
+
+
+def after(model: naive.HttpModel, prompt: str) -> Next:
+    """The three most probable ids of a server after its prompt and some ids."""
+    start = model.vocabulary.encode(prompt.encode())
+
+    def asked(path: tuple[int, ...]) -> Sequence[tuple[int, float]]:
+        probs = model.next([*start, *path])
+        return [(n, probs[n]) for n in sorted(range(len(probs)), key=lambda n: -probs[n])[:3]]
+
+    return asked
+
+
+def first(listed: Sequence[tuple[int, float]]) -> tuple[int, float]:
+    return listed[0]
+
+
+def lead(listed: Sequence[tuple[int, float]]) -> float:
+    """How much more probable the first is than the second."""
+    return listed[0][1] - listed[1][1]
 
 
 @pytest.mark.extended

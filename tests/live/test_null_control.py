@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -95,7 +95,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("strategy", partly(["singles", "list"]))
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_model_with_itself_writes_what_it_writes_alone(
-    pages: Pages, way: str, strategy: str, count: int
+    pages: Pages, way: str, strategy: Literal["singles", "list"], count: int
 ) -> None:
     assistant = connect(pages.assistant, engine="llama.cpp", strategy=strategy)
     assert await fused(pages, count, assistant=assistant, **WAYS[way]) == 0

@@ -25,7 +25,7 @@ from cosd_providers import (
     UnsupportedError,
     Usage,
 )
-from cosd_providers.contract import Context
+from cosd_providers.contract import Context, IdContexts
 from cosd_providers.testing import Call, Fault, ScriptedProvider, TableModel, TextModel
 
 SCRIPT: dict[str, list[Any]] = {"2 + 2 =": [" 4", (".", 0.4), (" 😀", 0.7), ("", 0.8)], "2 + 2 = 5": [("?", 0.9)]}
@@ -318,3 +318,74 @@ async def test_pickling_keeps_the_script() -> None:
     await draft(provider)
     assert await draft(pickle.loads(pickle.dumps(provider))) == await draft(provider)
     assert (await provider.describe()).model == "draft"
+
+
+HALVES = (b"", b"Q", b"a", b"\xc3", b"\xa9", b"a")
+"""A vocabulary of an end, a prompt, and parts of characters; two tokens are the same byte."""
+
+
+def by_ids(**options: Any) -> ScriptedProvider:
+    """A model that writes a letter of two tokens, and ends."""
+    after = {1: [0, 0, 0.3, 0.5, 0, 0.2], 3: [0, 0, 0, 0.1, 0.9, 0], 4: [0.8, 0, 0.2, 0, 0, 0]}
+    model = TableModel(HALVES, lambda ids: after.get(ids[-1], [0, 0, 0.2, 0.3, 0, 0.5]), end_ids=(0,))
+    return ScriptedProvider(model, ids=True, **options)
+
+
+async def raw(provider: Provider, ids: tuple[int, ...] = (), limit: int = 9, **more: Any) -> list[Any]:
+    text = b"".join(HALVES[at] for at in ids)
+    return [item async for item in provider.generate(Context("Q", text, ids), max_tokens=limit, usage=Usage(), **more)]
+
+
+async def test_a_context_by_ids_is_answered_in_raw_tokens() -> None:
+    provider = by_ids()
+    assert isinstance(provider, IdContexts)
+    tokens = [Token(b"\xc3", 0.5, id=3), Token(b"\xa9", 0.9, id=4), Token(b"", 0.8, end=True, name="</s>", id=0)]
+    assert await raw(provider) == [*tokens, DraftEnd("end")]
+    assert await raw(provider, (3,)) == [*tokens[1:], DraftEnd("end")]
+    assert await raw(provider, limit=1) == [tokens[0], DraftEnd("limit")]  # a part of a character counts as a token
+    first, *_ = await raw(provider, alternatives=5)
+    assert first.alternatives == (Token(b"a", 0.3, id=2), Token(b"a", 0.2, id=5))  # other ids, the same byte
+    assert [call.ids for call in provider.calls] == [(), (3,), (), ()]
+
+
+async def test_the_probability_of_a_part_of_a_character_may_be_hidden() -> None:
+    first, second, *_ = await raw(by_ids(hides_parts=True), alternatives=2)
+    assert first == Token(b"\xc3", None, id=3)
+    assert second == Token(b"\xa9", 0.9, alternatives=(Token(b"\xc3", 0.1, id=3),), id=4)
+    [asked] = await by_ids(hides_parts=True).next_tokens([Context("Q", b"", ())], usage=Usage())
+    assert asked is not None
+    assert asked.prob == 0.5
+
+
+async def test_the_next_tokens_after_contexts_by_ids() -> None:
+    contexts = [Context("Q", b"", ()), Context("Q", b"\xc3", (3,)), Context("Q", b"\xc3\xa9", (3, 4))]
+    for places, requests in ((1, 3), (2, 2), (64, 1)):
+        provider, usage = by_ids(places=places), Usage()
+        found = await provider.next_tokens(contexts, usage=usage)
+        assert [(one.id, one.alternatives[0].id) for one in found if one] == [(3, 2), (4, 3), (0, 2)]
+        assert usage.requests == provider.requests == requests
+        assert (await provider.describe()).capabilities.places == places
+        assert provider.calls == [
+            Call("next_tokens", "Q", b"\xc3\xa9", alternatives=1, contexts=tuple(contexts)),
+        ]
+    assert await by_ids(context=2).next_tokens(contexts[1:], usage=Usage()) == [None, None]
+    with pytest.raises(ContextLengthError):
+        await by_ids(context=0).next_tokens(contexts, usage=Usage())
+
+
+async def test_encodings_and_texts_by_ids() -> None:
+    provider = by_ids()
+    assert [piece.id for piece in await provider.encode("aé")] == [2, 3, 4]
+    assert await provider.decode([2, 3, 4, 3]) == "aé"
+    with pytest.raises(UnsupportedError, match="no token 6"):
+        await provider.decode([6])
+
+
+async def test_without_ids_none_are_taken() -> None:
+    provider, context = scripted(), Context("2 + 2 =", b"", ())
+    assert not (await provider.describe()).capabilities.ids
+    for one in (provider.encode("a"), provider.decode([1]), provider.next_tokens([context], usage=Usage())):
+        with pytest.raises(UnsupportedError, match="takes no ids"):
+            await one
+    with pytest.raises(UnsupportedError, match="takes no ids"):
+        await anext(aiter(provider.generate(context, max_tokens=1, usage=Usage())))

