@@ -44,7 +44,7 @@ State: TypeAlias = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a model continues, or is asked after: a prompt and the response so far.
+    """The place at which a model continues, or is asked: a prompt and the response so far.
 
     With `ids` it is the model's own path: the encoding of the prompt by itself, then these ids, as they were written.
     Prompt and response never merge into one token, and nothing of the response is encoded again. Without them the

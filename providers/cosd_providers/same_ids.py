@@ -1,4 +1,4 @@
-"""Whether two models have the same ids, found from what their servers show."""
+"""Comparison of vocabularies: two models have the same ids if their servers encode and decode alike."""
 
 from __future__ import annotations
 
