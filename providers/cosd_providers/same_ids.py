@@ -10,6 +10,9 @@ from cosd_providers.tokenizers import TEST_TEXT
 
 __all__ = ["Vocabulary", "by_ids", "vocabulary"]
 
+_TEXT = TEST_TEXT.partition(" <|")[0]
+"""The test text without what some servers would parse as special tokens."""
+
 _SPREAD = 64
 """Ids, spread over the vocabulary, that are decoded."""
 
@@ -48,7 +51,7 @@ async def vocabulary(provider: Provider, info: ServerInfo) -> Vocabulary | None:
     if not (info.capabilities.ids and info.capabilities.probs and isinstance(provider, IdContexts)):
         return None
     try:
-        ids = tuple([piece.id for piece in await provider.encode(TEST_TEXT)])
+        ids = tuple([piece.id for piece in await provider.encode(_TEXT)])
         least, greatest = min(ids), max(ids)
         chosen = range(least, greatest + 1, max(1, (greatest - least) // _SPREAD))
         return Vocabulary(ids, "".join((await provider.decode(chosen)).replace("\ufffd", "").split()))

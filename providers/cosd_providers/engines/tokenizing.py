@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
 from pydantic import BaseModel
 
 from cosd_providers.chat.templates import TemplateRefusal
-from cosd_providers.contract import Provider
+from cosd_providers.contract import Context, Piece, Provider
 from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFacts, nothing_to_continue
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.transport import Transport
@@ -352,6 +352,29 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         await self.facts()
         head = await self._client.headed(pieces)
         return None if head is None else cast("Provider", self._continuing(head))
+
+    async def encode(self, text: str) -> list[Piece]:
+        """The encoding of a response, by that of a text; see `contract.IdContexts`.
+
+        Raises:
+            UnsupportedError: the text may hold a special token, which the server would parse.
+        """
+        if _MARKER.search(text):
+            words = "the server parses special tokens in a text, and this one may hold some"
+            raise UnsupportedError(words, endpoint=self._transport.endpoint)
+        return await self.tokenize(text)
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens shown; see `contract.IdContexts`."""
+        await self.facts()
+        return await self._client.decode(ids)
+
+    async def _path(self, context: Context) -> list[int]:
+        """A context by ids as it is sent: the encoding of the prompt by itself, and then the ids."""
+        [prompt] = await self._client.ids([context.prompt])
+        found = [*self._client.facts.beginning, *prompt, *(context.ids or ())]
+        self._client.check_something(found)
+        return found
 
     async def _for_chat(self) -> Self:
         """The same server, to continue rendered prompts."""

@@ -39,6 +39,7 @@ from pydantic import BaseModel
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Capabilities, Context, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.drafting import DraftRequests, IdsDraft, Next
 from cosd_providers.engine import (
     NO_TEMPLATE,
     Models,
@@ -54,7 +55,7 @@ from cosd_providers.engine import (
 )
 from cosd_providers.engines.openai.logprobs import TokenAligner
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
-from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Ranked, bill, steps
+from cosd_providers.engines.openai.wire import Answer, Billed, Candidate, Completion, Ranked, Step, bill, steps
 from cosd_providers.engines.tokenizing import (
     ENDS,
     Encoding,
@@ -82,6 +83,7 @@ from cosd_providers.greedy import (
     check_own,
     prob,
     with_alternatives,
+    with_listed,
     within,
 )
 from cosd_providers.http.transport import MANY_IDLE, Transport
@@ -162,6 +164,7 @@ _ALL = 2**24  # more probabilities at one place than any vocabulary has: how man
 _LIMIT = re.compile(r"max allowed: (\d+)|more than (\d+) logprobs")
 _MANY = re.compile(r"maximum allowed count of (\d+)")
 _PARTS = 4  # tokens of one character, at most
+_LONG = 16  # characters of a token's text, above which it may be more than the token's
 _AGAIN = 2  # resume from the same ids or text this many times; after that, restart from the text received so far
 
 
@@ -678,6 +681,116 @@ class _VllmDraft:
         return with_alternatives(replace(position, top=_known(self._facts, position)), self._options.alternatives)
 
 
+async def _raw_stream(
+    client: VllmClient, options: DraftOptions, usage: Usage, ids: Sequence[int], left: int, attempt: int
+) -> AsyncGenerator[Next, None]:
+    """One request for a draft by ids; see `drafting.IdsStream`.
+
+    The last token of all, which has no text, is the end if the answer ended by itself.
+    """
+    room = await client.room([*ids], left)
+    if room < 1:
+        raise client.too_long(room)
+    body = client.stream([*ids], min(left, room), options) | {"return_tokens_as_token_ids": True}
+    facts, endpoint, done, billed, seen = client.facts, client.transport.endpoint, False, None, 0
+    held: Choice | None = None
+    try:
+        stream = client.transport.stream("/v1/completions", body, usage=usage, attempt=attempt)
+        async with stream as events:
+            async for data in events:
+                event = parse(Answer, data, endpoint)
+                if _twice(event, billed):
+                    continue
+                billed = event.usage or billed
+                for completion in event.choices:
+                    finish = _checked(completion, endpoint).finish_reason
+                    found = _raw(facts, completion, options, endpoint)
+                    await _told(client, found, completion.text, usage)
+                    seen += len(found)
+                    for choice in found:
+                        if held is not None:
+                            yield held
+                        held = choice
+                    if held is not None and finish == "stop":
+                        facts.ends.add(held.id)
+                        held = Choice(held.id, replace(held.token, data=b"", end=True))
+                    if held is not None and (held.token.data or finish is not None):
+                        yield held
+                        held = None
+                    done = done or finish is not None
+    finally:
+        bill(usage, billed)
+    if not done:
+        raise broken_off(endpoint)
+    if room < left and seen >= room:
+        yield "full"
+
+
+def _raw(facts: VllmFacts, completion: Completion, options: DraftOptions, endpoint: str) -> list[Choice]:
+    """The tokens of an event by ids, without their bytes."""
+    found: list[Choice] = []
+    for step in steps(completion):
+        position = _by_id(facts, step, b"", endpoint)
+        if not options.sampled:
+            check_greedy(position.pick.token.prob, (one.token.prob for one in position.top), endpoint)
+        found.append(Choice(position.pick.id, with_listed(position, options.alternatives)))
+    return found
+
+
+async def _spoken(client: VllmClient, token_id: int, text: str, usage: Usage) -> bytes:
+    """The bytes of one token, from its text; of a longer text the server has repeated what stands before it."""
+    if len(text) > _LONG:
+        return await client.says(token_id, usage) or b""
+    return text.replace("\ufffd", "").encode()
+
+
+async def _told(client: VllmClient, found: Sequence[Choice], text: str, usage: Usage) -> None:
+    """Give the tokens of an event their bytes, which together are its text.
+
+    The part that completes a character has the bytes of all of it: the server shows them with that one.
+    """
+    if not found:
+        return
+    left = await _spoken(client, found[0].id, text, usage) if len(found) == 1 else text.replace("\ufffd", "").encode()
+    known = [None] * len(found) if len(found) < 2 else [await client.says(one.id, usage) for one in found]
+    for at, one in enumerate(found):
+        data = known[at]
+        if data is None or not left.startswith(data):
+            behind = next((later for later in known[at + 1 :] if later), None)
+            unknown_next = at + 1 < len(found) and known[at + 1] is None
+            data = b"" if unknown_next else left if behind is None else left[: max(left.find(behind), 0)]
+        left = left[len(data) :]
+        one.token = replace(one.token, data=data)
+
+
+def _by_id(facts: VllmFacts, step: Step, data: bytes, endpoint: str) -> Position:
+    """A place whose tokens the server shows by their ids."""
+
+    def choice(one: Candidate, data: bytes = b"") -> Choice:
+        if one.id is None:
+            raise ResponseError("a token has no id, although asked (return_tokens_as_token_ids)", endpoint=endpoint)
+        return Choice(one.id, Token(data, one.prob, end=one.id in facts.ends))
+
+    own = choice(step.pick, data)
+    check_own(own.token.prob, endpoint)
+    return Position(own, [choice(one) for one in step.top])
+
+
+async def _first(client: VllmClient, answer: Completion, alternatives: int, usage: Usage) -> Token:
+    """The first token of an answer by ids, and the next most probable ones."""
+    endpoint, facts = client.transport.endpoint, client.facts
+    found = steps(answer)
+    if not found:
+        raise silent(endpoint)
+    position = _by_id(facts, found[0], b"", endpoint)
+    data = await _spoken(client, position.pick.id, answer.text, usage)
+    position.pick.token = replace(position.pick.token, data=data)
+    if answer.finish_reason == "stop":
+        facts.ends.add(position.pick.id)
+        position.pick.token = replace(position.pick.token, data=b"", end=True)
+    return with_listed(position, alternatives)
+
+
 def _twice(event: Answer, billed: Billed | None) -> bool:
     """The event was sent before: it has tokens, and none were written since the last one."""
     written = event.usage and event.usage.completion_tokens
@@ -905,11 +1018,29 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
-    ) -> _VllmDraft:
+    ) -> DraftRequests:
+        if options.raw:
+            stream = partial(_raw_stream, self._client, options, usage)
+            return IdsDraft(stream, await self._path(context), max_tokens, alone=not context.ids, raw=True)
         prompt, text = context.prompt, context.text
         prefix = await self._client.sent(prompt + sendable(text) if continuation is None else [*continuation])
         self._client.check_something(prefix)
         return _VllmDraft(self._client, prefix, max_tokens, alone=not text, options=options, usage=usage)
+
+    async def next_tokens(
+        self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
+    ) -> list[Token | None]:
+        """A list of ids, or one request for each; see `contract.IdContexts`. Only the first tokens have bytes."""
+        await self.facts()
+        client = self._client
+        paths = [await self._path(context) for context in contexts]
+        rooms = [await client.room(path, 1) for path in paths]
+        fits = [path for path, room in zip(paths, rooms, strict=True) if room > 0]
+        way: Strategy = "singles" if self._strategy == "singles" or len(contexts) == 1 else "list"
+        more: dict[str, Any] = {"logprobs": client.listed(alternatives), "return_tokens_as_token_ids": True}
+        answers = iter(await client.batch(fits, 1, usage, singly=way == "singles", **more) if fits else ())
+        usage.answered_by(way, len(fits))
+        return [await _first(client, next(answers), alternatives, usage) if room > 0 else None for room in rooms]
 
     async def propose(
         self,
@@ -1097,6 +1228,7 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
             top_k=listed,
             score_top_k=listed if bytes_known else 0,
             sampling=ids_known,
+            ids=ids_known,
         )
         info = ServerInfo(
             endpoint=endpoint,
