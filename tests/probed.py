@@ -37,6 +37,8 @@ async def probed(plain: Plain, **options: Any) -> ProbeReport:
     assert found["whole"] in (True, None)
     assert found["bytes"] in (True, None)
     assert found["propose"] is True
+    assert found["after_ids"] is (report.vocabulary is not None)
+    assert (report.tie is None) is (report.vocabulary is None)
     raws = plain.after(PROMPT, DRAFTED)
     assert str(len(raws)) in report["draft"].seen
     assert report["propose"].seen.startswith("equal at 6 of 6 places")
@@ -48,7 +50,7 @@ async def probed(plain: Plain, **options: Any) -> ProbeReport:
     assert report.can_draft
     assert report.can_assist
     assert max(map(len, str(report).splitlines())) <= 80
-    assert report.spent.completion_tokens < 300
+    assert report.spent.completion_tokens < 400
     assert ProbeReport.model_validate_json(report.model_dump_json()) == report
     return report
 

@@ -6,6 +6,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +19,8 @@ from cosd_api.cli.console import guarded, say
 from cosd_api.event_loop import run_async
 from cosd_api.report.terminal import has_colour, visible
 from cosd_providers.errors import ProviderError
-from cosd_providers.probe import PROMPT, ProbeReport, probe, unit_of
+from cosd_providers.probe import PROMPT, ProbeReport, definition_of, probe
+from cosd_providers.probe.report import in_digits
 
 __all__ = ["probe_servers"]
 
@@ -58,8 +60,12 @@ def probe_servers(
                 _save(report, path)
         found = [report for report in reports if report is not None]
         if as_json:
-            unit = unit_of(found) if len(found) > 1 else None
-            document = {"reports": [report.model_dump(mode="json") for report in found], "unit": unit}
+            together = definition_of(found) if len(found) > 1 else None
+            document = {
+                "reports": [report.model_dump(mode="json") for report in found],
+                "unit": None if together is None else together.unit,
+                "together": None if together is None else asdict(together),
+            }
             print(json.dumps(document, ensure_ascii=False), flush=True)
         else:
             _show(found)
@@ -117,12 +123,10 @@ def _style(line: str, report: ProbeReport) -> str:
 
 
 def _together(reports: Sequence[ProbeReport]) -> str:
-    """The unit that a fusion of them would judge."""
-    if unit_of(reports) == "token":
-        return 'Together: one tokenizer, so a fusion judges token by token (unit="token").'
-    if all(report.encoding is not None for report in reports):
-        return 'Together: different tokenizers, so a fusion judges word by word (unit="word").'
-    return 'Together: not all of them show their tokenizer, so a fusion judges word by word (unit="word").'
+    """The definition by which a fusion of them would judge."""
+    found = definition_of(reports)
+    tie = "" if found.tie is None else f" Ties: tie={in_digits(found.tie)}."
+    return f'Together: {found} (unit="{found.unit}").{tie}'
 
 
 def _check_counts(urls: int, *options: tuple[Sequence[object] | None, str]) -> None:

@@ -21,16 +21,25 @@ GOOD = ProbeReport(
     endpoint="http://good",
     engine="vllm",
     model="m",
-    lines=(Line(name="lists", value=True, asked="two prompts", seen="both"),),
+    lines=(
+        Line(name="lists", value=True, asked="two prompts", seen="both"),
+        Line(name="after_ids", value=True, asked="ids", seen="equal at 72 of 72 places"),
+    ),
     can_draft=True,
     can_assist=True,
     encoding="e",
+    vocabulary="v",
+    tie=0.0031,
 )
+TEXTUAL = "http://textual"
 REPORTS: Mapping[str, ProbeReport | Exception] = {
     "http://good": GOOD,
-    "http://same": GOOD.model_copy(update={"endpoint": "http://same"}),
-    "http://other": GOOD.model_copy(update={"endpoint": "http://other", "encoding": "f"}),
-    "http://silent": GOOD.model_copy(update={"endpoint": "http://silent", "encoding": None, "can_assist": False}),
+    "http://same": GOOD.model_copy(update={"endpoint": "http://same", "tie": 0.01}),
+    TEXTUAL: GOOD.model_copy(update={"endpoint": TEXTUAL, "vocabulary": None}),
+    "http://other": GOOD.model_copy(update={"endpoint": "http://other", "encoding": "f", "vocabulary": "w"}),
+    "http://silent": GOOD.model_copy(
+        update={"endpoint": "http://silent", "encoding": None, "vocabulary": None, "can_assist": False}
+    ),
     "http://bad": GOOD.model_copy(
         update={"endpoint": "http://bad", "can_draft": False, "can_assist": False, "draft_lacks": ("no \x1b[31m",)}
     ),
@@ -71,9 +80,16 @@ def test_one_server() -> None:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("good", "same"), 'one tokenizer, so a fusion judges token by token (unit="token").'),
-        (("good", "other"), 'different tokenizers, so a fusion judges word by word (unit="word").'),
-        (("good", "silent"), 'not all of them show their tokenizer, so a fusion judges word by word (unit="word").'),
+        (
+            ("good", "same"),
+            'ids to ids, because both servers take and show ids and have the same ids (unit="token"). Ties: tie=0.01.',
+        ),
+        (
+            ("good", "textual"),
+            f'token by token after the text: one tokenizer, but {TEXTUAL} cannot be asked after ids (unit="token").',
+        ),
+        (("good", "other"), 'word by word: different tokenizers (unit="word").'),
+        (("good", "silent"), 'word by word: the tokenizer of http://silent is not shown (unit="word").'),
     ],
 )
 def test_two_servers_and_what_a_fusion_judges_by(names: tuple[str, str], words: str) -> None:
@@ -107,6 +123,9 @@ def test_json(names: tuple[str, ...], unit: str | None) -> None:
     reports = [report for name in names if isinstance(report := REPORTS[f"http://{name}"], ProbeReport)]
     assert [ProbeReport.model_validate(report) for report in document["reports"]] == reports
     assert document["unit"] == unit
+    reason = "both servers take and show ids and have the same ids"
+    together = {"contexts": "ids", "unit": "token", "reason": reason, "tie": 0.01}
+    assert document["together"] == (together if unit else None)
     assert result.exit_code == (0 if reports else 1)
 
 

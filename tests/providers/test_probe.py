@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import random
+import re
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -32,7 +34,7 @@ from cosd_providers import (
 )
 from cosd_providers.connect import ConnectOptions, Snapshot
 from cosd_providers.contract import Context
-from cosd_providers.probe import unit_of
+from cosd_providers.probe import Definition, Line, definition_of, unit_of
 from cosd_providers.testing import Model, ScriptedProvider
 from drawn import partly
 from fake_llama_cpp import FakeLlamaCpp
@@ -478,6 +480,94 @@ async def test_llama_cpp(beginning: bool) -> None:
     assert report.spent.requests == len(sent)
 
 
+@dataclass(frozen=True)
+class Shifted(Over):
+    """A model whose most probable token has a log probability that is lower by this."""
+
+    by: float
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        probs = list(self.model.next(ids))
+        probs[max(range(len(probs)), key=probs.__getitem__)] *= math.exp(-self.by)
+        return probs
+
+
+@dataclass(frozen=True)
+class Close(Talker):
+    """A model whose two most probable tokens are nearly equal everywhere."""
+
+    def _distribution(self, ids: tuple[int, ...]) -> Sequence[float]:
+        probs = list(super()._distribution(ids))
+        first, second, *others = sorted(range(len(probs)), key=lambda n: -probs[n])[:4]
+        probs[first], probs[second], probs[others[0]], probs[others[1]] = 0.401, 0.4, 0.199, 0.0
+        return probs
+
+
+class Uneven(LlamaCpp):
+    """A server that computes a token otherwise when it reads than when it writes."""
+
+    by = 0.0
+
+    def _completion(self, body: dict[str, Any]) -> httpx.Response:
+        plain = self.model
+        if body.get("logit_bias"):
+            self.model = Shifted(plain, self.by)
+        try:
+            return super()._completion(body)
+        finally:
+            self.model = plain
+
+
+async def uneven(by: float, model: Model) -> ProbeReport:
+    server = Uneven(model)
+    server.by = by
+    return await examined(server, None)
+
+
+MOVED = "from writing to reading, the two most probable tokens move against each other by"
+
+
+@pytest.mark.parametrize(
+    ("by", "tie", "words"),
+    [
+        (0.0, 0.0, "log probabilities are the same, written and read: tie=0"),
+        (0.00314, 0.0032, f"{MOVED} at most 0.0031 in log probability: tie=0.0032"),
+        (1.7e-5, 1.7e-5, f"{MOVED} at most 0.000017 in log probability: tie=0.000017"),
+        (0.15, 0.1, f"{MOVED} up to 0.15 in log probability: the server's numbers depend on how a prompt is batched"),
+        (0.15, 0.1, "how a prompt is batched, and differences above 0.1 are not called ties: tie=0.1"),
+    ],
+)
+async def test_ties_are_measured_between_writing_and_reading(by: float, tie: float, words: str) -> None:
+    report = await uneven(by, Talker())
+    assert words in str(report["tie"])
+    assert report.tie == pytest.approx(tie, abs=1e-6)
+    shown = re.fullmatch(r"equal at (\d+) of \1 places", report["after_ids"].seen)
+    assert shown is not None and int(shown[1]) > 5
+    assert str(report["after_ids"]) == f"yes: {report['after_ids'].seen}"
+
+
+async def test_a_token_that_is_nearly_as_probable_when_read_is_a_tie() -> None:
+    report = await uneven(0.005, Close())
+    assert re.fullmatch(r"equal at 0 of (\d+) places, and a tie at \1", report["after_ids"].seen)
+    assert report["after_ids"].value is True
+    assert report.tie == pytest.approx(0.005, abs=1e-4)
+
+
+async def test_a_server_that_contradicts_its_own_ids() -> None:
+    report = await uneven(1.0, Talker())
+    assert report["after_ids"].value is False
+    assert re.fullmatch(r"equal at \d of \d places; .+ was written, and .+ is read", report["after_ids"].seen)
+    assert 'unit="word": asked after its own ids it answers differently' in report.advice
+    assert (await uneven(0.0, Talker())).advice == ()
+
+
+async def test_a_server_without_ids_has_no_ties() -> None:
+    report = await examined(Server(Talker()))
+    assert (report["after_ids"].value, report["tie"].value, report.tie) == (False, None, None)
+    assert str(report["after_ids"]) == "no: it takes no ids, or does not show those of its tokens"
+    assert report.vocabulary is None
+
+
 async def test_a_server_that_its_adapter_refuses() -> None:
     fake = LlamaCpp(Talker())
     fake.slots = [{"id": 0, "speculative": True}]
@@ -768,6 +858,9 @@ async def test_two_reports_tell_what_a_fusion_judges_by() -> None:
     assert unit_of([one, other]) == "token"
     assert unit_of([one, third]) == "word"
     assert unit_of([third, third]) == "word"
+    assert definition_of([one, other]) == Definition(
+        "ids", "token", "both servers take and show ids and have the same ids", 0.0
+    )
     fakes = LlamaCpp(Talker()), LlamaCpp(Talker(1))
     async with fakes[0].client() as first, fakes[1].client() as second:
         pair = [
@@ -776,6 +869,43 @@ async def test_two_reports_tell_what_a_fusion_judges_by() -> None:
         ]
         async with Fusion(draft=pair[0], assistant=pair[1]) as fusion:
             assert (await fusion.generate(PROMPT, max_tokens=8)).settings.unit == "token"
+
+
+OLD = Line(name="lists", value=True, asked="two prompts", seen="both")
+OLDER = "the report of http://gpu2 is older than contexts by ids: probe it again"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "ids to ids, because both servers take and show ids and have the same ids"),
+        (
+            {"vocabulary": None},
+            "token by token after the text: one tokenizer, but http://gpu2 cannot be asked after ids",
+        ),
+        ({"vocabulary": "w"}, "token by token after the text: one tokenizer, but the ids are not all the same"),
+        (
+            {"vocabulary": None, "lines": (OLD,)},
+            f"token by token after the text: one tokenizer, but {OLDER}",
+        ),
+        ({"vocabulary": "w", "encoding": "f"}, "word by word: different tokenizers"),
+        ({"vocabulary": None, "encoding": None}, "word by word: the tokenizer of http://gpu2 is not shown"),
+    ],
+)
+def test_the_definition_of_a_pair_and_why(changes: Mapping[str, Any], words: str) -> None:
+    one = ProbeReport(endpoint="http://gpu1", engine="vllm", model="m", encoding="e", vocabulary="v", tie=0.003)
+    found = definition_of([one, one.model_copy(update={"endpoint": "http://gpu2", "tie": 0.01, **changes})])
+    assert str(found) == words
+    assert found.tie == (None if changes else 0.01)
+    assert found.contexts == ("text" if changes else "ids")
+    assert str(definition_of([one] * 3)).endswith("because all servers take and show ids and have the same ids")
+
+
+def test_a_report_from_before_contexts_by_ids_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    path.write_text('{"schema_version": 2, "endpoint": "http://gpu1", "engine": "vllm", "model": "m", "encoding": "e"}')
+    report = ProbeReport.load(path)
+    assert (report.encoding, report.vocabulary, report.tie) == ("e", None, None)
 
 
 async def test_words_fit_a_terminal() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,19 @@ from pydantic import BaseModel, ConfigDict
 
 from cosd_providers.connect import Snapshot
 
-__all__ = ["EXAMPLE", "UNTRUSTED", "Line", "ProbeReport", "Spent", "Value", "Way", "unit_of"]
+__all__ = [
+    "EXAMPLE",
+    "UNTRUSTED",
+    "Definition",
+    "Line",
+    "ProbeReport",
+    "Spent",
+    "Value",
+    "Way",
+    "definition_of",
+    "in_digits",
+    "unit_of",
+]
 
 Value = bool | int | float | str | tuple[str, ...] | None
 """The answer on a line; None is unknown."""
@@ -46,6 +59,8 @@ _TITLES = {
     "round_trip": "round trip",
     "draft": "a draft, resumed",
     "propose": "its draft proposed",
+    "after_ids": "asked after ids",
+    "tie": "ties",
     "alternatives": "other tokens",
     "scored_end": "end of a text",
     "sampling": "sampling",
@@ -54,8 +69,8 @@ _TITLES = {
 _YES = {"end": "shown, with its probability", "cache": "seen", "scored_end": "scored", "sampling": "yes, seeded"}
 _NO = {"end": "hidden", "cache": "none seen", "server": "refused"}
 _ALWAYS = (
-    *("probabilities", "bytes", "cache", "draft", "propose", "scoring", "alternatives", "scored_end", "sampling"),
-    "hidden_states",
+    *("probabilities", "bytes", "cache", "draft", "propose", "after_ids", "scoring", "alternatives", "scored_end"),
+    *("sampling", "hidden_states"),
 )
 """Lines that show what was seen, whatever their value."""
 
@@ -107,6 +122,8 @@ class Line(BaseModel):
                 return "the server's own" if value == "endpoint" else "local"
             case "prefill":
                 return f"yes, by {value}"
+            case "tie":
+                return self.seen
             case "draft":
                 return f"by {value}: {self.seen}"
             case _:
@@ -175,6 +192,10 @@ class ProbeReport(Snapshot):
         ways: the strategies that were tried, the proved ones first.
         advice: what would make it better.
         encoding: a digest of the test text's token ids; models with equal ones share a tokenizer.
+        vocabulary: a digest of what the server shows of its ids (`same_ids.vocabulary`); models with equal ones are
+            fused ids to ids. None where it takes no ids, or shows none.
+        tie: the difference of two log probabilities that counts as none on this server, for `Fusion(tie=...)`; None
+            where it was not found out.
         spent: the cost of the probe.
     """
 
@@ -188,6 +209,8 @@ class ProbeReport(Snapshot):
     ways: tuple[Way, ...] = ()
     advice: tuple[str, ...] = ()
     encoding: str | None = None
+    vocabulary: str | None = None
+    tie: float | None = None
     spent: Spent = Spent()
 
     @property
@@ -239,10 +262,70 @@ class ProbeReport(Snapshot):
         return [("endpoint", self.endpoint), ("engine", self.engine), ("model", self.model)]
 
 
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """The definition by which models are fused, and the reason.
+
+    Attributes:
+        contexts: `"ids"` if the assistants are asked after the draft's own ids, else `"text"`.
+        unit: what is judged together.
+        reason: in words.
+        tie: the greatest of the reports' ties, for `Fusion(tie=...)`; None after text, where none is needed.
+    """
+
+    contexts: Literal["ids", "text"]
+    unit: Literal["token", "word"]
+    reason: str
+    tie: float | None = None
+
+    def __str__(self) -> str:
+        if self.contexts == "ids":
+            return f"ids to ids, because {self.reason}"
+        return (
+            f"token by token after the text: {self.reason}" if self.unit == "token" else f"word by word: {self.reason}"
+        )
+
+
 def unit_of(reports: Sequence[ProbeReport]) -> Literal["token", "word"]:
     """The default unit of a fusion of these models: `"token"` where all are known to share one tokenizer."""
-    encodings = {report.encoding for report in reports}
-    return "token" if len(encodings) == 1 and None not in encodings else "word"
+    return "token" if _alike(reports, "vocabulary") or _alike(reports, "encoding") else "word"
+
+
+def definition_of(reports: Sequence[ProbeReport]) -> Definition:
+    """The default definition of a fusion of these models."""
+    unit = unit_of(reports)
+    if _alike(reports, "vocabulary"):
+        ties = [report.tie for report in reports if report.tie is not None]
+        servers = "both servers" if len(reports) == 2 else "all servers"
+        return Definition("ids", unit, f"{servers} take and show ids and have the same ids", max(ties, default=None))
+    if unit == "word":
+        hidden = [report for report in reports if report.encoding is None and report.vocabulary is None]
+        reason = f"the tokenizer of {_named(hidden)} is not shown" if hidden else "different tokenizers"
+        return Definition("text", unit, reason)
+    without = [report for report in reports if report.vocabulary is None]
+    if old := [report for report in without if report.lines and all(line.name != "after_ids" for line in report.lines)]:
+        but = f"the report of {_named(old)} is older than contexts by ids: probe it again"
+    elif without:
+        but = f"{_named(without)} cannot be asked after ids"
+    else:
+        but = "the ids are not all the same"
+    return Definition("text", unit, f"one tokenizer, but {but}")
+
+
+def _alike(reports: Sequence[ProbeReport], name: Literal["encoding", "vocabulary"]) -> bool:
+    """Test whether all reports have the same digest."""
+    found = {getattr(report, name) for report in reports}
+    return len(found) == 1 and None not in found
+
+
+def _named(reports: Sequence[ProbeReport]) -> str:
+    return " and ".join(dict.fromkeys(report.endpoint for report in reports))
+
+
+def in_digits(value: float) -> str:
+    """A number as people write it, such as 0.00002."""
+    shown = f"{value:.9f}".rstrip("0")
+    return shown.removesuffix(".")
 
 
 def _prices(ways: Sequence[Way]) -> list[str]:

@@ -17,10 +17,12 @@ from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.greedy import TIES
 from cosd_providers.probe.contract_checks import draft, propose, score, tokenizer, ways
 from cosd_providers.probe.distribution_checks import alternatives, hidden_states, sampling, scored_end
+from cosd_providers.probe.id_checks import after_ids
 from cosd_providers.probe.inquiry import DRAFTED, PROMPT, STOPPING, TOO_SHORT, Inquiry, reason
 from cosd_providers.probe.report import UNTRUSTED, Line, ProbeReport, Spent, Way
 from cosd_providers.probe.wire_checks import WIRE
 from cosd_providers.probe_client import ProbeClient
+from cosd_providers.same_ids import vocabulary
 from cosd_providers.tokenizers import fingerprint
 
 __all__ = ["run"]
@@ -28,11 +30,12 @@ __all__ = ["run"]
 _ORDER = (
     *("server", "models", "context", "tokenizer", "logprobs", "depth", "probabilities", "scoring", "lists", "ids"),
     *("template", "prefill", "end", "bytes", "whole", "cache", "round_trip", "draft", "score", "propose"),
+    *("after_ids", "tie"),
     *("alternatives", "scored_end", "sampling", "hidden_states"),
 )
 """The lines of a report."""
 
-_CHECKS = (tokenizer, *WIRE, draft, score, propose, alternatives, scored_end, sampling, hidden_states)
+_CHECKS = (tokenizer, *WIRE, draft, score, propose, after_ids, alternatives, scored_end, sampling, hidden_states)
 
 _NO_WIRE = "a provider of this kind shows what the contract does, and no more"
 
@@ -137,7 +140,8 @@ def _fill(inquiry: Inquiry) -> None:
 async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
     found = await ways(inquiry)
     drafts, assists = _missing(inquiry, found)
-    ids = await fingerprint(inquiry.provider, inquiry.info)
+    encoding = await fingerprint(inquiry.provider, inquiry.info)
+    known = await vocabulary(inquiry.provider, inquiry.info)
     engine, options = _connected(inquiry.provider)
     right = next((way.name for way in found if way.proved), None)
     if right is not None and (any(way.wrong for way in found) or inquiry.value("propose") is False):
@@ -158,9 +162,16 @@ async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
         assistant_lacks=tuple(assists),
         ways=tuple(found),
         advice=tuple(_advice(inquiry, found)),
-        encoding=sha256(repr(ids).encode()).hexdigest() if ids else None,
+        encoding=_digest(encoding),
+        vocabulary=_digest(known),
+        tie=tie if isinstance(tie := inquiry.value("tie"), float) else None,
         spent=_spent(inquiry, began),
     )
+
+
+def _digest(shown: object) -> str | None:
+    """A digest of what a server shows of its tokenizer; None where it shows nothing."""
+    return sha256(repr(shown).encode()).hexdigest() if shown else None
 
 
 def _spent(inquiry: Inquiry, began: float) -> Spent:
@@ -242,6 +253,8 @@ def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
     wrong = [way.name for way in found if way.wrong]
     words = [f"strategy={right[0]!r}: asked by {' or '.join(wrong)} it answers differently"] if right and wrong else []
     rows = (*_ADVICE.get(inquiry.info.engine, ()), *_ADVICE[""])
+    if value("after_ids") is False and inquiry.info.capabilities.ids:
+        words.append('unit="word": asked after its own ids it answers differently')
     return [*words, *(_for_version(row, inquiry.info.build) for lack, row in rows if lacks[lack])]
 
 
