@@ -145,8 +145,9 @@ def judge(
             break  # the unit ends inside the assistant's token: the next unit judges the rest
         p, q = least(tokens[begin:i]), least(proposal[a_begin:a])
         tied = not agreed and ties(tokens[begin], proposal[a_begin], tie)
-        agreed = agreed or tied
         mine, theirs = _bytes(tokens[begin:i]), _bytes(proposal[a_begin:a])
+        theirs = mine if agreed else theirs  # one id may be the end of one model, and a text of the other
+        agreed = agreed or tied
         decision = Decision(assistant, begin, i, theirs, p, q, agreed, False, mine, tied=tied)
         decision.fired = not agreed and p is not None and not (q is None and needs_q) and bool(replaces(decision))
         decisions.append(decision)
