@@ -44,7 +44,7 @@ class RawStream:
 
 @dataclass
 class IdLimits(Limits):
-    """Where small servers break. `early`: which assistants, at the start; `own`: the draft, about its own token."""
+    """Places where small servers break. `early`: which assistants, at the start; `own`: the draft, about its own token."""
 
     early: Callable[[int], bool] = lambda _: False
     own: Callable[[int], bool] = lambda _: False
@@ -121,7 +121,7 @@ class IdRun(schedules.Run):
         self.obey(self.decoder.answered(number, [Proposal(one.start, (token,)) for one, token in pairs]))
 
     def breaks(self, ask: Ask) -> bool:
-        """Whether this request breaks."""
+        """Test whether this request breaks."""
         limits = cast("IdLimits", self.limits)
         if ask.ask in self.early:
             return limits.early(ask.assistant)
@@ -133,7 +133,7 @@ class IdRun(schedules.Run):
         )
 
     def check(self) -> None:
-        """What holds between any two events."""
+        """Invariants between any two events."""
         under_way = self.decoder.schedule.questions.under_way
         early = {ask: under_way.pop(ask) for ask, (_, asked) in [*under_way.items()] if not asked}
         super().check()
