@@ -44,7 +44,7 @@ class RawStream:
 
 @dataclass
 class IdLimits(Limits):
-    """Places where small servers break. `early`: which assistants, at the start; `own`: the draft, about its own token."""
+    """Places where a small server breaks. `early`: which assistants, at the start; `own`: the draft, about its token."""
 
     early: Callable[[int], bool] = lambda _: False
     own: Callable[[int], bool] = lambda _: False
@@ -101,7 +101,8 @@ class IdRun(schedules.Run):
             assert unit.tokens[0].prob is None
             assert verdict.hearing is Hearing.WITHOUT_P
         else:
-            super().check_ask(command)
+            if not any(unit.p_asked for unit, _ in asked):  # what is known now may settle it, and all are heard
+                super().check_ask(command)
             bound = self.pace.places
             assert not bound or len(asked) <= bound[command.assistant]
         for (unit, _), path, question in zip(asked, command.paths, command.questions, strict=True):
