@@ -44,7 +44,7 @@ class RawStream:
 
 @dataclass
 class IdLimits(Limits):
-    """Places where a small server breaks. `early`: which assistants, at the start; `own`: the draft, about its token."""
+    """Places where a server breaks. `early`: which assistants, at the start; `own`: the draft, about its token."""
 
     early: Callable[[int], bool] = lambda _: False
     own: Callable[[int], bool] = lambda _: False
