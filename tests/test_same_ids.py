@@ -87,7 +87,7 @@ def check(result: FusionResult, task: Task) -> None:
     assert [one.data for one in whole.tokens] == [one.data for one in result.tokens]
 
 
-@examples(100)
+@examples(60)
 @given(tasks(), st.sampled_from(WAYS), st.sampled_from((1, 64)), DELAYS)
 async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: int, delays: Any) -> None:
     servers = providers(task, places, delays)
