@@ -145,10 +145,10 @@ def judge(
             break  # the unit ends inside the assistant's token: the next unit judges the rest
         p, q = least(tokens[begin:i]), least(proposal[a_begin:a])
         tied = not agreed and ties(tokens[begin], proposal[a_begin], tie)
-        agreed = agreed or tied
         mine, theirs = _bytes(tokens[begin:i]), _bytes(proposal[a_begin:a])
-        if agreed and not tied and tokens[begin].id is not None:
-            theirs = mine  # one id: servers differ in the bytes that they show of a part of a character
+        # One id may be the end of one model and a text of the other, and servers show parts of characters differently.
+        theirs = mine if agreed else theirs
+        agreed = agreed or tied
         decision = Decision(assistant, begin, i, theirs, p, q, agreed, False, mine, tied=tied)
         decision.fired = not agreed and p is not None and not (q is None and needs_q) and bool(replaces(decision))
         decisions.append(decision)

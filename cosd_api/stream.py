@@ -190,9 +190,10 @@ class FusionStream:
         self._turns = turns
         await endpoints.check_length(turns, facts.without)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
-        infos = [await turn.provider.describe() for at, turn in enumerate(turns, -1) if at not in facts.without]
-        self._ids = facts.ids and all(info.capabilities.ids for info in infos)
-        places = [info.capabilities.places for info in infos[1:]]
+        infos = {at: await turn.provider.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
+        by_ids = all(info.capabilities.ids for info in infos.values())
+        self._ids = facts.ids and by_ids and settings.method.asks_by_ids
+        places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
         work = Work(
             turns=turns,
@@ -209,6 +210,7 @@ class FusionStream:
             pace=replace(settings.pace, ids=self._ids, places=tuple(places)),
             skip=settings.ask == "contestable",
             tie=settings.tie,
+            ends={one for info in infos.values() for one in info.ends} if self._ids else (),
             batch_wait=settings.tuning.batch_wait,
             seed=limits.seed or 0,
             conversation=None if isinstance(self._prompt, str) else self._prompt,

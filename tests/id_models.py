@@ -113,7 +113,7 @@ class IdModel:
 
 
 def is_open(ids: Sequence[int]) -> bool:
-    """Whether a character is open behind the ids of an answer."""
+    """Test whether a character is open behind the ids of an answer."""
     data = b"".join(TOKENS[one] for one in ids)
     return whole(data) < len(data)
 
@@ -132,7 +132,7 @@ class Task:
     hides: bool
 
     def expected(self, **changes: Any) -> reference_ids.Fused:
-        """What the naive reference says."""
+        """The answer of the naive reference."""
         everything = isinstance(self.verifier, Always | MatchVerifier)
         models = (self.draft, *self.assistants)
         given: dict[str, Any] = {
@@ -151,7 +151,7 @@ class Task:
         return verifier_at(self.verifier, Place(digest_of(self.prompt), at)).replaces(p, q)
 
     def contestable(self, out: reference_ids.Out, at: int, *, hidden: bool) -> bool:
-        """Whether an assistant has to be heard at a place."""
+        """Test whether an assistant has to be heard at a place."""
         return hidden or verifier_at(self.verifier, Place(digest_of(self.prompt), at)).contestable(out.p)
 
 

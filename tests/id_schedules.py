@@ -44,7 +44,7 @@ class RawStream:
 
 @dataclass
 class IdLimits(Limits):
-    """Where small servers break. `early`: which assistants, at the start; `own`: the draft, about its own token."""
+    """Places where a server breaks. `early`: which assistants, at the start; `own`: the draft, about its token."""
 
     early: Callable[[int], bool] = lambda _: False
     own: Callable[[int], bool] = lambda _: False
@@ -101,7 +101,8 @@ class IdRun(schedules.Run):
             assert unit.tokens[0].prob is None
             assert verdict.hearing is Hearing.WITHOUT_P
         else:
-            super().check_ask(command)
+            if not any(unit.p_asked for unit, _ in asked):  # what is known now may settle it, and all are heard
+                super().check_ask(command)
             bound = self.pace.places
             assert not bound or len(asked) <= bound[command.assistant]
         for (unit, _), path, question in zip(asked, command.paths, command.questions, strict=True):
@@ -121,7 +122,7 @@ class IdRun(schedules.Run):
         self.obey(self.decoder.answered(number, [Proposal(one.start, (token,)) for one, token in pairs]))
 
     def breaks(self, ask: Ask) -> bool:
-        """Whether this request breaks."""
+        """Test whether this request breaks."""
         limits = cast("IdLimits", self.limits)
         if ask.ask in self.early:
             return limits.early(ask.assistant)
@@ -133,7 +134,7 @@ class IdRun(schedules.Run):
         )
 
     def check(self) -> None:
-        """What holds between any two events."""
+        """Invariants between any two events."""
         under_way = self.decoder.schedule.questions.under_way
         early = {ask: under_way.pop(ask) for ask, (_, asked) in [*under_way.items()] if not asked}
         super().check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +38,7 @@ class Work:
         pace: the schedule of methods that draft.
         skip: leave out questions whose answers cannot matter.
         tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
+        ends: ids that are known to end one of the models, where these are asked after ids.
         batch_wait: seconds that a question waits for others.
         seed: of what is drawn at random.
         room: gives an event to wait for while the reader of the answer is far behind, else None; it is None where
@@ -59,6 +60,7 @@ class Work:
     pace: Pace = field(default_factory=Pace)
     skip: bool = True
     tie: float = 0.0
+    ends: Container[int] = ()
     batch_wait: float = 0.0
     conversation: Sequence[Message] | None = None
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None

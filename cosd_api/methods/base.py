@@ -80,6 +80,11 @@ class Method(ABC):
     why_greedy: ClassVar[str] = "its models write their most probable tokens"
 
     @property
+    def asks_by_ids(self) -> bool:
+        """True if it asks models with the same ids after those; the others ask after text."""
+        return False
+
+    @property
     def temperature(self) -> float:
         """The temperature of what the models write."""
         return 0.0

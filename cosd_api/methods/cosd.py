@@ -25,7 +25,7 @@ unit as after a replacement: the answer depends on where it failed, not when.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any, ClassVar, Self
@@ -190,6 +190,11 @@ class CoSD(DraftFirst):
         return replace(plan, contested=1.0) if every else plan
 
     @property
+    def asks_by_ids(self) -> bool:
+        """True unless tokens are drawn, or the verifier looks at hidden states."""
+        return not self.temperature and not draft_states_of(self.verifier)
+
+    @property
     def judge(self) -> Verifier:
         """The verifier."""
         return self.verifier
@@ -270,6 +275,7 @@ class CoSDDecoder:
         pace: how it is scheduled.
         prompt: of the draft model, for verifiers that decide by the place.
         tie: as in `alignment.judge`.
+        ends: ids that are known to end one of the models, whichever writes them.
 
     Attributes:
         prompt: a digest of the draft model's prompt.
@@ -296,7 +302,9 @@ class CoSDDecoder:
         pace: Pace | None = None,
         prompt: str = "",
         tie: float = 0.0,
+        ends: Container[int] = (),
     ) -> None:
+        self._ends = ends
         self.verifier = verifier
         self.prompt = digest_of(prompt)
         self.unit: Unit = unit
@@ -324,7 +332,6 @@ class CoSDDecoder:
     @classmethod
     def of(cls, work: Work, verifier: Verifier, *, unit: Unit) -> Self:
         """The decoder of one answer, within its limits and by its schedule."""
-        ids = work.pace.ids and unit == "token" and not draft_states_of(verifier)
         return cls(
             verifier,
             unit=unit,
@@ -334,9 +341,10 @@ class CoSDDecoder:
             skip=work.skip,
             survives=work.survives,
             without=work.without,
-            pace=replace(work.pace, ids=ids),
+            pace=work.pace,
             prompt=work.turns[0].prompt,
             tie=work.tie,
+            ends=work.ends,
         )
 
     @property
@@ -425,7 +433,8 @@ class CoSDDecoder:
         verdict = unit.verdicts[assistant]
         if verdict.hearing is Hearing.WITHOUT_P:
             if not asking:
-                self._discard_after(unit, commands)
+                if not (self.response.over and self.units[-1] is unit):
+                    self._discard_after(unit, commands)
                 commands.append(self.schedule.questions.ask_draft(unit, verdict, self.response))
         elif unit.heard:
             self._decide(unit, commands)
@@ -476,6 +485,8 @@ class CoSDDecoder:
         """Put a draft token at the end of the response and into its unit."""
         drafts, response, commands = self.schedule.drafts, self.response, list[Command]()
         drafts.left -= 1
+        foreign = not token.end and token.id in self._ends
+        token = replace(token, data=b"", end=True) if foreign else token
         unit = self._growing()
         if unit is not None and starts_unit(self.unit, unit.tokens, token):
             self._complete(unit, commands)
@@ -488,7 +499,7 @@ class CoSDDecoder:
         response.place(Placed(token, draft=draft, at=self.now))
         if response.over or self.unit == "token" or token.end or len(unit.tokens) == LONGEST:
             self._complete(unit, commands)
-        too_long = response.over and drafts.left and not token.end  # a hedge may be
+        too_long = response.over and drafts.left and (foreign or not token.end)  # a hedge may be
         if too_long or response.stopped:  # what would follow is never judged
             commands.extend(drafts.cancel())
         return commands
@@ -546,6 +557,8 @@ class CoSDDecoder:
         self.response.cut_back(unit.first + decision.first)
         verified = unit.unheard(self.judge.could_change) == len(unit.tokens)
         for placed in unit.replacement(winner, verified=verified, draft=draft, at=self.now):
+            if placed.token.id in self._ends:
+                placed.token = replace(placed.token, data=b"", end=True)
             if self.response.over is None:
                 self.response.place(placed)
         self.schedule.drafts.restart(self.response)

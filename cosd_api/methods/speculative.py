@@ -91,6 +91,11 @@ class Speculative(DraftFirst):
         return {"greedy": True} if self.greedy else super().options()
 
     @property
+    def asks_by_ids(self) -> bool:
+        """True where it is greedy."""
+        return self.greedy
+
+    @property
     def judge(self) -> MatchVerifier | None:
         """The verifier that replaces whatever differs; None where chance decides."""
         return MatchVerifier() if self.greedy else None

@@ -194,6 +194,7 @@ class ServerInfo:
         capabilities: its abilities.
         longest_prompt: tokens that a prompt and the answer so far may have, if that is less than `context`.
         answer_cue: the chat template's text between a user's message and the answer; None if none is known.
+        ends: ids that end a generation, as far as they are known beforehand.
     """
 
     endpoint: str
@@ -204,6 +205,7 @@ class ServerInfo:
     capabilities: Capabilities
     answer_cue: str | None = None
     longest_prompt: int | None = None
+    ends: tuple[int, ...] = ()
 
 
 @runtime_checkable

@@ -297,7 +297,8 @@ class ScriptedProvider:
             ids=self.ids,
             places=self.places,
         )
-        return ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
+        info = ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
+        return replace(info, ends=(*self.model.end_ids,)) if self.ids else info
 
     async def word_splitter(self) -> WordEnds | None:
         """The words from the attribute; see `contract.WordSplitter`."""

@@ -53,7 +53,7 @@ def check(outcome: Outcome, task: Task, *, skip: bool = True) -> None:
 
 
 def judged(task: Task, wanted: reference_ids.Fused, *, skip: bool) -> list[bool]:
-    """Whether the assistants are heard at each place."""
+    """For each place, whether the assistants are heard."""
     found, path, at = list[bool](), list[int](), 0
     for out in wanted.written:
         own = task.draft.token([*task.draft.encode(task.prompt.encode()), *path], 0)
@@ -179,7 +179,7 @@ def asks(commands: Sequence[Command]) -> list[Ask]:
 
 
 def says(id: int, prob: float | None = 0.9, *others: tuple[int, float]) -> list[Proposal | None]:
-    """What a model says: a token, and those beside it."""
+    """An answer of a model: a token, and those beside it."""
     listed = tuple(Token(TOKENS[one], share, id=one) for one, share in others)
     return [Proposal(0, (Token(TOKENS[id], prob, id=id, alternatives=listed),))]
 

@@ -1092,6 +1092,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         if not visible:
             raise ResponseError("/tokenize gave no token for a letter", endpoint=self._transport.endpoint)
         others = (chosen.vocabulary or 1 + _MANY) - 1
+        ends: dict[int, str | None] = {end[0].id: props.eos_token} if len(end) == 1 else {}
         info = ServerInfo(
             endpoint=self._transport.endpoint,
             engine="llama.cpp",
@@ -1112,10 +1113,10 @@ class LlamaCpp(Engine[LlamaCppFacts]):
                 places=_LIST if self._strategy == "list" else 1,
             ),
             answer_cue=await self._answer_cue(),
+            ends=(*ends,),
         )
         if await self._speculates():
             raise speculative(self._transport.endpoint)
-        ends: dict[int, str | None] = {end[0].id: props.eos_token} if len(end) == 1 else {}
         return LlamaCppFacts(info, ends, visible[-1].id)
 
     async def _width(self, visible: int) -> int:

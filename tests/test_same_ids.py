@@ -1,0 +1,373 @@
+"""Models with the same ids, through a whole fusion: the naive reference, null control, ties, texts and traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import virtual_time
+from cosd_api import (
+    AgreementVerifier,
+    Fusion,
+    FusionResult,
+    MatchVerifier,
+    RuleVerifier,
+    SurpriseVerifier,
+    Trace,
+    Tuning,
+    fuse,
+)
+from cosd_providers import ResponseError, ServerError
+from cosd_providers.testing import Fault, ScriptedProvider
+from cosd_providers.text import sendable
+from drawn import examples
+from id_models import AB, END, HALF, MARK, OTHER_END, REST, TOKENS, TWIN, Always, IdModel, Task, tasks
+
+WAYS: tuple[dict[str, Any], ...] = (
+    {},
+    {"draft_length": 1},
+    {"draft_length": 3},
+    {"tuning": Tuning(hedge=2)},
+    {"tuning": Tuning(in_flight=3)},
+    {"tuning": Tuning(max_ahead=2, hedge=1)},
+    {"tuning": Tuning(batch_wait=0.5)},
+    {"ask": "all"},
+    {"ask": "all", "draft_length": 3},
+)
+"""Settings that change what an answer costs, and not its text."""
+DELAYS = st.tuples(*[st.sampled_from((0.0, 0.1, 0.35))] * 3)
+"""Seconds for a request, for a token of the draft, and for a request to an assistant."""
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return virtual_time.BACKEND
+
+
+def providers(task: Task, places: int, delays: Sequence[float] = (0, 0, 0)) -> dict[str, Any]:
+    """The models of a task, with their delays."""
+    request, token, question = delays
+    draft = ScriptedProvider(
+        task.draft, name="draft", ids=True, hides_parts=task.hides, request_delay=request, token_delay=token
+    )
+    assistants = [
+        ScriptedProvider(one, name=f"assistant {at}", ids=True, places=places, request_delay=question * (1 + at))
+        for at, one in enumerate(task.assistants)
+    ]
+    return {"draft": draft, "assistant": assistants}
+
+
+async def fused(task: Task, servers: dict[str, Any], **settings: Any) -> FusionResult:
+    limits: dict[str, Any] = {"max_tokens": task.max_tokens, "stop": [one.decode() for one in task.stop]}
+    return await fuse(task.prompt, **servers, verifier=task.verifier, tie=task.tie, **limits, **settings)
+
+
+def check(result: FusionResult, task: Task) -> None:
+    """The answer is the reference's; its tokens join to its text; judged again, it is the same."""
+    wanted = task.expected()
+    assert (result.settings.contexts, result.settings.unit, result.settings.tie) == ("ids", "token", task.tie)
+    names = ["draft", *(one.name for one in result.assistants)]
+    tokens = [(one.id, one.data, one.source) for one in result.tokens]
+    assert tokens == [(one.id, one.data, names[one.source + 1]) for one in wanted.tokens]
+    assert result.text == sendable(wanted.text) == "".join(one.text for one in result.tokens)
+    assert "\ufffd" not in result.text
+    assert result.finish_reason == wanted.finish_reason
+    assert wanted.stop is None or result.stop_reason == wanted.stop.decode()
+    assert result.replacements == sum(one.source >= 0 for one in wanted.written)
+    again = task.verifier if isinstance(task.verifier, Always) else None
+    assert result.trace.replay(again) == result.text
+    whole = FusionResult.model_validate_json(result.model_dump_json())
+    assert whole == result
+    assert [one.data for one in whole.tokens] == [one.data for one in result.tokens]
+
+
+@examples(60)
+@given(tasks(), st.sampled_from(WAYS), st.sampled_from((1, 64)), DELAYS)
+async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: int, delays: Any) -> None:
+    servers = providers(task, places, delays)
+    result = await fused(task, servers, **way)
+    check(result, task)
+    draft, assistants = servers["draft"], servers["assistant"]
+    assert draft.open_requests == 0
+    for call in [call for one in assistants for call in one.calls]:
+        assert call.kind == "next_tokens"
+        assert call.contexts is not None
+        assert len(call.contexts) <= places
+        for context in call.contexts:
+            assert context.ids is not None
+            assert b"".join(TOKENS[one] for one in context.ids) == context.text
+    if not task.hides:
+        assert {call.kind for call in draft.calls} == {"generate"}
+    if way.get("ask") == "all":
+        heard = {one.name for one in result.assistants}
+        for token in result.tokens:
+            if token.source == "draft":
+                assert {one.assistant for one in token.decisions} == heard
+
+
+@examples(40)
+@given(tasks(same=True), st.sampled_from(WAYS), DELAYS)
+async def test_a_model_fused_with_itself_replaces_nothing(task: Task, way: dict[str, Any], delays: Any) -> None:
+    servers = providers(task, 1, delays)
+    result = await fused(task, servers, **way)
+    check(result, task)
+    alone = replace(task, assistants=()).expected()
+    assert [one.id for one in result.tokens] == [one.id for one in alone.tokens]
+    assert (result.replacements, result.ties) == (0, 0)
+    assert not any(call.kind == "next_tokens" for call in servers["draft"].calls)  # no probability is asked for
+
+
+@given(tasks(most=1), st.sampled_from(WAYS))
+async def test_what_always_replaces_writes_the_assistants_own_text(task: Task, way: dict[str, Any]) -> None:
+    task = replace(task, verifier=MatchVerifier())
+    result = await fused(task, providers(task, 64), **way)
+    check(result, task)
+    [assistant] = task.assistants
+    alone = replace(task, draft=assistant, verifier=RuleVerifier(alpha=0)).expected()
+    if not result.ties:
+        assert [one.data for one in result.tokens] == [one.data for one in alone.tokens]  # of two ends the draft's
+
+
+@dataclass(frozen=True)
+class Written:
+    """A model that writes these ids, whatever stood before; `beside`: other probabilities at some places."""
+
+    ids: tuple[int, ...]
+    beside: dict[int, dict[int, float]] = field(default_factory=dict)
+    end_ids: frozenset[int] = frozenset({END, OTHER_END})
+    prob: float = 0.4
+
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        """The bytes of every id."""
+        return TOKENS
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of a text."""
+        return IdModel().encode(text)
+
+    def next(self, ids: Sequence[int]) -> list[float]:
+        """The probability of every id after the prompt, which is one token, and what stands behind it."""
+        place = len(ids) - 1
+        own = self.ids[place] if place < len(self.ids) else END
+        found = self.beside.get(place, {own: self.prob})
+        return [found.get(one, 0.0) for one in range(len(TOKENS))]
+
+
+def served(model: Any, **options: Any) -> ScriptedProvider:
+    return ScriptedProvider(model, ids=True, **options)
+
+
+async def test_contexts_are_the_drafts_own_ids() -> None:
+    """No text is encoded again: "ab" in two tokens stays two tokens."""
+    draft, assistant = served(Written((97, 98, 97))), served(Written((97, 98, TWIN)), places=1)
+    result = await fuse("Q", draft=draft, assistant=assistant)
+    paths = [context.ids for call in assistant.calls for context in call.contexts or ()]
+    assert paths == [(), (97,), (97, 98), (97, 98, TWIN)][: len(paths)]
+    assert [one.id for one in result.tokens] == [97, 98, TWIN, END]
+    assert result.text == "aba"
+    assert (result.replacements, result.replaced_tokens) == (1, 1)
+    assert [call.ids for call in draft.calls if call.kind == "generate"] == [(), (97, 98, TWIN)]
+    assert result.trace.replay() == "aba"
+
+
+async def test_a_character_of_several_tokens_takes_no_more_requests() -> None:
+    """Its hidden parts are agreed on without their probability, and one token of the limit each."""
+    ids = (97, *"😀".encode(), HALF, REST, 98)
+    for hides in (False, True):
+        draft = served(Written(ids), hides_parts=hides)
+        assistant = served(Written(ids, prob=0.9))
+        result = await fuse("Q", draft=draft, assistant=assistant)
+        assert [call.kind for call in draft.calls] == ["generate"]
+        assert result.text == "a😀😀b"
+        assert [one.text for one in result.tokens] == ["a", "", "", "", "😀", "", "😀", "b", ""]
+        assert [one.raw for one in result.tokens][1:7] == ["f0", "9f", "98", "80", "f09f", "9880"]
+        assert [one.draft_prob is None for one in result.tokens] == [
+            hides and 1 <= at <= 5 and at != 4 for at in range(9)
+        ]
+        assert all(one.asked and one.decisions[0].agreed for one in result.tokens)
+        short = await fuse("Q", draft=draft, assistant=assistant, max_tokens=4)
+        assert (short.text, len(short.tokens), short.finish_reason) == ("a", 4, "length")
+        assert short.trace.replay() == "a"
+
+
+async def test_the_draft_is_asked_for_a_hidden_probability_where_they_differ() -> None:
+    other = Written((97, *"é".encode(), 98), prob=0.9)
+    draft, assistant = served(Written((97, HALF, REST, 98)), hides_parts=True), served(other)
+    result = await fuse("Q", draft=draft, assistant=assistant)
+    assert result.text == "aéb"
+    assert [call.kind for call in draft.calls] == ["generate", "next_tokens", "generate", "generate"]
+    [asked] = [call for call in draft.calls if call.kind == "next_tokens"]
+    assert [context.ids for context in asked.contexts or ()] == [(97,)]
+    token, _ = (one for one in result.tokens if one.replaced is not None)
+    assert (token.draft_prob, token.assistant_prob) == (0.4, 0.9)
+    numbers = {one.number for one in result.requests if one.kind == "question" and one.endpoint == "assistant"}
+    assert {decision.request for one in result.tokens for decision in one.decisions} <= numbers
+    sure = served(Written((97, HALF, REST, 98), prob=0.8), hides_parts=True)
+    result = await fuse("Q", draft=sure, assistant=served(other))
+    assert result.text == "a😀b"  # the probability that the draft told keeps its token
+    assert result.replacements == 0
+
+
+async def test_a_question_to_the_draft_that_fails_ends_the_answer_that_waits_for_it() -> None:
+    draft = served(Written((HALF, REST)), hides_parts=True, faults=[Fault(ResponseError("gone"), request=2)])
+    with pytest.raises(ResponseError, match="gone"):
+        await fuse("Q", draft=draft, assistant=served(Written((97,), prob=0.9)))
+
+
+async def test_an_early_question_that_fails_is_asked_again() -> None:
+    error = ResponseError("not yet")
+    for delay in (0.0, 1.0):
+        assistant = served(Written((98,), prob=0.9), request_delay=delay, faults=[Fault(error)])
+        result = await fuse("Q", draft=served(Written((97,)), token_delay=0.5), assistant=assistant)
+        assert result.text == "b"
+        assert assistant.calls[0].contexts == assistant.calls[1].contexts
+
+
+async def test_bytes_that_never_complete_a_character_are_left_out_of_the_text() -> None:
+    ids = (97, 0xFF, 0xC3, 98, HALF)
+    result = await fuse("Q", draft=served(Written(ids)), assistant=served(Written(ids)))
+    assert result.text == "ab" == "".join(one.text for one in result.tokens)
+    assert [one.id for one in result.tokens] == [*ids, END]
+    assert b"".join(one.data for one in result.tokens) == b"a\xff\xc3b\xf0\x9f"
+    assert result.trace.replay() == "ab"
+
+
+async def test_a_trace_by_ids_is_read_back(tmp_path: Path) -> None:
+    draft = served(Written((97, HALF, REST, 0xFF, 98)), hides_parts=True)
+    result = await fuse("Q", draft=draft, assistant=served(Written((97, *"é".encode(), 0xFF, AB), prob=0.9)))
+    path = tmp_path / "trace.jsonl"
+    result.trace.save(path)
+    read = Trace.load(path)
+    assert read.result == result
+    assert [one.data for one in read.result.tokens] == [one.data for one in result.tokens]
+    assert read.replay() == result.text == "aéab"
+
+
+async def test_a_stop_string_is_found_in_the_bytes_of_several_tokens() -> None:
+    ids = (97, 0xC3, 0xA9, 98, 97)
+    for stop, text in (("é", "a"), ("éb", "a"), ("b", "aé"), ("aé", "")):
+        result = await fuse("Q", draft=served(Written(ids)), assistant=served(Written(ids)), stop=[stop])
+        assert (result.text, result.finish_reason, result.stop_reason) == (text, "stop", stop)
+        assert "".join(one.text for one in result.tokens) == text
+        assert result.trace.replay() == text
+
+
+async def test_a_typed_end_of_turn_stays_text() -> None:
+    """Written by ordinary ids, the characters of a special token are its name and nothing else."""
+    name = tuple(b"<|im_end|>")
+    ends = frozenset({END, MARK})
+    draft, assistant = (served(Written((97, *name, 98), end_ids=ends)) for _ in range(2))
+    result = await fuse("Q", draft=draft, assistant=assistant)
+    assert result.text == "a<|im_end|>b"
+    assert [one.id for one in result.tokens] == [97, *name, 98, END]
+    assert not any(one.end for one in result.tokens[:-1])
+    typed = await fuse(
+        "Q",
+        draft=served(Written((97, *name, 98), end_ids=ends)),
+        assistant=served(Written((97, MARK), end_ids=ends, prob=0.9)),
+    )
+    assert (typed.text, typed.tokens[-1].id, typed.tokens[-1].end) == (
+        "a",
+        MARK,
+        True,
+    )  # the special token is another id
+
+
+async def test_either_models_end_is_agreed_on_as_the_end() -> None:
+    draft, assistant = served(Written((97, END))), served(Written((97, OTHER_END), prob=0.9))
+    result = await fuse("Q", draft=draft, assistant=assistant, ask="all")
+    assert [one.id for one in result.tokens] == [97, END]
+    assert result.tokens[-1].decisions[0].agreed
+    assert result.replacements == 0
+    assert result.trace.replay() == "a"
+
+
+def tied(second: float, *, third: bool = False) -> Written:
+    """An assistant that says "a", and finds "b" its second choice, or its third."""
+    return Written((97,), {0: {97: 0.4, 99: second, 98: second / 1.01} if third else {97: 0.4, 98: second}})
+
+
+async def test_ties_are_told() -> None:
+    async def told(assistant: Written, tie: float | None = None, **settings: Any) -> tuple[str, int | None]:
+        result = await fuse("Q", draft=served(Written((98,))), assistant=served(assistant), tie=tie, **settings)
+        [decision] = result.tokens[0].decisions
+        assert decision.tied == decision.agreed == (not decision.fired)
+        assert result.trace.replay() == result.text
+        return result.text, result.ties
+
+    assert await told(tied(0.396)) == ("b", 1)  # by default, 0.02
+    assert await told(tied(0.396), 0.0) == ("a", 0)
+    assert await told(tied(0.4), 0.0) == ("b", 1)
+    assert await told(tied(0.3), 0.1) == ("a", 0)
+    assert await told(tied(0.396, third=True), 1.0) == ("a", 0)
+    assert await told(tied(0.396), 1.0, verifier=MatchVerifier()) == ("a", 0)
+    assert await told(tied(0.4), 1.0, verifier=MatchVerifier()) == ("b", 1)
+    assert await told(tied(0.396), 1.0, verifier=AgreementVerifier(alpha=0.5)) == ("b", 1)
+    assert await told(tied(0.396, third=True), 1.0, verifier=SurpriseVerifier(gamma=0.9)) == ("a", 0)
+
+
+async def test_other_ids_are_fused_by_text() -> None:
+    """Where the models have other ids, or one shows none, they are asked after text."""
+
+    class Shifted(Written):
+        def encode(self, text: bytes) -> list[int]:
+            return list(text)
+
+    draft = Written((97, 32, 98))
+    for assistant in (served(Shifted(draft.ids)), ScriptedProvider(draft)):
+        result = await fuse("Q", draft=served(draft), assistant=assistant)
+        assert (result.settings.contexts, result.ties, result.text) == ("text", None, "a b")
+        assert [one.id for one in result.tokens] == [None] * len(result.tokens)
+    told = await fuse("Q", draft=served(draft), assistant=served(Shifted(draft.ids)), unit="token")
+    assert told.settings.contexts == "text"
+
+
+async def test_an_id_that_ends_the_draft_alone_is_agreed_on_as_its_end() -> None:
+    """The assistant's server shows the same id as text."""
+    draft = served(Written((97, MARK), end_ids=frozenset({END, MARK})))
+    result = await fuse("Q", draft=draft, assistant=served(Written((97, MARK), prob=0.9)))
+    assert (result.text, result.finish_reason, result.replacements) == ("a", "stop", 0)
+    [decision] = result.tokens[-1].decisions
+    assert (decision.agreed, decision.text, decision.draft_text) == (True, "", "")
+    assert result.trace.replay() == "a"
+
+
+@pytest.mark.parametrize("drafts_end", [False, True])
+async def test_an_id_that_ends_either_model_ends_the_answer(drafts_end: bool) -> None:
+    """Written by the draft, it ends the assistant; put there by the assistant, it ends the draft."""
+    both, one = frozenset({END, MARK}), frozenset({END})
+    if drafts_end:
+        draft, assistant = Written((97, 98), end_ids=both), Written((97, MARK), end_ids=one, prob=0.9)
+    else:
+        draft, assistant = Written((97, MARK, 98), end_ids=one, prob=0.9), Written((97, MARK), end_ids=both)
+    result = await fuse("Q", draft=served(draft), assistant=served(assistant))
+    assert [token.id for token in result.tokens] == [97, MARK]
+    assert result.text == "a"
+
+
+async def test_an_assistant_that_is_left_out_leaves_the_others_their_places() -> None:
+    error = ServerError("down", status=503)
+    error.retryable = True
+    down = served(Written((97,), prob=0.9), faults=[Fault(error, request=at) for at in range(1, 9)])
+    async with Fusion(
+        draft=served(Written((97, 98))),
+        assistant=[down, served(Written((98,), prob=0.9), places=1)],
+        on_assistant_error="draft",
+    ) as fusion:
+        for _ in range(2):
+            assert (await fusion.generate("Q")).text == "b"
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 1}, {"method": "mixture"}])
+async def test_a_method_that_asks_after_text_says_so(settings: dict[str, Any]) -> None:
+    models: dict[str, Any] = {"draft": served(Written((97, 0xFF))), "assistant": served(Written((97, 0xFF), prob=0.9))}
+    result = await fuse("Q", **models, max_tokens=2, seed=1, **settings)
+    assert (result.settings.contexts, result.ties) == ("text", None)
+    assert result.trace.replay() == result.text
