@@ -91,7 +91,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("count", partly([3, len(PROMPTS)]))
+@pytest.mark.parametrize("count", partly([3, 6]))
 @pytest.mark.parametrize("strategy", partly(["singles", "list"]))
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_model_with_itself_writes_what_it_writes_alone(
@@ -99,6 +99,13 @@ async def test_a_model_with_itself_writes_what_it_writes_alone(
 ) -> None:
     assistant = connect(pages.assistant, engine="llama.cpp", strategy=strategy)
     assert await fused(pages, count, assistant=assistant, **WAYS[way]) == 0
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("way", ["rule", "everywhere"])
+async def test_all_pages(pages: Pages, way: str) -> None:
+    assert await fused(pages, len(PROMPTS), **WAYS[way]) == 0
 
 
 class TextOnly(Forwarding):
