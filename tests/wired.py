@@ -243,9 +243,9 @@ def compatible(name: str) -> Iterator[Subject]:
 VLLM, SGLANG = {"engine": "vllm"}, {"engine": "sglang"}
 SUBJECTS = (
     Subject("llama_cpp", LlamaCpp, {"engine": "llama.cpp"}, (None, "list", "singles"), (*ALL, "hidden_states", "ids")),
-    Subject("vllm", vllm, VLLM, EVERY, ALL),
+    Subject("vllm", vllm, VLLM, EVERY, (*ALL, "ids")),
     Subject("vllm-old", partial(vllm, old=True), VLLM, EVERY, ALL, local=True),
-    Subject("sglang", sglang, SGLANG, EVERY, ALL),
+    Subject("sglang", sglang, SGLANG, EVERY, (*ALL, "ids")),
     Subject("sglang-old", partial(sglang, old=True), SGLANG, EVERY, ("score", "tokenize", *FUSIONS), local=True),
     Subject("tgi", tgi, {"engine": "tgi"}, (None, "filter", "singles"), ALL),
     Subject("ollama", ollama, {"engine": "ollama"}, more=FUSIONS),

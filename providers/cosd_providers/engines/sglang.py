@@ -83,6 +83,7 @@ from cosd_providers.greedy import (
     keeps_spaces,
     prob,
     with_alternatives,
+    with_listed,
     within,
 )
 from cosd_providers.http.transport import MANY_IDLE, Transport
@@ -595,7 +596,8 @@ class SglangClient(TokenizingClient[SglangFacts]):
                         choice = texts.choice(before, step.id, step.prob)
                         others = [texts.other(*one, spaced=spaced) for one in step.others] if alternatives else ()
                         run = texts.open_run = after
-                        yield replace(choice, token=with_alternatives(Position(choice, others), alternatives))
+                        choose = with_listed if options.raw else with_alternatives
+                        yield replace(choice, token=choose(Position(choice, others), alternatives))
                         if choice.token.end:
                             return
                     if events.seen >= wanted:
@@ -740,6 +742,16 @@ class TokenTexts:
         """Tokens that were listed beside others, with their bytes: those not known yet are found out together."""
         await self.know((token_id,) for listed in lists for token_id, _, _ in listed)
         return [[self.choice((), token_id, prob) for token_id, prob, _ in listed] for listed in lists]
+
+    async def first(self, answer: SglangAnswer, alternatives: int) -> Token:
+        """The first token of an answer with its id, and the next most probable ones."""
+        found = _steps(answer, self._client.transport.endpoint)[:1]
+        finish = answer.meta_info.finish_reason
+        self.learn(found, answer.text or "", stopped=finish is not None and finish.type == "stop")
+        [step] = found
+        await self.know([(step.id,)])
+        others = [self.other(*one, spaced=False) for one in step.others]
+        return with_listed(Position(self.choice((), step.id, step.prob), others), alternatives)
 
     def ended(self, token_id: int) -> None:
         """An answer was over with this token."""
@@ -1017,13 +1029,29 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
         usage: Usage,
     ) -> IdsDraft:
         prompt, text = context.prompt, context.text
-        if continuation is None:
+        if options.raw:
+            start = await self._client.path(context)
+        elif continuation is None:
             [start] = await self._client.prompts([prompt + sendable(text)])
         else:
             start = [*continuation]
         self._client.check_something(start)
         stream = partial(self._client.stream, TokenTexts(self._client, usage), options)
-        return IdsDraft(stream, start, max_tokens, alone=not text)
+        return IdsDraft(stream, start, max_tokens, alone=not text, raw=options.raw)
+
+    async def next_tokens(
+        self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
+    ) -> list[Token | None]:
+        """A list of ids, or one request for each; see `contract.IdContexts`."""
+        await self.facts()
+        client, texts = self._client, TokenTexts(self._client, usage)
+        paths = [await client.path(context) for context in contexts]
+        fits = [path for path in paths if client.room(path, 1) > 0]
+        way: Strategy = "singles" if self._strategy == "singles" or len(contexts) == 1 else "list"
+        top = max(2, min(1 + alternatives, _MANY))
+        answers = iter(await client.batch(fits, 1, usage, singly=way == "singles", top=top) if fits else ())
+        usage.answered_by(way, len(fits))
+        return [await texts.first(next(answers), alternatives) if client.room(path, 1) > 0 else None for path in paths]
 
     async def propose(
         self,
@@ -1150,6 +1178,7 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
                 top_k=_MANY - 1,  # the server's own is one of them
                 score_top_k=_MANY - 1,
                 sampling=running.enable_deterministic_inference,
+                ids=True,
             ),
             longest_prompt=None if running.max_req_input_len is None else running.max_req_input_len - 1,
             answer_cue=await answer_cue(client.template),

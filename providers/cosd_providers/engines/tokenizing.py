@@ -231,6 +231,13 @@ class TokenizingClient(ABC, Generic[_F]):
             self._ids.popitem(last=False)
         return [known[text] for text in texts]
 
+    async def path(self, context: Context) -> list[int]:
+        """A context by ids as it is sent: the encoding of the prompt by itself, and then the ids."""
+        [prompt] = await self.ids([context.prompt])
+        found = [*(self.facts.beginning if self._special_tokens else ()), *prompt, *(context.ids or ())]
+        self.check_something(found)
+        return found
+
     async def headed(self, pieces: Sequence[str]) -> Head | None:
         """All of the pieces but the last one as ids, each encoded by itself; None where that is another text.
 
@@ -368,13 +375,6 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         """The text of ids, special tokens shown; see `contract.IdContexts`."""
         await self.facts()
         return await self._client.decode(ids)
-
-    async def _path(self, context: Context) -> list[int]:
-        """A context by ids as it is sent: the encoding of the prompt by itself, and then the ids."""
-        [prompt] = await self._client.ids([context.prompt])
-        found = [*self._client.facts.beginning, *prompt, *(context.ids or ())]
-        self._client.check_something(found)
-        return found
 
     async def _for_chat(self) -> Self:
         """The same server, to continue rendered prompts."""

@@ -1021,7 +1021,7 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
     ) -> DraftRequests:
         if options.raw:
             stream = partial(_raw_stream, self._client, options, usage)
-            return IdsDraft(stream, await self._path(context), max_tokens, alone=not context.ids, raw=True)
+            return IdsDraft(stream, await self._client.path(context), max_tokens, alone=not context.ids, raw=True)
         prompt, text = context.prompt, context.text
         prefix = await self._client.sent(prompt + sendable(text) if continuation is None else [*continuation])
         self._client.check_something(prefix)
@@ -1033,7 +1033,7 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
         """A list of ids, or one request for each; see `contract.IdContexts`. Only the first tokens have bytes."""
         await self.facts()
         client = self._client
-        paths = [await self._path(context) for context in contexts]
+        paths = [await client.path(context) for context in contexts]
         rooms = [await client.room(path, 1) for path in paths]
         fits = [path for path, room in zip(paths, rooms, strict=True) if room > 0]
         way: Strategy = "singles" if self._strategy == "singles" or len(contexts) == 1 else "list"
