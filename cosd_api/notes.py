@@ -8,7 +8,8 @@ from cosd_api.decoding.commands import Loss
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken
 from cosd_api.verification import AgreementVerifier, RuleVerifier, Verifier
 
-_TIMES = 10  # a warning is due when the assistants billed this many times the draft's tokens
+_TIMES = 10  # a warning is due when asking weighs this many times what drafting does
+_CACHED = 0.1  # weight of a token that was read from a cache: it takes little time, and services charge about as little
 
 
 def reencoded(seen: bool) -> list[str]:
@@ -52,24 +53,34 @@ def unreported(read: Mapping[str, int]) -> list[str]:
 
 
 def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: Verifier | None) -> list[str]:
-    """A warning that the assistants billed many times what the draft did, with remedies.
+    """A warning that asking has cost many times what drafting did, with remedies. Tokens from a cache weigh a tenth.
 
     Args:
         usage: of the endpoints, by name.
         read: tokens that they are estimated to have read without reporting them.
         verifier: of CoSD; None for other methods.
     """
-    drafted = usage[DRAFT].billed_tokens + read[DRAFT]
-    estimated = " (what it has read is an estimate)" if read[DRAFT] else ""
-    others = [one for name, one in usage.items() if name != DRAFT]
-    asked, cached = sum(one.billed_tokens for one in others), sum(one.cached_tokens for one in others)
-    if not drafted or asked <= _TIMES * drafted:
+    mine, others = usage[DRAFT], [one for name, one in usage.items() if name != DRAFT]
+    drafting, asking = _weight([mine]) + read[DRAFT], _weight(others)
+    if not drafting or asking <= _TIMES * drafting:
         return []
+    asked, cached = sum(one.billed_tokens for one in others), sum(one.cached_tokens for one in others)
+    drafted = f"{mine.billed_tokens + read[DRAFT]}"
+    if read[DRAFT]:
+        drafted += " (what it has read is an estimate)"
+    elif mine.cached_tokens:
+        drafted += f" ({mine.cached_tokens} of them from a cache)"
+    tenth = ", which count a tenth" if cached or mine.cached_tokens else ""
     alpha = isinstance(verifier, RuleVerifier | AgreementVerifier)
     remedies = "A lower alpha asks less often; a" if alpha else "A"
     note = (
-        f"asking has billed {asked} tokens ({cached} of them from a cache), {asked / drafted:.0f} times the draft's "
-        f"{drafted}{estimated}: every place that is asked about reads the text before it again. "
+        f"asking has billed {asked} tokens ({cached} of them from a cache{tenth}), {asking / drafting:.0f} times the "
+        f"draft's {drafted}: every place that is asked about reads the text before it again. "
         f"{remedies} server that keeps its prefix cache reads less; strategy= of the assistant says how it is asked"
     )
     return [note]
+
+
+def _weight(several: Sequence[EndpointUsage]) -> float:
+    """Tokens read and written, with less weight for those from a cache."""
+    return sum(one.billed_tokens - (1 - _CACHED) * one.cached_tokens for one in several)

@@ -45,6 +45,8 @@ from cosd_api import (
 )
 from cosd_api.checks import missing_members
 from cosd_api.circuit_breaker import OPEN_SECONDS, CircuitBreaker
+from cosd_api.notes import cost
+from cosd_api.records import EndpointUsage
 from cosd_providers import (
     BudgetError,
     ConnectError,
@@ -1327,8 +1329,32 @@ async def test_asking_that_costs_many_times_the_drafting_is_warned_of(times: int
     assert bool(result.warnings) == warned
     if warned:
         assert result.warnings[0].startswith(
-            "asking has billed 330 tokens (7 of them from a cache), 11 times the draft's 30: every place"
+            "asking has billed 330 tokens (7 of them from a cache, which count a tenth), 11 times the draft's 30: every"
         )
+
+
+@pytest.mark.parametrize(
+    ("asked", "drafted", "words"),
+    [
+        ((1000, 999), (10, 0), None),
+        ((1000, 0), (50, 0), "(0 of them from a cache), 17 times the draft's 60: every"),
+        ((2000, 0), (1000, 999), "a tenth), 18 times the draft's 1010 (999 of them from a cache): every"),
+        (
+            (2000, 900),
+            (50, 0),
+            "asking has billed 2010 tokens (900 of them from a cache, which count a tenth), 20 times",
+        ),
+    ],
+)
+def test_tokens_from_a_cache_count_a_tenth(asked: tuple[int, int], drafted: tuple[int, int], words: str | None) -> None:
+    """Each question reads the whole path, and all but a token or two of it from a cache."""
+    usage = {
+        name: EndpointUsage(prompt_tokens=read, cached_tokens=cached, completion_tokens=10)
+        for name, (read, cached) in (("draft", drafted), ("assistant", asked))
+    }
+    found = cost(usage, {"draft": 0, "assistant": 0}, RuleVerifier())
+    assert [words in note for note in found if words] == ([] if words is None else [True])
+    assert bool(found) is (words is not None)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from cosd_api.checks import check_installed
 from cosd_api.cli.compare import resumable
 from cosd_api.cli.comparing import MostBilled, PriceTexts, priced
 from cosd_api.cli.console import guarded, say
-from cosd_api.cli.options import ChosenUnit, SharedOptions, StopTexts, check_writable, with_options
+from cosd_api.cli.options import ChosenTie, ChosenUnit, SharedOptions, StopTexts, check_writable, with_options
 from cosd_api.event_loop import run_async
 from cosd_api.fusion import Fusion
 from cosd_api.report.terminal import visible
@@ -52,6 +52,7 @@ def batch(
         ),
     ],
     unit: ChosenUnit = None,
+    tie: ChosenTie = None,
     stop: StopTexts = None,
     on_assistant_error: Annotated[
         OnAssistantError,
@@ -99,7 +100,7 @@ def batch(
     with guarded():
         check_writable(out, "--out", source, options.config, options.tree)
         opened = _elsewhere(engine, actors, ray_address)
-        fusion = options.fusion(unit=unit, on_assistant_error=on_assistant_error, tuning=Tuning())
+        fusion = options.fusion(unit=unit, tie=tie, on_assistant_error=on_assistant_error, tuning=Tuning())
         fusion.limits = _limits(options, fusion, stop)
         elsewhere = None if opened is None else opened(fusion, concurrency)
         job = BatchJob(

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from cosd_api.cli.console import Writer, guarded, say
-from cosd_api.cli.options import ChosenUnit, SharedOptions, check_writable, seconds, with_options
+from cosd_api.cli.options import ChosenTie, ChosenUnit, SharedOptions, check_writable, seconds, with_options
 from cosd_api.event_loop import run_async
 from cosd_api.fusion import Fusion
 from cosd_api.report.terminal import show, summary
@@ -28,15 +28,10 @@ def fuse(
         str, typer.Argument(help="The text to continue; - reads it from standard input, less one final line end.")
     ],
     unit: ChosenUnit = None,
+    tie: ChosenTie = None,
     stop: Annotated[
         list[str] | None,
         typer.Option(metavar="TEXT", help="The answer ends before this text; may be repeated. A line end: $'\\n'."),
-    ] = None,
-    tie: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, metavar="X", help="Log probabilities this close count as equal; `cosd probe` measures it."
-        ),
     ] = None,
     draft_length: Annotated[
         int | None,

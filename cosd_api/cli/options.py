@@ -37,6 +37,7 @@ from cosd_providers.contract import Provider
 __all__ = [
     "AssistantModels",
     "AssistantUrls",
+    "ChosenTie",
     "ChosenUnit",
     "DraftModel",
     "DraftUrl",
@@ -68,6 +69,12 @@ AssistantModels = Annotated[
 ]
 ChosenUnit = Annotated[
     Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
+]
+ChosenTie = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=1, metavar="X", help="Log probabilities this close count as equal; `cosd probe` measures it."
+    ),
 ]
 StopTexts = Annotated[
     list[str] | None, typer.Option(metavar="TEXT", help="An answer ends before this text; may be repeated.")

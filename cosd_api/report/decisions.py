@@ -10,8 +10,9 @@ from cosd_api.records import FusedToken, TokenDecision
 
 __all__ = ["JudgedPlace", "Outcome", "judged"]
 
-Outcome = Literal["agreed", "kept", "replaced", "outvoted"]
-"""Outcome of a decision. "outvoted": it fired, but another assistant was more confident."""
+Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
+"""Outcome of a decision. "tied": the draft's token stands, as the assistant finds both as probable. "outvoted": it
+fired, but another assistant was more confident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def judged(tokens: Iterable[FusedToken]) -> Iterator[JudgedPlace]:
 
 def _outcome(token: FusedToken, decision: TokenDecision) -> Outcome:
     if decision.agreed:
-        return "agreed"
+        return "tied" if decision.tied else "agreed"
     if not decision.fired:
         return "kept"
     return "replaced" if token.source == decision.assistant else "outvoted"

@@ -21,11 +21,13 @@ from cosd_api.report.decisions import Outcome, judged
 from cosd_api.result import FusionResult
 from cosd_api.verification.rule import shortened
 from cosd_api.wording import counted
+from cosd_providers.text import readable
 
 __all__ = [
     "ASSISTANT",
     "REPLACED",
     "TextSpan",
+    "definition",
     "explained",
     "fused_text",
     "has_colour",
@@ -45,6 +47,7 @@ ASSISTANT = "bold green"
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _OUTCOMES: Mapping[Outcome, str] = {
     "agreed": "",
+    "tied": "",
     "kept": "kept: ",
     "replaced": "replaced: ",
     "outvoted": "outvoted: ",
@@ -76,6 +79,7 @@ class TextSpan:
         draft_prob: the draft's probability of the replaced text, in [0, 1].
         assistant_prob: the assistant's probability of its own.
         reason: the decision in words.
+        data: the bytes of its tokens, which may begin or end within a character.
     """
 
     text: str
@@ -84,6 +88,7 @@ class TextSpan:
     draft_prob: float | None = None
     assistant_prob: float | None = None
     reason: str | None = None
+    data: bytes = b""
 
 
 def spans(tokens: Iterable[FusedToken]) -> Iterator[TextSpan]:
@@ -91,17 +96,19 @@ def spans(tokens: Iterable[FusedToken]) -> Iterator[TextSpan]:
     open_span: TextSpan | None = None
     for token in tokens:
         if open_span is not None and token.replaced is None and token.source == open_span.source:
-            open_span = replace(open_span, text=open_span.text + token.text)
+            open_span = replace(open_span, text=open_span.text + token.text, data=open_span.data + token.data)
             continue
         if open_span is not None:
             yield open_span
-        open_span = TextSpan(token.text, token.source)
+        open_span = TextSpan(token.text, token.source, data=token.data)
         if token.replaced is not None:
             probs = (
                 decision.prob for decision in token.decisions if decision.fired and decision.assistant == token.source
             )
             prob = next(probs, token.assistant_prob)
-            open_span = TextSpan(token.text, token.source, token.replaced, token.draft_prob, prob, token.reason)
+            open_span = TextSpan(
+                token.text, token.source, token.replaced, token.draft_prob, prob, token.reason, token.data
+            )
     if open_span is not None:
         yield open_span
 
@@ -127,7 +134,7 @@ def replacements(tokens: Iterable[FusedToken], *, colour: bool, most: int = 3) -
         text.append(", " if number else "")
         _mark(text, _named(span.replaced or ""), REPLACED, "[-{}-]", colour=colour)
         text.append(" ")
-        _mark(text, _named(span.text), ASSISTANT, "{{+{}+}}", colour=colour)
+        _mark(text, _named(readable(span.data)), ASSISTANT, "{{+{}+}}", colour=colour)
     if len(replaced) > most:
         text.append(f" and {len(replaced) - most} more")
     return text
@@ -181,13 +188,15 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
     Args:
         result: the answer.
         colour: whether colours may be used.
-        everything: also list the places where both agreed.
+        everything: also list the places where both wrote the same.
     """
     if result.acceptance_rate is None:
         yield from _chosen(result, colour=colour, everything=everything)
         return
     yield fused_text(result.tokens, colour=colour)
     yield Text.assemble(("marks: ", "dim"), legend(colour=colour))
+    if judged_by := definition(result):
+        yield Text.assemble(("judged: ", "dim"), judged_by)
     shown = _choices if result.segments else _decisions
     table = shown(result, colour=colour, everything=everything)
     if table.row_count:
@@ -197,6 +206,15 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
     else:
         asked = any(token.asked for token in result.tokens)
         yield Text("Both agreed wherever it was asked." if asked else "Nobody was asked: no word could change.", "dim")
+
+
+def definition(result: FusionResult) -> str:
+    """The definition by which a draft was judged, and the number of ties; empty where none was."""
+    unit = result.settings.unit
+    if result.settings.contexts == "ids":
+        ties = counted(result.ties or 0, "tie")
+        return f"ids to ids; {ties} within {result.settings.tie:g}"
+    return {"token": "token by token after the text", "word": "word by word after the text"}[unit] if unit else ""
 
 
 def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table:

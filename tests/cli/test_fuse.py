@@ -161,6 +161,18 @@ def test_servers_from_the_environment(scripted: Scripted) -> None:
     assert cosd("fuse", "Q", env=environment).stdout == " a e!\n"
 
 
+def test_the_width_of_a_tie(scripted: Scripted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[float] = []
+    monkeypatch.setattr("cosd_api.settings.check_tie", given.append)
+    monkeypatch.setattr("cosd_api.config.file.connect", scripted.connect)
+    config = tmp_path / "fusion.yaml"
+    config.write_text("draft: http://draft\nassistants: [http://one]\ntie: 0.05\n")
+    for more, tie in (((), 0.02), (("--tie", "0.003"), 0.003)):
+        assert (scripted("Q", *more).exit_code, given[-1]) == (0, tie)
+    for more, tie in (((), 0.05), (("--tie", "0"), 0.0)):
+        assert (cosd("fuse", "Q", "--config", str(config), *more).exit_code, given[-1]) == (0, tie)
+
+
 def test_settings_reach_the_fusion(scripted: Scripted) -> None:
     numbers = ["--max-tokens", "3", "--draft-length", "2", "--max-ahead", "5", "--alpha", "0.1", "--beta", "inf"]
     result = scripted("Q", "--json", "--unit", "word", "--stop", "x", "--stop", "y", *numbers)
@@ -371,6 +383,8 @@ def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: 
         (["Q", "--assistant-model", "x", "--assistant-model", "y"], "2 given for 1"),
         (["Q", "--max-tokens", "0"], "max-tokens"),
         (["Q", "--unit", "letter"], "unit"),
+        (["Q", "--tie", "1.5"], "--tie"),
+        (["Q", "--tie", "0.1", "--method", "cascade"], "tie means nothing to the method 'cascade'"),
         (["Q", "--ask", "nobody"], "'contestable'"),
         (["Q", "--timeout", "0"], "0 is not a positive number of seconds"),
         (["Q", "--timeout", "nan"], "nan is not a positive number of seconds"),
@@ -606,7 +620,7 @@ def test_live_json(pair: Pair) -> None:
         out, errors = process.communicate()
     result = FusionResult.model_validate_json(out)
     assert [end.model for end in (result.draft, *result.assistants)] == ["sums", "facts", "sums"]
-    assert json.loads(out)["schema_version"] == 1
+    assert json.loads(out)["schema_version"] == 2
     assert errors == b""
 
 

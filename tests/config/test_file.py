@@ -133,7 +133,13 @@ def test_an_infinite_bound_comes_back(folder: Path) -> None:
 
 def test_all_else_comes_back(folder: Path) -> None:
     fusion = Fusion(
-        **URLS, unit="token", ask="all", on_assistant_error="draft", on_special_tokens="refuse", tuning=Tuning(hedge=2)
+        **URLS,
+        unit="token",
+        tie=0.05,
+        ask="all",
+        on_assistant_error="draft",
+        on_special_tokens="refuse",
+        tuning=Tuning(hedge=2),
     )
     fusion.limits = {"max_tokens": 9, "stop": "\n", "timeout": 2.5, "max_billed_tokens": 100, "on_budget": "end"}
     found = again(fusion, folder)

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cosd_api import CoSD, RuleVerifier, fuse
+from cosd_api import CoSD, FusionResult, RuleVerifier, fuse
 from cosd_api.report.terminal import explained
 from cosd_providers.testing import ScriptedProvider
 from lima import assistant, draft, sampled
@@ -106,3 +106,39 @@ async def test_the_words_of_a_verifier_of_ones_own_do_not_steer_the_terminal() -
 
     text = await shown(verifier=Own())
     assert "\x1b" not in text and "replaced: \\x1b[2J" in text
+
+
+async def test_the_definition_and_ties_are_told() -> None:
+    result = await fuse("Q:", draft=draft(), assistant=assistant())
+    assert "judged: word by word after the text\n" in shown_of(result)
+    by_token = {"contexts": "text", "unit": "token"}
+    assert "judged: token by token after the text\n" in shown_of(with_settings(result, **by_token))
+    reason = "a tie: the assistant finds both as probable"
+    tokens = tuple(
+        token.model_copy(
+            update={
+                "decisions": tuple(
+                    one.model_copy(update={"agreed": True, "tied": True, "fired": False, "reason": reason})
+                    for one in token.decisions
+                    if not one.agreed
+                )
+            }
+        )
+        for token in result.tokens
+    )
+    tied = with_settings(result, contexts="ids", unit="token", tie=0.02)
+    text = shown_of(tied.model_copy(update={"tokens": tokens, "ties": 1}))
+    assert "judged: ids to ids; 1 tie within 0.02\n" in text
+    assert [" ".join(row) for row in rows(text)] == [f"␣Rome 0.3 ␣Li 0.9 {reason} assistant 1"]
+
+
+def with_settings(result: FusionResult, **settings: object) -> FusionResult:
+    return result.model_copy(update={"settings": result.settings.model_copy(update=settings)})
+
+
+def shown_of(result: FusionResult) -> str:
+    screen = Console(file=io.StringIO(), width=120)
+    for part in explained(result, colour=False):
+        screen.print(part)
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()

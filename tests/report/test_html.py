@@ -506,3 +506,24 @@ async def test_draws_that_replace_a_draft_token_have_a_table_and_no_sentence_abo
     assert "wrote the same" not in shown.text("p")
     assert "drawn from what the assistant finds more probable" in shown.text("td")
     assert "3 of 4 segments: the draft's token stands." in shown.text("p")
+
+
+async def test_parts_of_characters_and_ties() -> None:
+    result = await answered(ask="all")
+    part = FusedToken(text="", source="draft", raw="f09f", id=7, asked=True)
+    decision = TokenDecision(
+        assistant="assistant", text=" b", prob=0.3, agreed=True, fired=False, tied=True, draft_text=r"\x8c\x8d",
+        draft_prob=0.4, reason="a tie: the assistant finds both as probable",
+    )  # fmt: skip
+    rest = FusedToken(text="\U0001f30d", source="draft", raw="8c8d", id=8, asked=True, unit=1, decisions=(decision,))
+    settings = result.settings.model_copy(update={"contexts": "ids", "unit": "token", "tie": 0.02})
+    document = page(result.model_copy(update={"tokens": (part, rest), "settings": settings, "ties": 1}))
+    first, second = cards(document)["tokens"]
+    assert (first["title"], second["title"]) == (r"“\xf0\x9f”", "“\U0001f30d”")
+    assert "bytes f09f" in first["foot"] and "bytes 8c8d" in second["foot"]
+    assert second["words"] == ["a tie: the assistant finds both as probable"]
+    reader = read(document)
+    assert reader.text("answer") == "\U0001f30d"
+    for words in ("ids to ids; 1 tie within 0.02", "a tie"):
+        assert words in document
+    assert "point tied" in document and "verdict tied" in document

@@ -165,3 +165,11 @@ async def answered() -> FusionResult:
     draft = ScriptedProvider.from_texts({"Q": [" a", (" b", 0.2)], "Q a c": []})
     assistant = ScriptedProvider.from_texts({"Q": [" a", (" c", 0.9)]})
     return await fuse("Q", draft=draft, assistant=assistant)
+
+
+def test_parts_of_a_character() -> None:
+    r"""The answer shows characters, where they are complete; a replacement by itself shows bytes."""
+    part = FusedToken(text="", source="assistant", raw="f09f", replaced=r"\xe2\x82", reason="0.2 < 0.5")
+    rest = FusedToken(text="\U0001f30d", source="draft", raw="8c8d")
+    assert fused_text([own("a"), part, rest], colour=False).plain == r"a[-\xe2\x82-]" + "\U0001f30d"
+    assert replacements([own("a"), part, rest], colour=False).plain == r"[-\xe2\x82-] {+\xf0\x9f+}"

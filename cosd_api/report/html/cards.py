@@ -13,6 +13,7 @@ from cosd_api.report.html.elements import in_line, name_of, prob, seconds
 from cosd_api.report.terminal import measure
 from cosd_api.result import FusionResult
 from cosd_api.wording import counted
+from cosd_providers.text import readable
 
 __all__ = ["Cards", "HoverCard", "Standing", "request_key", "standing"]
 
@@ -75,6 +76,11 @@ def standing(token: FusedToken) -> Standing:
     return "agreed" if all(decision.agreed for decision in token.decisions) else "kept"
 
 
+def spelled(token: FusedToken) -> str:
+    """The text of a token, or the bytes of a part of a character."""
+    return token.text or readable(token.data)
+
+
 def _together(one: FusedToken, other: FusedToken) -> bool:
     return one.unit == other.unit and one.source == other.source
 
@@ -112,7 +118,7 @@ class Cards:
         brought = {f"q{decision.request}": None for decision in token.decisions if decision.request is not None}
         drafted = () if token.draft is None else (f"d{token.draft}",)
         return HoverCard(
-            title=name_of(token.text, end=token.end),
+            title=name_of(spelled(token), end=token.end),
             mark=mark,
             standing=stands,
             rows=(*self._draft_rows(at, token), *self._assistant_rows(token)),
@@ -125,7 +131,7 @@ class Cards:
         """The card of a token of a segment: the texts that were proposed for it, and their means."""
         of = "" if len(self.result.segments) < 2 else f", segment {token.unit + 1}"
         return HoverCard(
-            title=name_of(token.text, end=token.end),
+            title=name_of(spelled(token), end=token.end),
             mark=f"by {in_line(token.source)}",
             standing=standing(token),
             rows=tuple(
@@ -146,13 +152,13 @@ class Cards:
         rest = takewhile(
             lambda one: one.replaced is None and _together(one, tokens[at]), islice(tokens, start + 1, None)
         )
-        return tokens[start], tokens[start].text + "".join(one.text for one in rest)
+        return tokens[start], readable(b"".join(one.data for one in (tokens[start], *rest)))
 
     def _draft_rows(self, at: int, token: FusedToken) -> Iterator[tuple[str, str, str]]:
         """The draft's own token, or those that were replaced."""
         who = self.who(DRAFT)
         if token.source == DRAFT:
-            yield who, name_of(token.text, end=token.end), prob(token.draft_prob)
+            yield who, name_of(spelled(token), end=token.end), prob(token.draft_prob)
             return
         first, _ = self.word(at)
         yield who, name_of(first.replaced or "", end=True), prob(token.draft_prob)
@@ -163,7 +169,7 @@ class Cards:
     def _assistant_rows(self, token: FusedToken) -> Iterator[tuple[str, str, str]]:
         """The replacement, and the text of each assistant."""
         if token.source != DRAFT:
-            yield self.who(token.source), name_of(token.text, end=token.end), prob(token.assistant_prob)
+            yield self.who(token.source), name_of(spelled(token), end=token.end), prob(token.assistant_prob)
         for decision in token.decisions:
             if decision.assistant != token.source or not decision.fired:
                 yield self.who(decision.assistant), name_of(decision.text, end=True), prob(decision.prob)
@@ -176,8 +182,9 @@ class Cards:
         return tuple(in_line(f"{decision.assistant}: {decision.reason}") for decision in token.decisions)
 
     def _foot(self, at: int, token: FusedToken) -> Iterator[str]:
-        word = self.word(at)[1] if token.source != DRAFT else token.text
-        part = f", part of {name_of(word, end=True)}" if word != token.text else ""
+        own = readable(token.data)
+        word = self.word(at)[1] if token.source != DRAFT else own
+        part = f", part of {name_of(word, end=True)}" if word != own else ""
         yield f"token {at + 1}, unit {token.unit + 1}, round {token.round}{part}"
         for decision in token.decisions:
             by = f"by {decision.strategy}" if decision.strategy else ""

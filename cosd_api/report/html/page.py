@@ -27,7 +27,7 @@ from cosd_api.report.html.elements import (
 )
 from cosd_api.report.html.plots import acceptance, plane, points, rule_in_words
 from cosd_api.report.html.timeline import timeline
-from cosd_api.report.terminal import measure, unchanged
+from cosd_api.report.terminal import definition, measure, unchanged
 from cosd_api.result import FusionResult
 from cosd_api.verification import TreeVerifier
 from cosd_api.wording import counted
@@ -271,7 +271,7 @@ def _disagreements(cards: Cards, found: Sequence[JudgedPlace]) -> Element:
     differing = [one for one in found if one.outcome != "agreed"]
     if not differing:
         return element("p", "note", "Every assistant wrote the same as the draft wherever it was asked.")
-    words = {"kept": "kept", "replaced": "replaced", "outvoted": "another was surer"}
+    words = {"tied": "a tie", "kept": "kept", "replaced": "replaced", "outvoted": "another was surer"}
     rows = (
         (
             element("a", None, str(one.at + 1), href=f"#t{one.at}", data_go=one.at),
@@ -337,7 +337,7 @@ def _settings(result: FusionResult) -> Element:
     defaults = type(chosen).model_fields
     rows: list[tuple[str, Child]] = [
         ("method", _decides(result)),
-        *([("unit", f"judged by {chosen.unit}")] if chosen.unit else []),
+        *([("judged", definition(result))] if chosen.unit else []),
         ("ended", f"{result.finish_reason} ({in_line(result.stop_reason) or 'no reason given'})"),
         ("at most", counted(chosen.max_tokens, "token")),
         ("drafted", f"{counted(result.drafted_tokens, 'token')} in {counted(result.draft_requests, 'draft')}"),
@@ -346,7 +346,7 @@ def _settings(result: FusionResult) -> Element:
     if result.hedged_drafts:
         hedged = f"{counted(result.hedged_drafts, 'draft')} ahead of a verdict, {result.hedge_hits} used"
         rows.append(("hedged", hedged))
-    shown = {"method", "method_options", "verifier", "unit", "max_tokens"}
+    shown = {"method", "method_options", "verifier", "unit", "max_tokens", "contexts", "tie"}
     rows += [
         (name.replace("_", " "), in_line(str(value)))
         for name, value in chosen.model_dump(mode="json").items()

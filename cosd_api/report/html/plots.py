@@ -38,6 +38,7 @@ _SIZE = 4.5
 
 _MARKS: Mapping[Outcome, str] = {
     "agreed": "agreed",
+    "tied": "a tie",
     "kept": "differed, kept",
     "replaced": "replaced",
     "outvoted": "another was surer",
@@ -158,7 +159,7 @@ def plane(verifier: KnownVerifier | CustomVerifier, found: Sequence[JudgedPlace]
         at_left = _x(0) + 8
         svg.append(element("text", "region-name", "replaced here", x=at_left, y=_TOP + 18))
     svg.extend(_axes(lane=lane))
-    on_top: tuple[Outcome, ...] = ("agreed", "outvoted", "kept", "replaced")  # the rarer ones on top
+    on_top: tuple[Outcome, ...] = ("agreed", "tied", "outvoted", "kept", "replaced")  # the rarer ones on top
     for kind in on_top:
         drawn = "".join(_mark(kind, x, y) for x, y, _, of in places if of == kind)
         if drawn:
@@ -198,11 +199,14 @@ def _axes(*, lane: bool) -> Iterator[Element]:
 
 
 def _mark(kind: Outcome, x: float, y: float, size: float = _SIZE) -> str:
-    """A shape for each outcome: circle, square, diamond, cross."""
+    """A shape for each outcome: circle, triangle, square, diamond, cross."""
     if kind == "agreed":
         wide = size * 1.3  # visible around a square at the same place
         half = f"a{wide:.2f} {wide:.2f} 0 1 0"
         return f"M{x - wide:.1f} {y:.1f}{half} {2 * wide:.2f} 0{half} {-2 * wide:.2f} 0z"
+    if kind == "tied":
+        wide = size * 1.3
+        return _path([(x - wide, y + size), (x, y - wide), (x + wide, y + size)])
     if kind == "kept":
         return _path([(x - size, y - size), (x + size, y - size), (x + size, y + size), (x - size, y + size)])
     if kind == "replaced":
