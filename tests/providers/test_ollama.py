@@ -43,7 +43,7 @@ from stand_in_ollama import StandInOllama
 URL = "http://gpu:11434"
 ABLE = Capabilities(token_ids=False, end_prob=False, tokenize=False, score=False)
 INFO = ServerInfo(URL, "ollama", "toy:latest", "0.34.4", 512, ABLE)
-KNOWN: dict[str, Any] = {"served": {}, "known": {"info": TypeAdapter(ServerInfo).dump_python(INFO)}}
+KNOWN: dict[str, Any] = {"served": {}, "known": {"info": TypeAdapter(ServerInfo).dump_python(INFO, mode="json")}}
 SCRIPTS: dict[str, list[Any]] = {"a": [" b"], "Q": [" a", (" b", 0.6), " c"]}
 
 
