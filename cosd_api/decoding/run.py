@@ -60,7 +60,7 @@ class Work:
     pace: Pace = field(default_factory=Pace)
     skip: bool = True
     tie: float = 0.0
-    ends: Container[int] = ()
+    ends: Container[int | None] = ()
     batch_wait: float = 0.0
     conversation: Sequence[Message] | None = None
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None

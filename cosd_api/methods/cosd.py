@@ -302,7 +302,7 @@ class CoSDDecoder:
         pace: Pace | None = None,
         prompt: str = "",
         tie: float = 0.0,
-        ends: Container[int] = (),
+        ends: Container[int | None] = (),
     ) -> None:
         self._ends = ends
         self.verifier = verifier
