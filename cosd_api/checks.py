@@ -26,6 +26,11 @@ def missing_members(given: object) -> list[str]:
     return [name if name == "name" else f"{name}()" for name in members if not hasattr(given, name)]
 
 
+def takes_text(provider: Provider) -> bool:
+    """True if its `generate` takes a prompt and a text, as providers did before `contract.Context`."""
+    return list(inspect.signature(provider.generate).parameters)[:2] == ["prompt", "text"]
+
+
 def check_verifier(verifier: Verifier) -> Verifier:
     """The verifier as given.
 

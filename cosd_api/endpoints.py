@@ -11,7 +11,7 @@ from typing import Self
 import anyio
 
 from cosd_api.alignment import Unit
-from cosd_api.checks import missing_members
+from cosd_api.checks import missing_members, takes_text
 from cosd_api.circuit_breaker import CircuitBreaker
 from cosd_api.decoding.lateness import Lateness
 from cosd_api.errors import FusionClosedError, SettingError
@@ -294,6 +294,9 @@ def _provider(role: str, given: object) -> Provider:
         return connect(given)
     if isinstance(given, type) or not isinstance(given, Provider):
         raise SettingError(_not_a_provider(role, given))
+    if takes_text(given):
+        words = f"{role} is a provider for an earlier cosd-api: {type(given).__name__}.generate takes a prompt and a text"
+        raise SettingError(f"{words}. Let generate, propose and score take one cosd_providers.contract.Context")
     return given
 
 

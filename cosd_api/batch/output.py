@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cosd_api.batch.index import LineIndex, LineState
-from cosd_api.batch.reply import CUT
+from cosd_api.batch.reply import CUT, SCHEMA
 from cosd_api.batch.usage import LineUsage, dumped, loaded, together_cost
 from cosd_api.errors import SettingError
 from cosd_api.training.json_lines import Appender, JsonLine, JsonLines, LineReader, line_error, problem
@@ -34,6 +34,7 @@ class _Error(_Partly):
 
 
 class _Cosd(_Partly):
+    schema_version: int = 1
     method: str
     models: tuple[str, ...]
     usage: dict[str, LineUsage]
@@ -140,6 +141,8 @@ class OutputFile:
             raise line_error(self._path, line.number, words) from None
 
     def _take(self, line: _OutputLine, start: int) -> None:
+        if line.cosd.schema_version != SCHEMA:
+            raise SettingError(f"{self._path}: {_other_version(line.cosd.schema_version)}")
         state: LineState = "answered" if line.error is None else "cut" if line.error.code == CUT else "failed"
         usage = line.cosd.usage
         earlier = self._index.written(line.custom_id, state, start, None if state == "answered" else dumped(usage))
@@ -149,3 +152,11 @@ class OutputFile:
             words = "it holds answers of several fusions: give another file (-o)"
             raise SettingError(f"{self._path}: {words}")
         self.usage = together_cost([self.usage, usage], loaded(earlier))
+
+
+def _other_version(version: int) -> str:
+    """The reason why lines of another version are not continued."""
+    if version > SCHEMA:
+        return f"it was written by a newer cosd-api (schema_version {version}): update cosd-api"
+    words = "it was begun by an earlier cosd-api, which asked models with the same ids after text"
+    return f"{words}: its answers may be others than those of today. Give another file (-o)"

@@ -28,10 +28,13 @@ from cosd_providers.errors import (
     UnsupportedError,
 )
 
-__all__ = ["CUT", "Answerer", "LineAnswerer", "Reply", "failed", "lost", "stopped"]
+__all__ = ["CUT", "SCHEMA", "Answerer", "LineAnswerer", "Reply", "failed", "lost", "stopped"]
 
 CUT = "max_billed_tokens"
 """Code of the error of a line that the limit of the whole batch ended."""
+
+SCHEMA = 2
+"""Version of an output line. In version 1, which names none, models with the same ids were asked after text."""
 
 _INVALID = "invalid_request_error"
 _OF_LINES = (ContextLengthError, InvalidRequestError, UnsupportedError, BudgetError)
@@ -82,7 +85,7 @@ class Reply:
         """The line of the output; its cost includes that of `earlier` attempts."""
         usage = {name: one.model_dump() for name, one in together_cost([self.usage, *earlier]).items()}
         noted = {"metadata": self.asked.metadata} if self.asked.metadata is not None else {}
-        own = {"line": self.asked.number, "method": method, "models": [*models], **self.facts, "usage": usage}
+        own = {"schema_version": SCHEMA, "line": self.asked.number, "method": method, "models": [*models], **self.facts, "usage": usage}
         return {"custom_id": self.asked.custom_id, **self.content, **noted, "error": self.error, "cosd": own}
 
 

@@ -93,7 +93,7 @@ class JournalHeader(Record):
 
     Attributes:
         kind: the file's kind.
-        schema_version: version of the format.
+        schema_version: version of the format; of 1, models with the same ids were asked after text.
         draft: the draft endpoint.
         assistant: the assistant endpoint, or the first of several.
         more_assistants: the others.
@@ -101,7 +101,7 @@ class JournalHeader(Record):
     """
 
     kind: Literal["cosd-comparison"] = COMPARISON
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     draft: Endpoint
     assistant: Endpoint
     more_assistants: tuple[Endpoint, ...] = ()
@@ -235,6 +235,9 @@ class Journal:
         version = fields.get("schema_version")
         if isinstance(version, int) and version > JournalHeader.model_fields["schema_version"].default:
             raise SettingError(f"{path} was written by a newer cosd-api (schema_version {version}): update cosd-api")
+        if version == 1:
+            words = f"{path} was begun by an earlier cosd-api, which asked models with the same ids after text"
+            raise SettingError(f"{words}: its answers may be others than those of today. {_ANOTHER.capitalize()}")
         try:
             there = JournalHeader.model_validate(fields)
         except ValidationError as error:

@@ -235,9 +235,10 @@ async def test_an_invalid_input_is_refused_before_anything_is_sent(
         assert sent(fused) == 0 and not target.exists()
 
 
-def written(model: str) -> str:
+def written(model: str, version: int | None = 2) -> str:
     """A line that another fusion wrote."""
-    own = {"method": "cosd", "models": [model, "n"], "usage": {}}
+    own: dict[str, Any] = {"method": "cosd", "models": [model, "n"], "usage": {}}
+    own |= {} if version is None else {"schema_version": version}
     return json.dumps({"custom_id": model, "error": None, "cosd": own}) + "\n"
 
 
@@ -256,6 +257,12 @@ def written(model: str) -> str:
             written("m"),
             " holds answers of m and n by the method cosd, not of small and large by cosd: give another file (-o)",
         ),
+        (
+            written("small", None),
+            ": it was begun by an earlier cosd-api, which asked models with the same ids after text: its answers may "
+            "be others than those of today. Give another file (-o)",
+        ),
+        (written("small", 3), ": it was written by a newer cosd-api (schema_version 3): update cosd-api"),
         (written("m") + written("o"), ": it holds answers of several fusions: give another file (-o)"),
         ("a diary\n", "line 1: invalid JSON"),
         (

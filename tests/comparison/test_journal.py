@@ -56,7 +56,7 @@ async def test_a_file_that_was_cut_at_any_byte_holds_its_whole_lines(tmp_path: P
             assert journal.billed == sum(one.billed for _, one in there)
             assert sum(map(len, journal.grades.values())) == max(0, len(kept) - 1) - len(there)
         assert path.read_bytes() == b"".join(kept) or len(kept) == 0, size
-    assert data.startswith(b'{"kind":"cosd-comparison","schema_version":1,')
+    assert data.startswith(b'{"kind":"cosd-comparison","schema_version":2,')
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,14 @@ async def test_a_file_that_was_cut_at_any_byte_holds_its_whole_lines(tmp_path: P
         (b"[1]\n", "does not hold the answers of a comparison and was not changed (it is one JSON array"),
         (b'{"kind":"cosd-samples"}\n', "(it is a file of samples, which cosd train-tree and cosd tune take)"),
         (b'{"a":1}\n', "does not hold the answers of a comparison and was not changed: give another folder"),
-        (b'{"kind":"cosd-comparison","schema_version":2}\n', "was written by a newer cosd-api (schema_version 2)"),
+        (b'{"kind":"cosd-comparison","schema_version":3}\n', "was written by a newer cosd-api (schema_version 3)"),
         (
             b'{"kind":"cosd-comparison","schema_version":1}\n',
+            "was begun by an earlier cosd-api, which asked models with the same ids after text: its answers may be "
+            "others than those of today. Give another folder, or move this one away",
+        ),
+        (
+            b'{"kind":"cosd-comparison","schema_version":2}\n',
             "line 1: its header is broken: the field 'draft' is missing",
         ),
         (b"HEADER{}\n", "line 2: the field 'key' is missing. Remove the line, and its question will be asked again"),
