@@ -42,6 +42,10 @@ class FusionResult(Record):
         drafted_tokens: tokens that the draft wrote in all, discarded ones included. Depends on timing.
         ties: places at which the draft's token stood because an assistant found it as probable as its own, within
             `settings.tie`; None where models were not asked after ids.
+        units: number of units that the answer was judged in; None if the method judges none.
+        off_path: units that an assistant was asked about after a text cut at their start, which its server encodes
+            again, perhaps in other tokens than the model would write; 0 where models were asked after ids.
+        wasted_tokens: tokens of `drafted_tokens` that are not in the answer. Depends on timing.
         hedged_drafts: drafts that were started ahead of a verdict (`hedge`). Depends on timing, as the next two do.
         hedge_hits: number of them that became the draft. The restarts that could have been hits are these and
             `draft_requests - hedged_drafts - 1` more.
@@ -74,6 +78,9 @@ class FusionResult(Record):
     replaced_tokens: int | None
     drafted_tokens: int
     ties: int | None = None
+    units: int | None = None
+    off_path: int | None = None
+    wasted_tokens: int | None = None
     hedged_drafts: int = 0
     hedge_hits: int = 0
     hedged_tokens: int = 0

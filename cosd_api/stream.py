@@ -288,6 +288,9 @@ class FusionStream:
             replaced_tokens=report.replaced if report.judged else None,
             drafted_tokens=calls.drafted_tokens,
             ties=report.ties if self._ids else None,
+            units=len({token.unit for token in self._all}) if report.judged else None,
+            off_path=_off_path(self._all, ids=self._ids) if report.judged else None,
+            wasted_tokens=max(0, calls.drafted_tokens - report.kept) if report.judged else None,
             hedged_drafts=report.hedged_drafts,
             hedge_hits=report.hedge_hits,
             hedged_tokens=report.hedged_tokens,
@@ -351,3 +354,8 @@ async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
             task.exception()  # seen; it was raised where the task was awaited
     if cancelled is not None:
         raise cancelled
+
+
+def _off_path(tokens: Sequence[FusedToken], *, ids: bool) -> int:
+    """The number of units about which an assistant was asked after a cut text."""
+    return 0 if ids else len({token.unit for token in tokens if token.decisions})

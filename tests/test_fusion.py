@@ -87,6 +87,7 @@ async def test_fuse_says_where_every_token_comes_from() -> None:
     assert result.acceptance_rate == 8 / 9
     assert result.usage["assistant"].requests == 1
     assert result.settings.unit == "word"
+    assert result.off_path == 1  # the one place that was asked about
     assert result.timings.total >= (result.timings.first_token or 0) > 0
 
 

@@ -80,6 +80,8 @@ def check(result: FusionResult, task: Task) -> None:
     assert result.finish_reason == wanted.finish_reason
     assert wanted.stop is None or result.stop_reason == wanted.stop.decode()
     assert result.replacements == sum(one.source >= 0 for one in wanted.written)
+    assert (result.units, result.off_path) == (len(result.tokens), 0)
+    assert result.wasted_tokens == result.drafted_tokens - (result.kept_tokens or 0)
     again = task.verifier if isinstance(task.verifier, Always) else None
     assert result.trace.replay(again) == result.text
     whole = FusionResult.model_validate_json(result.model_dump_json())

@@ -209,12 +209,21 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
 
 
 def definition(result: FusionResult) -> str:
-    """The definition by which a draft was judged, and the number of ties; empty where none was."""
+    """The definition by which a draft was judged, with its counts; empty where none was."""
     unit = result.settings.unit
+    if not unit:
+        return ""
     if result.settings.contexts == "ids":
-        ties = counted(result.ties or 0, "tie")
-        return f"ids to ids; {ties} within {result.settings.tie:g}"
-    return {"token": "token by token after the text", "word": "word by word after the text"}[unit] if unit else ""
+        words = [f"ids to ids; {counted(result.ties or 0, 'tie')} within {result.settings.tie:g}"]
+    else:
+        words = [{"token": "token by token after the text", "word": "word by word after the text"}[unit]]
+    if result.units is not None:
+        words.append(counted(result.units, "unit"))
+    if result.off_path:
+        words.append(f"{result.off_path} of them asked about after a cut text")
+    if result.wasted_tokens is not None:
+        words.append(f"{result.wasted_tokens} drafted tokens wasted")
+    return "; ".join(words)
 
 
 def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table:

@@ -121,7 +121,7 @@ class RecordedSpan(FusionSpan):
             names.KEPT: kept,
             names.REPLACED: result.replaced_tokens,
             names.DRAFTED: result.drafted_tokens,
-            names.WASTED: None if kept is None else max(0, result.drafted_tokens - kept),
+            names.WASTED: result.wasted_tokens,
             names.HEDGED: result.hedged_drafts,
             names.HITS: result.hedge_hits,
             names.DRAFTS: result.draft_requests,

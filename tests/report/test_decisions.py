@@ -110,9 +110,9 @@ async def test_the_words_of_a_verifier_of_ones_own_do_not_steer_the_terminal() -
 
 async def test_the_definition_and_ties_are_told() -> None:
     result = await fuse("Q:", draft=draft(), assistant=assistant())
-    assert "judged: word by word after the text\n" in shown_of(result)
+    assert "judged: word by word after the text; " in shown_of(result)
     by_token = {"contexts": "text", "unit": "token"}
-    assert "judged: token by token after the text\n" in shown_of(with_settings(result, **by_token))
+    assert "judged: token by token after the text; " in shown_of(with_settings(result, **by_token))
     reason = "a tie: the assistant finds both as probable"
     tokens = tuple(
         token.model_copy(
@@ -128,7 +128,7 @@ async def test_the_definition_and_ties_are_told() -> None:
     )
     tied = with_settings(result, contexts="ids", unit="token", tie=0.02)
     text = shown_of(tied.model_copy(update={"tokens": tokens, "ties": 1}))
-    assert "judged: ids to ids; 1 tie within 0.02\n" in text
+    assert "judged: ids to ids; 1 tie within 0.02; " in text
     assert [" ".join(row) for row in rows(text)] == [f"␣Rome 0.3 ␣Li 0.9 {reason} assistant 1"]
 
 

@@ -524,6 +524,6 @@ async def test_parts_of_characters_and_ties() -> None:
     assert second["words"] == ["a tie: the assistant finds both as probable"]
     reader = read(document)
     assert reader.text("answer") == "\U0001f30d"
-    for words in ("ids to ids; 1 tie within 0.02", "a tie"):
+    for words in ("ids to ids; 1 tie within 0.02; ", "a tie"):
         assert words in document
     assert "point tied" in document and "verdict tied" in document
