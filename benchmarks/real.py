@@ -32,7 +32,8 @@ TESTS = Path(__file__).parent.parent / "tests"
 _ABOUT = (
     "SmolLM2-135M-Instruct (Q4_1) on llama.cpp, one slot and one thread a server, all caches cold before each answer. "
     "Alone is the same client with a rule that never asks. The genuine pair drafts with the same model without its "
-    "layer 20. Times are those of this machine, which other work shares: compare the ratios."
+    "layer 20. Where a prompt is long, the draft alone writes as many tokens as the fusion has. Bytes are those of one "
+    "more answer to the first prompt. Times are those of this machine, which other work shares: compare the ratios."
 )
 _MISSING = "Not measured: the model is not here (`make test-real` fetches it)."
 
@@ -48,7 +49,6 @@ class Answer:
         read: uncached prompt tokens of the assistant.
         client: seconds of processor time of this process.
         drafts: requests for a draft.
-        sent: bytes of request bodies.
     """
 
     seconds: float = 0.0
@@ -57,7 +57,6 @@ class Answer:
     read: int = 0
     client: float = 0.0
     drafts: int = 0
-    sent: int = 0
 
     def __add__(self, other: Answer) -> Answer:
         return Answer(*(one + two for one, two in zip(asdict(self).values(), asdict(other).values(), strict=True)))
@@ -66,7 +65,8 @@ class Answer:
 async def run(options: Options) -> list[Table]:
     """The table; without rows where the model is not there."""
     folder = _folder()
-    columns = ["", "x alone", "seconds alone", "replaced, %", "assistant: uncached tokens a token"]
+    columns = ["", "x alone", "tokens, alone and fused", "seconds alone", "replaced, %"]
+    columns += ["assistant: uncached tokens a token"]
     columns += ["drafts", "client, ms a token", "bytes sent a token"]
     title = "A real language model"
     if folder is None:
@@ -93,38 +93,43 @@ async def run(options: Options) -> list[Table]:
             options.say(f"real: {name}")
             alone, fused = Answer(), Answer()
             for prompt in asked:
-                alone += await _answered(writer, assistant, ALONE, prompt, length)
-                fused += await _answered(writer, assistant, verifier, prompt, length)
-            rows.append(_row(name, alone, fused))
-            figures[name] = {"alone": asdict(alone), "fused": asdict(fused)}
+                found = await _answered(writer, assistant, verifier, prompt, length)
+                most = found.tokens if length == COLD else length
+                alone += await _answered(writer, assistant, ALONE, prompt, most)
+                fused += found
+            sent = await _bytes_sent(writer, assistant, verifier, asked[0], length)
+            rows.append(_row(name, alone, fused, sent))
+            figures[name] = {"alone": asdict(alone), "fused": asdict(fused), "bytes sent a token": sent}
     return [Table(title, columns, rows, [_ABOUT], figures)]
 
 
-def _row(name: str, alone: Answer, fused: Answer) -> list[Cell]:
+def _row(name: str, alone: Answer, fused: Answer, sent: float) -> list[Cell]:
     ratio = (fused.seconds / fused.tokens) / (alone.seconds / alone.tokens)
     share = 100 * fused.replaced / (fused.tokens or 1)
-    per = fused.read / fused.tokens, fused.drafts, 1000 * fused.client / fused.tokens, fused.sent / fused.tokens
-    return [name, round(ratio, 2), round(alone.seconds, 1), round(share, 1), *(round(one, 2) for one in per)]
+    per = fused.read / fused.tokens, fused.drafts, 1000 * fused.client / fused.tokens
+    tokens = f"{alone.tokens:,} {fused.tokens:,}"
+    found: list[Cell] = [
+        name,
+        round(ratio, 2),
+        tokens,
+        round(alone.seconds, 1),
+        round(share, 1),
+        *(round(one, 2) for one in per),
+    ]
+    found.append(round(sent))
+    return found
 
 
 async def _answered(draft: str, assistant: str, verifier: RuleVerifier, prompt: Any, length: int) -> Answer:
     """One answer, with the caches of both servers cold."""
-    sent = 0
-
-    async def note(request: httpx.Request) -> None:
-        nonlocal sent
-        sent += len(request.content)
-
     for url in {draft, assistant}:
         await _forget(url)
-    conversation = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    async with httpx.AsyncClient(event_hooks={"request": [note]}, timeout=600) as client:
-        models = [connect(url, http_client=client) for url in (draft, assistant)]
-        async with Fusion(draft=models[0], assistant=models[1], verifier=verifier) as fusion:
-            await fusion.endpoints.discover()
-            sent, began, processor = 0, time.perf_counter(), time.process_time()
-            result: FusionResult = await fusion.generate(conversation, max_tokens=length)
-            seconds, busy = time.perf_counter() - began, time.process_time() - processor
+    models = [connect(url, timeout=600) for url in (draft, assistant)]
+    async with Fusion(draft=models[0], assistant=models[1], verifier=verifier) as fusion:
+        await fusion.endpoints.discover()
+        began, processor = time.perf_counter(), time.process_time()
+        result: FusionResult = await fusion.generate(_conversation(prompt), max_tokens=length)
+        seconds, busy = time.perf_counter() - began, time.process_time() - processor
     asked = result.usage["assistant"]
     return Answer(
         seconds=seconds,
@@ -133,8 +138,28 @@ async def _answered(draft: str, assistant: str, verifier: RuleVerifier, prompt: 
         read=asked.prompt_tokens - asked.cached_tokens,
         client=busy,
         drafts=result.draft_requests,
-        sent=sent,
     )
+
+
+async def _bytes_sent(draft: str, assistant: str, verifier: RuleVerifier, prompt: Any, length: int) -> float:
+    """Bytes of request bodies for each token of an answer."""
+    sent = 0
+
+    async def note(request: httpx.Request) -> None:
+        nonlocal sent
+        sent += len(request.content)
+
+    async with httpx.AsyncClient(event_hooks={"request": [note]}, timeout=600) as client:
+        models = [connect(url, http_client=client) for url in (draft, assistant)]
+        async with Fusion(draft=models[0], assistant=models[1], verifier=verifier) as fusion:
+            await fusion.endpoints.discover()
+            sent = 0
+            result = await fusion.generate(_conversation(prompt), max_tokens=length)
+    return sent / len(result.tokens)
+
+
+def _conversation(prompt: Any) -> Any:
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
 async def _forget(url: str) -> None:
@@ -177,7 +202,7 @@ def _of_tests(name: str) -> Any:
 
 
 def _long(words: int) -> str:
-    """A prompt of so many words, about as many tokens."""
+    """A prompt of this many words, about as many tokens."""
     found = [
         "the",
         "old",
@@ -198,4 +223,6 @@ def _long(words: int) -> str:
         "quiet",
         "water",
     ]
-    return "Summarize: " + " ".join(found[(7 * at * at + at) % len(found)] for at in range(words))
+    return "Tell a long story with these words: " + " ".join(
+        found[(7 * at * at + at) % len(found)] for at in range(words)
+    )

@@ -20,6 +20,8 @@ Observed on running servers, b4798 to 2026.10:
 - It puts a request into the free slot that has read most of its prompt. A request that names its slot (`id_slot`) while
   others are under way, made answers go on with another one's text: of 100 short answers, up to eight at a time, about
   five (2026.10, with `--cache-ram`, which is the default; none with `--cache-ram 0`). So no slot is named here.
+  The cache is known to restore the state of another conversation into a slot while several requests are in progress,
+  also where no slot is named (its issue 27148); a pinned empty slot does not look into it at all (28139).
 - Before December 2024 the probabilities had another shape, without logarithms: such builds are refused.
 """
 
