@@ -18,6 +18,7 @@ DOCS = HERE.parent / "docs"
 HEADLINE = "Acceptance 0.9, round trip 20 ms, 512 tokens of context"
 
 _SECTIONS = {
+    "real": "A real language model",
     "simulated": "A simulated pair",
     "cpu": "The client's processor time",
     "client": "The client's processor time, by carrier, load and length",
@@ -66,6 +67,13 @@ not.
 Wall time as a multiple of the floor, at other acceptance rates, round trips and lengths of context:
 
 {floor}
+
+## A real language model
+
+A fusion by ids on two llama.cpp servers, beside the draft alone (`make bench ARGS=real`). *Uncached* tokens are those
+that the assistant reads beyond its cache: of a long prompt, that is the prompt itself, once.
+
+{real}
 
 ## The client's processor time
 
@@ -145,10 +153,12 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     [floor] = _titled("simulated", "Simulated: wall time against the floor", folder)
     [cpu] = tables("cpu", folder)
     [cancelled] = tables("cancelled", folder)
+    [real] = tables("real", folder)
     carriers, starved, lengths, loops, profile = tables("client", folder)
     page = _PAGE.format(
         time_and_price=_bare(time_and_price(folder)),
         floor=_bare(floor),
+        real=_noted(real),
         carriers=_noted(carriers),
         profile=_noted(profile),
         starved=_noted(starved),
