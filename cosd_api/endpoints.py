@@ -295,7 +295,8 @@ def _provider(role: str, given: object) -> Provider:
     if isinstance(given, type) or not isinstance(given, Provider):
         raise SettingError(_not_a_provider(role, given))
     if takes_text(given):
-        words = f"{role} is a provider for an earlier cosd-api: {type(given).__name__}.generate takes a prompt and a text"
+        name = type(given).__name__
+        words = f"{role} is a provider for an earlier cosd-api: {name}.generate takes a prompt and a text"
         raise SettingError(f"{words}. Let generate, propose and score take one cosd_providers.contract.Context")
     return given
 

@@ -85,7 +85,8 @@ class Reply:
         """The line of the output; its cost includes that of `earlier` attempts."""
         usage = {name: one.model_dump() for name, one in together_cost([self.usage, *earlier]).items()}
         noted = {"metadata": self.asked.metadata} if self.asked.metadata is not None else {}
-        own = {"schema_version": SCHEMA, "line": self.asked.number, "method": method, "models": [*models], **self.facts, "usage": usage}
+        own = {"schema_version": SCHEMA, "line": self.asked.number, "method": method, "models": [*models]}
+        own |= {**self.facts, "usage": usage}
         return {"custom_id": self.asked.custom_id, **self.content, **noted, "error": self.error, "cosd": own}
 
 

@@ -259,8 +259,7 @@ def written(model: str, version: int | None = 2) -> str:
         ),
         (
             written("small", None),
-            ": it was begun by an earlier cosd-api, which asked models with the same ids after text: its answers may "
-            "be others than those of today. Give another file (-o)",
+            " may be others than those of today. Give another file (-o)",
         ),
         (written("small", 3), ": it was written by a newer cosd-api (schema_version 3): update cosd-api"),
         (written("m") + written("o"), ": it holds answers of several fusions: give another file (-o)"),
