@@ -13,10 +13,13 @@ from cosd_api.alignment import Unit
 from cosd_api.errors import SettingError
 from cosd_api.verification import Verifier
 from cosd_providers.contract import Provider
-from cosd_providers.messages import Message, checked_messages
+from cosd_providers.messages import Message, checked_messages, checked_own
 
 Prompt = str | Sequence[Message | Mapping[str, Any]]
 """Text that all models continue, or a conversation."""
+
+Own = Mapping[str, str | Sequence[Message | Mapping[str, Any]]]
+"""Messages of single models, by the endpoint's name (`"draft"`, `"assistant"`); text is a system message."""
 
 
 def missing_members(given: object) -> list[str]:
@@ -189,6 +192,27 @@ def check_prompt(prompt: Prompt) -> str | tuple[Message, ...]:
     except UnicodeEncodeError as error:
         raise SettingError(f"prompt is not valid Unicode text at character {error.start}") from None
     return prompt
+
+
+def check_own(own: Own | None) -> dict[str, tuple[Message, ...]]:
+    """The messages of single models; an empty mapping without any.
+
+    Raises:
+        SettingError: it is no mapping, or a message is invalid.
+    """
+    if own is None:
+        return {}
+    if not isinstance(own, Mapping):
+        words = f"own must map names of models to their messages, not {type(own).__name__}"
+        raise SettingError(f'{words}: own={{"assistant": "a system message"}}')
+    found: dict[str, tuple[Message, ...]] = {}
+    for name, given in own.items():
+        system, messages = (given, None) if isinstance(given, str) else (None, given)
+        try:
+            found[name] = checked_own(system, messages)
+        except ValueError as error:
+            raise SettingError(f"own[{name!r}]: {error}") from None
+    return found
 
 
 def check_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Self
+from types import MappingProxyType
+from typing import Self, TypeAlias
 
 import anyio
 
@@ -17,16 +18,27 @@ from cosd_api.decoding.lateness import Lateness
 from cosd_api.errors import FusionClosedError, SettingError
 from cosd_api.methods.base import Method
 from cosd_api.methods.cosd import CoSD
-from cosd_api.records import Endpoint
+from cosd_api.records import DRAFT, Endpoint
 from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
 from cosd_providers.connect import Snapshot
 from cosd_providers.contract import Provider, ServerInfo
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
-from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
+from cosd_providers.messages import (
+    ChatProvider,
+    Message,
+    OnSpecialTokens,
+    OwnMessages,
+    RenderedPrompt,
+    after_own,
+)
 from cosd_providers.same_ids import vocabulary
 from cosd_providers.tokenizers import fingerprint
 
+OwnByName: TypeAlias = Mapping[str, Sequence[Message]]
+"""Messages of single models, by the endpoint's name."""
+
+_NOBODYS: OwnByName = MappingProxyType({})
 _ONE_TOKENIZER = 'If you know that they have, give unit="token"; method="cosd" fuses models with any tokenizers.'
 _CONTINUES = "Else use a server that continues a text or a partial reply, such as vLLM or llama.cpp's."
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
@@ -198,25 +210,38 @@ class Endpoints:
         return found[0] is not None and all(one == found[0] for one in found)
 
     async def turns(
-        self, prompt: str | Sequence[Message], on_special_tokens: OnSpecialTokens, facts: Facts
+        self,
+        prompt: str | Sequence[Message],
+        on_special_tokens: OnSpecialTokens,
+        facts: Facts,
+        own: OwnByName = _NOBODYS,
     ) -> tuple[list[RenderedPrompt], Facts]:
         """Render `prompt` for the draft and each assistant; an assistant found to be down is left out.
+
+        Args:
+            prompt: text, or a conversation.
+            on_special_tokens: see `Fusion`.
+            facts: about the endpoints.
+            own: messages of single models for this answer, by name.
 
         Returns:
             The draft's and the assistants' prompts, and the facts as they are then.
 
         Raises:
+            SettingError: the prompt is text, and a model has messages of its own; or nobody has such a name.
             UnsupportedError: one of them takes no messages, or not these.
             ProviderError: one of them failed.
         """
         everybody = [self.draft, *self.assistants]
+        self._check_own(own)
         if isinstance(prompt, str):
+            self._refuse_own(own)
             return [RenderedPrompt(provider, prompt) for provider in everybody], facts
         turns, without = [RenderedPrompt(provider, "") for provider in everybody], dict(facts.without)
 
         async def ask(at: int) -> None:
             try:
-                turns[at] = await _turn(everybody[at], prompt, on_special_tokens)
+                turns[at] = await self.render(at, prompt, on_special_tokens=on_special_tokens, own=own)
             except ProviderError as error:
                 if not (at and self.spares and error.retryable):
                     raise
@@ -227,14 +252,29 @@ class Endpoints:
         return turns, replace(facts, without=without)
 
     async def render(
-        self, at: int, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens
+        self, at: int, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens, own: OwnByName = _NOBODYS
     ) -> RenderedPrompt:
-        """Render a conversation for one model, by its index; 0 is the draft.
+        """Render a conversation for one model, by its index, after its own messages; 0 is the draft.
 
         Raises:
             UnsupportedError: it takes no messages, or not these.
         """
-        return await _turn([self.draft, *self.assistants][at], messages, on_special_tokens)
+        whole = after_own(own.get([DRAFT, *self.names][at], ()), messages)
+        return await _turn([self.draft, *self.assistants][at], whole, on_special_tokens)
+
+    def _check_own(self, own: OwnByName) -> None:
+        """Refuse own messages of a model that is not there."""
+        names = [DRAFT, *self.names]
+        for name in own:
+            if name not in names:
+                raise SettingError(f"own has messages for {name!r}, and the models are {', '.join(names)}")
+
+    def _refuse_own(self, own: OwnByName) -> None:
+        """Refuse a text as the prompt where a model has messages of its own: only templates put these into a prompt."""
+        for name, provider in zip([DRAFT, *self.names], [self.draft, *self.assistants], strict=True):
+            if own.get(name) or (isinstance(provider, OwnMessages) and provider.own_messages):
+                words = f"{name} has messages of its own, and the prompt is text, which no template renders"
+                raise SettingError(f'{words}: give a list of messages, [{{"role": "user", "content": ...}}]')
 
     def plain(self, prompt: str | Sequence[Message]) -> list[RenderedPrompt]:
         """The prompt's text for the draft and each assistant, as no chat template renders it."""

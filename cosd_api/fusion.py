@@ -207,6 +207,9 @@ class Fusion:
             seed: of what is drawn, where the method draws. The same seed and prompt give the same answer from servers
                 that repeat themselves, and each prompt has draws of its own. By default a random one, which the
                 result records.
+            own: messages of single models for this answer, by name (`"draft"`, `"assistant"`, `"assistant 1"`): text is
+                a system message, or a list of messages. They stand before the conversation, go to that model's server
+                alone, and are in no result. Those of `connect(url, system=..., messages=...)` stand before them.
 
         Raises:
             SettingError: one of them is invalid, or means nothing to the method.

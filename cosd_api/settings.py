@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, ge
 from pydantic import Field
 
 from cosd_api.alignment import Unit
-from cosd_api.checks import check_choice, check_count, check_seconds, check_stop, check_tie
+from cosd_api.checks import Own, check_choice, check_count, check_own, check_seconds, check_stop, check_tie
 from cosd_api.decoding.schedule import Pace
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Method, method_named
@@ -39,7 +39,7 @@ from cosd_api.verification import (
     Verifier,
 )
 from cosd_providers import connect
-from cosd_providers.messages import OnSpecialTokens
+from cosd_providers.messages import Message, OnSpecialTokens
 
 Asking = Literal["contestable", "all"]
 """The places that assistants are asked about: those that could change the text, or all."""
@@ -67,6 +67,7 @@ class AnswerOptions(TypedDict, total=False):
     max_billed_tokens: int | None
     on_budget: OnBudget
     seed: int | None
+    own: Own | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ class AnswerLimits:
     max_billed_tokens: int | None = None
     on_budget: OnBudget = "raise"
     seed: int | None = None
+    own: Mapping[str, tuple[Message, ...]] = field(default_factory=dict[str, tuple[Message, ...]], repr=False)
 
     @classmethod
     def checked(cls, **given: Unpack[AnswerOptions]) -> Self:
@@ -88,7 +90,7 @@ class AnswerLimits:
         Raises:
             SettingError: one of them is invalid.
         """
-        chosen: dict[str, Any] = {**given, "stop": check_stop(given.get("stop"))}
+        chosen: dict[str, Any] = {**given, "stop": check_stop(given.get("stop")), "own": check_own(given.get("own"))}
         limits = cls(**chosen)
         check_count("max_tokens", limits.max_tokens)
         _check_limits(limits)
@@ -390,7 +392,7 @@ class Settings(Record):
         """The record of one answer, which was judged by `unit`, after `ids` or after text."""
         parts = (settings, settings.tuning, limits)
         values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
-        del values["tuning"]
+        del values["tuning"], values["own"]  # as the prompt, they are not kept
         method = settings.method
         values |= {
             "method": method.name,

@@ -186,7 +186,7 @@ class FusionStream:
         endpoints, settings, limits = self._endpoints, self._settings, self._limits
         facts = await endpoints.discover()
         self._discovery = time.perf_counter() - self._began
-        turns, facts = await endpoints.turns(self._prompt, settings.on_special_tokens, facts)
+        turns, facts = await endpoints.turns(self._prompt, settings.on_special_tokens, facts, limits.own)
         self._turns = turns
         await endpoints.check_length(turns, facts.without)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
@@ -214,7 +214,7 @@ class FusionStream:
             batch_wait=settings.tuning.batch_wait,
             seed=limits.seed or 0,
             conversation=None if isinstance(self._prompt, str) else self._prompt,
-            render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens),
+            render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens, own=limits.own),
             room=self._room,
             lateness=endpoints.lateness,
         )

@@ -22,6 +22,7 @@ from cosd_providers import Limits
 from cosd_providers.chat.templates import is_template
 from cosd_providers.connect import connection_of
 from cosd_providers.contract import Provider
+from cosd_providers.messages import checked_own
 
 __all__ = ["config_of"]
 
@@ -36,6 +37,9 @@ def config_of(
     """
     trained: dict[Path, Any] = {}
     method = settings.method
+    if limits.get("own"):
+        words = "a settings file has no messages for single answers (own)"
+        raise SettingError(f"{words}: give them to connect(url, system=..., messages=...)")
     found: dict[str, Any] = {
         "draft": _server("draft", draft),
         "assistants": [_server("an assistant", one) for one in assistants],
@@ -107,6 +111,8 @@ def _server(role: str, provider: Provider) -> Any:
         elif isinstance(value, Path) or (isinstance(value, str) and name in ("tokenizer", "chat_template", "report")):
             text = isinstance(value, str) and name == "chat_template" and is_template(value)
             found[name] = value if text else _path(str(value))
+        elif name == "messages":
+            found[name] = [asdict(one) for one in checked_own(None, value)]
         elif isinstance(value, str | int | float | Mapping):
             found[name] = value
         else:

@@ -31,6 +31,7 @@ from cosd_api.methods.base import METHODS, PRESETS, Method, method_class
 from cosd_api.methods.cosd import CoSD
 from cosd_api.settings import AnswerLimits, KnownVerifier, OnBudget, Tuning
 from cosd_api.verification import CoLLMVerifier, DeferralVerifier, TreeVerifier
+from cosd_providers.messages import Role
 from cosd_providers.strategies import Strategy
 
 __all__ = [
@@ -87,6 +88,15 @@ class ServerLimitsConfig(BaseModel):
     tokens_per_minute: float | None = None
 
 
+class MessageConfig(BaseModel):
+    """A message of a conversation."""
+
+    model_config = _STRICT
+
+    role: Role
+    content: str
+
+
 class ServerConfig(BaseModel):
     """A model behind a URL: the arguments of `connect` that a file can hold. Text alone is its URL.
 
@@ -96,6 +106,8 @@ class ServerConfig(BaseModel):
         tokenizer: a path from the settings file's folder, or `"tiktoken:<encoding>"`.
         chat_template: a path, or the text of a template.
         report: a path.
+        system: a system message for this model alone.
+        messages: more messages before every conversation, for this model alone.
     """
 
     model_config = _STRICT
@@ -115,6 +127,8 @@ class ServerConfig(BaseModel):
     timeout: float | None = None
     limits: ServerLimitsConfig | None = None
     extra_body: dict[str, JsonValue] | None = None
+    system: str | None = None
+    messages: list[MessageConfig] | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -6,7 +6,7 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from os import PathLike
@@ -27,6 +27,7 @@ from cosd_providers.http.httpx2_client import is_httpx2
 from cosd_providers.http.keys import only_keys
 from cosd_providers.http.limits import Limits, checked_limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
+from cosd_providers.messages import Message, checked_own
 from cosd_providers.strategies import Strategy
 from cosd_providers.tokenizers import load_tokenizer
 
@@ -161,6 +162,8 @@ class ConnectOptions(TypedDict, total=False):
     dialect: str | Dialect | None
     context: int | None
     add_special_tokens: bool | None
+    system: str | None
+    messages: Sequence[Message | Mapping[str, object]] | None
 
 
 def connect(
@@ -182,6 +185,8 @@ def connect(
     dialect: str | Dialect | None = None,
     context: int | None = None,
     add_special_tokens: bool | None = None,
+    system: str | None = None,
+    messages: Sequence[Message | Mapping[str, object]] | None = None,
     **unknown: Never,
 ) -> Provider:
     """Make a provider for the server at `url`. Sends nothing yet.
@@ -218,17 +223,21 @@ def connect(
         context: tokens that fit into the model's context, for OpenAI-compatible servers and Ollama.
         add_special_tokens: for vLLM and SGLang: whether prompts get the model's beginning-of-sequence token; by
             default they do.
+        system: a system message for this model alone. It stands before every conversation, whose own system message
+            follows it, and is sent to this server only; the models share the answer.
+        messages: more messages of the same kind, such as a private document with an answer that confirms it.
         unknown: other names are refused.
 
     Raises:
         ValueError: the URL, the key, the engine or a header cannot be used, or `extra_body` sets what the fusion
-            decides, or the report is invalid or of another server.
+            decides, or the report is invalid or of another server, or a message is invalid.
         OSError: the report's file cannot be read.
         UnsupportedError: the `tokenizer` or the `chat_template` cannot be used.
         TypeError: an argument is unknown, of the wrong type, or not for this engine.
     """
     refuse_unknown(unknown, ConnectOptions.__annotations__)
     _check_types(url, engine, http_client, report)
+    mine = checked_own(system, messages)
     checked_limits(limits)
     given = {
         "strategy": strategy,
@@ -239,7 +248,7 @@ def connect(
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     more = {"engine": engine, "model": model, "tokenizer": tokenizer, "chat_template": chat_template}
-    more |= {"extra_body": extra_body, "limits": limits, "report": report}
+    more |= {"extra_body": extra_body, "limits": limits, "report": report, "system": system, "messages": messages}
     more["timeout"] = None if timeout == DEFAULT_TIMEOUT else timeout
     connection = Connection(url.strip(), {name: one for name, one in (given | more).items() if one is not None})
     saved = Snapshot.load(report) if isinstance(report, str | PathLike) else report
@@ -262,8 +271,8 @@ def connect(
     if tokenizer is not None:
         options = {**options, "tokenizer": load_tokenizer(tokenizer)}
     template = None if chat_template is None else load_template(chat_template)
-    make = _AdapterFactory(endpoint, settings, options, template, saved)
-    made = DetectedProvider(Transport(endpoint, **http), make, model) if engine is None else make(engine)
+    make = _AdapterFactory(endpoint, settings, options, template, saved, mine)
+    made = DetectedProvider(Transport(endpoint, **http), make, model, mine) if engine is None else make(engine)
     _CONNECTED[made] = connection
     return made
 
@@ -338,6 +347,7 @@ class _AdapterFactory:
     options: Mapping[str, Any]  # of some
     template: Template | None
     saved: Snapshot | None
+    own: tuple[Message, ...] = field(repr=False)
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {**self.__dict__, "settings": {**self.settings, **dict.fromkeys(_SECRET)}}
@@ -353,6 +363,8 @@ class _AdapterFactory:
         provider: Any = kind(self.endpoint, **self.settings, **options)
         if self.template is not None:
             provider.use_template(self.template)
+        if self.own:
+            provider.use_messages(self.own)
         if self.saved is not None:
             provider.restore(self.saved.facts, self.saved.endpoint)
         return cast("Provider", provider)

@@ -117,9 +117,17 @@ class DetectedProvider:
         transport: for the detection.
         make: makes the adapter for an engine.
         model: the model's name, for `name`.
+        own_messages: of the adapter that `make` makes.
     """
 
-    def __init__(self, transport: Transport, make: Callable[[str], Provider], model: str | None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        make: Callable[[str], Provider],
+        model: str | None,
+        own_messages: tuple[Message, ...] = (),
+    ) -> None:
+        self.own_messages = own_messages
         self._transport = transport
         self._make = make
         self._model = model

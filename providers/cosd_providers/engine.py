@@ -33,7 +33,7 @@ from cosd_providers.drafting import DraftRequests, streamed
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, FEW_IDLE, HttpClient, Timeout, Transport
-from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
+from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt, after_own
 from cosd_providers.parsing import parse
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, checked_strategy
@@ -115,6 +115,7 @@ class Adapter:
     _chats: Adapter | None = None
     _talk: ChatRenderer | None = None
     _template: Template | None = None
+    own_messages: tuple[Message, ...] = ()
     _words: Tokenizer | None = None
 
     def __init__(
@@ -208,6 +209,10 @@ class Adapter:
         """Render conversations with this template in place of the server's."""
         self._template = template
 
+    def use_messages(self, own: tuple[Message, ...]) -> None:
+        """Put these messages before every conversation; see `messages.OwnMessages`."""
+        self.own_messages = own
+
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
@@ -218,7 +223,7 @@ class Adapter:
             view = self._chats = self._chats or made  # another one may have been faster
         if view._talk is None:
             view._talk = ChatRenderer(self._transport.endpoint)
-        return await view._talk.render_prompt(view, messages, on_special_tokens)
+        return await view._talk.render_prompt(view, after_own(self.own_messages, messages), on_special_tokens)
 
     async def _for_chat(self) -> Self:
         """The view that continues texts rendered by a chat template; another one where that differs."""

@@ -11,7 +11,17 @@ from typing import Literal, Protocol, cast, get_args, runtime_checkable
 
 from cosd_providers.contract import Provider
 
-__all__ = ["ChatProvider", "Message", "OnSpecialTokens", "RenderedPrompt", "Role", "checked_messages"]
+__all__ = [
+    "ChatProvider",
+    "Message",
+    "OnSpecialTokens",
+    "OwnMessages",
+    "RenderedPrompt",
+    "Role",
+    "after_own",
+    "checked_messages",
+    "checked_own",
+]
 
 Role = Literal["system", "user", "assistant"]
 
@@ -65,6 +75,49 @@ class ChatProvider(Protocol):
             UnsupportedError: the endpoint cannot answer this conversation; the hint says what would help.
         """
         ...
+
+
+@runtime_checkable
+class OwnMessages(Protocol):
+    """A provider that may have messages of its own (`connect(url, system=..., messages=...)`). Optional."""
+
+    @property
+    def own_messages(self) -> tuple[Message, ...]:
+        """Messages that it puts before every conversation; no other model reads them."""
+        ...
+
+
+def after_own(own: Sequence[Message], messages: Sequence[Message]) -> Sequence[Message]:
+    """A conversation after a model's own messages.
+
+    Templates take one system message, at the start: that of the conversation joins the model's own, after a blank line.
+    """
+    if not (own and messages and messages[0].role == "system"):
+        return [*own, *messages]
+    first, *rest = messages
+    if own[0].role == "system":
+        own, first = own[1:], Message("system", f"{own[0].content}\n\n{first.content}")
+    return [first, *own, *rest]
+
+
+def checked_own(system: object, messages: object) -> tuple[Message, ...]:
+    """A model's own messages: its system message, if there is one, and then the others.
+
+    Raises:
+        ValueError: one of them is invalid.
+    """
+    found: list[Message] = []
+    if system is not None:
+        if not isinstance(system, str):
+            raise ValueError(f"system must be text, not {type(system).__name__}")
+        found.append(Message("system", system))
+    if messages is not None:
+        if isinstance(messages, str | bytes | bytearray) or not isinstance(messages, Sequence):
+            raise ValueError(f"messages must be a list of messages, not {type(messages).__name__}")
+        found += [_checked(one, at) for at, one in enumerate(cast("Sequence[object]", messages))]
+    if any(one.role == "system" for one in found[1:]):
+        raise ValueError("only the first of a model's own messages may be a system message")
+    return tuple(found)
 
 
 def checked_messages(given: object) -> tuple[Message, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
@@ -27,7 +28,7 @@ from pydantic import (
 )
 
 from cosd_api.alignment import Unit
-from cosd_api.checks import check_count
+from cosd_api.checks import Own, check_count, check_own
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.integrations.connections import LoopFusions
@@ -103,6 +104,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     max_billed_tokens: int | None = None
     on_budget: OnBudget | None = None
     seed: int | None = None
+    own: SkipValidation[Own | None] = Field(default=None, repr=False)
     temperature: float | None = Field(default=None, frozen=True)
     streaming: bool = False
 
@@ -254,6 +256,8 @@ class LangChainFusion(BaseLanguageModel[Any]):
         endpoints, verifier = self._pattern().endpoints, describe_verifier(self._pattern().settings.verifier)
         names = (*_OF_AN_ANSWER, "stop", *_OF_A_FUSION)
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if self.own is not None:  # traces are no place for what one model alone may read
+            given["own"] = hashlib.sha256(repr(check_own(self.own)).encode()).hexdigest()
         own = {} if self._can_be_saved() else {"object": self._mark}  # two of one name may differ
         return {
             "model_name": self._model_name(),

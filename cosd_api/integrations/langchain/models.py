@@ -56,6 +56,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         max_requests, max_billed_tokens, on_budget: limits of each answer, see `Fusion.stream`.
         temperature: a setting of `Fusion`; other ones are refused in a call.
         seed: of the draws of each answer, by methods that draw. With one, equal prompts have equal answers.
+        own: messages of single models, by name; see `Fusion.stream`. Traces and caches hold their digest alone.
         streaming: whether `invoke` streams internally; callbacks see each token either way.
         method, verifier, unit, tie, draft_length, ask, on_assistant_error, on_special_tokens, tuning: of `Fusion`.
 

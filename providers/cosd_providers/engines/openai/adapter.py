@@ -44,7 +44,7 @@ from cosd_providers.greedy import answer, within
 from cosd_providers.http.keys import with_key
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, MANY_IDLE, HttpClient, Timeout
-from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
+from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt, after_own
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import checked_strategy, counted
 from cosd_providers.text import sendable
@@ -268,7 +268,8 @@ class OpenAICompatible(Adapter):
         await self._know()
         if self._client.api == "completions":
             return await super().render_prompt(messages, on_special_tokens=on_special_tokens)
-        around, prompt, lead, warnings = await self._renderer.begin(self, messages, on_special_tokens)
+        whole = after_own(self.own_messages, messages)
+        around, prompt, lead, warnings = await self._renderer.begin(self, whole, on_special_tokens)
         view = await self._for_chat(around)
         return RenderedPrompt(WithoutLeadingSpace(view, lead.encode(), prompt) if lead else view, prompt, warnings)
 
