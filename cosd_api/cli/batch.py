@@ -134,7 +134,7 @@ def batch(
 def _limits(options: SharedOptions, fusion: Fusion, stop: list[str] | None) -> AnswerOptions:
     """The limits of lines that give none of their own; without `max_tokens` where nobody has given it."""
     checked = asdict(options.limits(fusion, stop=stop or None))
-    found: dict[str, Any] = {name: one for name, one in checked.items() if one not in (None, ())}
+    found: dict[str, Any] = {name: one for name, one in checked.items() if one not in (None, (), {})}
     if not (options.given("max_tokens") or "max_tokens" in fusion.limits):
         del found["max_tokens"]
     limits: AnswerOptions = {**found}  # type: ignore[typeddict-item]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -17,6 +18,7 @@ from cosd_api.report.terminal import show, summary
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, Asking, OnAssistantError, OnBudget, Tuning
 from cosd_providers.errors import ProviderError
+from cosd_providers.messages import Message, after_own, checked_messages
 
 __all__ = ["fuse"]
 
@@ -25,8 +27,19 @@ __all__ = ["fuse"]
 def fuse(
     options: SharedOptions,
     prompt: Annotated[
-        str, typer.Argument(help="The text to continue; - reads it from standard input, less one final line end.")
+        str,
+        typer.Argument(
+            help="The text to continue; - reads it, or a JSON list of messages, from standard input, less one final "
+            "line end."
+        ),
     ],
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="The prompt is a user's message: each model reads it through its chat template."),
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A system message for all models; implies --chat.")
+    ] = None,
     unit: ChosenUnit = None,
     tie: ChosenTie = None,
     stop: Annotated[
@@ -113,7 +126,8 @@ def fuse(
             fusion, stop=stop, max_requests=max_requests, max_billed_tokens=max_billed_tokens, on_budget=on_budget
         )
         try:
-            result = run_async(_answer, fusion, _read(prompt), limits, Writer(silent=as_json or explain))
+            asked = _asked(prompt, system, chat=chat or bool(limits.own))
+            result = run_async(_answer, fusion, asked, limits, Writer(silent=as_json or explain))
         except ProviderError as error:
             if error.partial is not None:
                 _show(error.partial, as_json=as_json, explain=explain, trace=trace)
@@ -121,7 +135,7 @@ def fuse(
         _show(result, as_json=as_json, explain=explain, trace=trace)
         if not quiet:
             for warning in result.warnings:
-                say(f"note: {warning}")
+                say(f"note: {warning}{' (--chat)' if 'the prompt is raw text' in warning else ''}")
             say(summary(result))
 
 
@@ -135,7 +149,7 @@ def _show(result: FusionResult, *, as_json: bool, explain: bool, trace: Path | N
         show(result)
 
 
-async def _answer(fusion: Fusion, prompt: str, limits: AnswerLimits, writer: Writer) -> FusionResult:
+async def _answer(fusion: Fusion, prompt: str | list[Message], limits: AnswerLimits, writer: Writer) -> FusionResult:
     try:
         async with fusion, fusion.stream(prompt, **asdict(limits)) as stream:
             async for token in stream:
@@ -143,6 +157,34 @@ async def _answer(fusion: Fusion, prompt: str, limits: AnswerLimits, writer: Wri
             return stream.result
     finally:
         writer.end()
+
+
+def _asked(given: str, system: str | None, *, chat: bool) -> str | list[Message]:
+    """The prompt: text, or the conversation that is on standard input, or the one that begins with it."""
+    text = _read(given)
+    messages = _messages(text) if given == "-" else None
+    if messages is None and not (chat or system is not None):
+        return text
+    first = [] if system is None else [Message("system", system)]
+    return [*after_own(first, messages or [Message("user", text)])]
+
+
+def _messages(text: str) -> list[Message] | None:
+    """The conversation that a text holds as JSON; None for any other text.
+
+    Raises:
+        typer.BadParameter: it is a list of objects, and one of them is no message.
+    """
+    try:
+        found: object = json.loads(text) if text.lstrip().startswith("[") else None
+    except ValueError:
+        return None
+    if not (isinstance(found, list) and found and all(isinstance(one, dict) for one in cast("list[object]", found))):
+        return None
+    try:
+        return [*checked_messages(cast("object", found))]
+    except ValueError as error:
+        raise typer.BadParameter(f"the list of messages on standard input: {error}") from None
 
 
 def _read(prompt: str) -> str:

@@ -21,6 +21,7 @@ from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.methods.base import METHODS, Method, method_from_text
 from cosd_api.methods.cosd import CoSD
+from cosd_api.records import DRAFT
 from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, KnownVerifier, Tuning
 from cosd_api.verification import (
     AgreementVerifier,
@@ -161,6 +162,16 @@ SharedAssistants = Annotated[
         help="Server of an assistant model; may be repeated (in the variable: separated by spaces).",
     ),
 ]
+DraftSystem = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT", help="A system message that only the draft's server is sent; @FILE reads it from a file."
+    ),
+]
+AssistantSystems = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="The same for the assistants: one each, in their order."),
+]
 MaxTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Longest answer.")]
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="For the whole answer; no limit by default.")]
 
@@ -207,6 +218,8 @@ class SharedOptions:
     assistant: SharedAssistants = None
     draft_model: DraftModel = None
     assistant_model: AssistantModels = None
+    draft_system: DraftSystem = None
+    assistant_system: AssistantSystems = None
     method: MethodName = None
     method_settings: MethodSettings = None
     verifier: ChosenVerifier = None
@@ -315,9 +328,25 @@ class SharedOptions:
         wanted: dict[str, Any] = {"max_tokens": self.max_tokens, "timeout": timeout, "seed": seed, **more}
         if self.config is not None:
             wanted = {**fusion.limits, **{name: one for name, one in wanted.items() if self.given(name)}}
+        wanted["own"] = self.own(fusion)
         limits = AnswerLimits.checked(**wanted)
         limits.seeded(method)  # refuses
         return limits
+
+    def own(self, fusion: Fusion) -> dict[str, str]:
+        """The system messages of single models, by name.
+
+        Raises:
+            typer.BadParameter: there are more of them than assistants, or a file cannot be read.
+        """
+        names, several = fusion.endpoints.names, self.assistant_system or []
+        if len(several) > len(names):
+            words = f"is given {len(several)} times, and there {'is' if len(names) == 1 else 'are'} {len(names)}"
+            raise typer.BadParameter(words, param_hint="--assistant-system")
+        found = {name: _text(one, "--assistant-system") for name, one in zip(names, several, strict=False)}
+        if self.draft_system is not None:
+            found[DRAFT] = _text(self.draft_system, "--draft-system")
+        return found
 
     def _method(self) -> Method | None:
         """The method; None for CoSD, whose settings are options of their own."""
@@ -437,3 +466,20 @@ def connect_assistants(urls: list[str], models: list[str] | None, read_timeout: 
         words = f"{len(models)} given for {len(urls)} assistants: give one for each, in their order, or none"
         raise typer.BadParameter(words, param_hint="--assistant-model")
     return [connect_server(url, model, "--assistant", read_timeout) for url, model in zip_longest(urls, models or [])]
+
+
+def _text(given: str, option: str) -> str:
+    """The text of an option, or of the file that it names behind an @.
+
+    Raises:
+        typer.BadParameter: the file cannot be read.
+    """
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        words = f"{given[1:]} is not UTF-8 text at byte {error.start}"
+        raise typer.BadParameter(words, param_hint=option) from None
+    except OSError as error:
+        raise typer.BadParameter(f"{given[1:]}: {error.strerror}", param_hint=option) from None

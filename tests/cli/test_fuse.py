@@ -143,6 +143,61 @@ def test_prompt_from_stdin(scripted: Scripted, given: str, prompt: str) -> None:
     assert scripted.providers["http://draft"].calls[0].prompt == prompt
 
 
+@pytest.mark.parametrize(
+    ("arguments", "given", "draft", "assistant"),
+    [
+        (["Hi", "--chat"], None, "user: Hi\n", "user: Hi\n"),
+        (["Hi", "--system", "Be brief."], None, "system: Be brief.\nuser: Hi\n", "system: Be brief.\nuser: Hi\n"),
+        (["Hi", "--assistant-system", "Know."], None, "user: Hi\n", "system: Know.\nuser: Hi\n"),
+        (["Hi", "--draft-system", "@FILE"], None, "system: In a file.\nuser: Hi\n", "user: Hi\n"),
+        (["-", "--chat"], "Hi\n", "user: Hi\n", "user: Hi\n"),
+        (["-"], '[{"role": "user", "content": "Hi"}]\n', "user: Hi\n", "user: Hi\n"),
+        (
+            ["-", "--system", "One."],
+            '[{"role": "system", "content": "Two."}, {"role": "user", "content": "Hi"}]',
+            "system: One.\n\nTwo.\nuser: Hi\n",
+            "system: One.\n\nTwo.\nuser: Hi\n",
+        ),
+    ],
+)
+def test_a_conversation(
+    scripted: Scripted, tmp_path: Path, arguments: list[str], given: str | None, draft: str, assistant: str
+) -> None:
+    (tmp_path / "own.txt").write_text("In a file.")
+    arguments = [one.replace("FILE", str(tmp_path / "own.txt")) for one in arguments]
+    for url, front in (("http://draft", draft), ("http://one", assistant)):
+        scripted.providers[url] = ScriptedProvider.from_texts({f"{front}assistant: ": ["a", (" b", 0.2)]})
+    result = scripted(*arguments, "--ask", "all", input=None if given is None else given.encode())
+    assert (result.exit_code, result.stdout) == (0, "a b\n"), result.stderr
+    for url, front in (("http://draft", draft), ("http://one", assistant)):
+        assert {call.prompt for call in scripted.providers[url].calls} == {f"{front}assistant: "}
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "[]", "[not JSON", '["role"]'])
+def test_other_lists_on_stdin_are_text(scripted: Scripted, text: str) -> None:
+    scripted("-", input=text.encode())
+    assert scripted.providers["http://draft"].calls[0].prompt == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "error"),
+    [
+        (["-"], b'[{"role": "x", "content": ""}]', "the list of messages on standard input: messages[0] has the role"),
+        (["Q", "--draft-system", "@missing.txt"], None, "missing.txt: No such file or directory"),
+        (
+            ["Q", "--assistant-system", "a", "--assistant-system", "b"],
+            None,
+            "is given 2 times, and there is 1",
+        ),
+    ],
+)
+def test_a_conversation_that_is_none(scripted: Scripted, arguments: list[str], given: bytes | None, error: str) -> None:
+    result = scripted(*arguments, input=given)
+    assert result.exit_code == 2
+    assert error in words(result)
+    assert requests(scripted) == [0, 0, 0]
+
+
 def test_several_assistants(scripted: Scripted) -> None:
     result = scripted("Q", "--json", urls=("draft", "one", "two"))
     parsed = FusionResult.model_validate_json(result.stdout)
