@@ -153,6 +153,16 @@ def test_two_chat_models(pair: Pair) -> None:
     assert re.search(r" became ' L\w*': ", ran.err)
 
 
+def test_messages_of_one_model(pair: Pair) -> None:
+    question = "In Peru a book costs 17 and a pen costs 25. Name the capital and the total."
+    ran = run_script("persona", question, "--persona", "Be brief.", "--draft", pair.sums, "--assistant", pair.facts)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("> Be brief.\n")
+    ran = run_script("private_document", question, "--draft", pair.sums, "--assistant", pair.facts)
+    assert (ran.code, ran.err) == (0, "")
+    assert [line.partition(":")[0].strip() for line in ran.out.splitlines()][1:] == ["draft alone", "together"]
+
+
 def test_two_chat_models_over_several_turns(pair: Pair) -> None:
     questions = (
         "What is the capital of Japan?",

@@ -16,7 +16,16 @@ from cosd_api.demo.servers import Three
 from cosd_api.training.dataset import read_examples
 from scripts import EXAMPLES, run_script
 
-HOSTS = ["hosted_draft", "llama_cpp_laptop", "tgi_host", "three_assistants", "two_chat_models", "two_vllm_hosts"]
+HOSTS = [
+    "hosted_draft",
+    "llama_cpp_laptop",
+    "persona",
+    "private_document",
+    "tgi_host",
+    "three_assistants",
+    "two_chat_models",
+    "two_vllm_hosts",
+]
 SCRIPTS = [*HOSTS, "debug_a_fusion", "prompts_from_file"]
 ROLES = ("draft", "assistant")
 
