@@ -26,7 +26,8 @@ def missing_members(given: object) -> list[str]:
     """The members of `cosd_providers.Provider` that `given` lacks, in their order, methods with `()`."""
     entered = ("__aenter__", "__aexit__")
     members = [name for name in vars(Provider) if name in entered or not name.startswith("_")]
-    return [name if name == "name" else f"{name}()" for name in members if not hasattr(given, name)]
+    lacks = [name for name in members if not hasattr(type(given) if name in entered else given, name)]
+    return [name if name == "name" else f"{name}()" for name in lacks]  # Python looks `entered` up in the class
 
 
 def takes_text(provider: Provider) -> bool:

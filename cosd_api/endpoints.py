@@ -332,18 +332,19 @@ def _unknown(name: str, provider: Provider, error: ProviderError) -> Endpoint:
 def _provider(role: str, given: object) -> Provider:
     if isinstance(given, str):
         return connect(given)
-    if isinstance(given, type) or not isinstance(given, Provider):
+    if isinstance(given, type) or not isinstance(given, Provider) or missing_members(given):
         raise SettingError(_not_a_provider(role, given))
     if takes_text(given):
         name = type(given).__name__
         words = f"{role} is a provider for an earlier cosd-api: {name}.generate takes a prompt and a text"
-        raise SettingError(f"{words}. Let generate, propose and score take one cosd_providers.contract.Context")
+        raise SettingError(f"{words}. Let generate, propose and score take one cosd_providers.Context")
     return given
 
 
 def _not_a_provider(role: str, given: object) -> str:
     missing = missing_members(given)
     if not isinstance(given, type) and missing != missing_members(None):  # somebody has written most of one
-        return f"{role} is not a whole provider: {type(given).__name__} lacks {', '.join(missing)}"
+        words = f"{role} is not a whole provider: {type(given).__name__} lacks {', '.join(missing)}"
+        return f"{words}. A class that wraps a provider derives from cosd_providers.ForwardingProvider"
     more = ": connect(url, report=report) makes a provider of it" if isinstance(given, Snapshot) else ""
     return f"{role} must be a URL or a provider (see cosd_api.connect), not {type(given).__name__}{more}"

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 from cosd_providers.connect import ADAPTERS as _ADAPTERS
 from cosd_providers.connect import connect
-from cosd_providers.contract import Capabilities, DraftEnd, Piece, Proposal, Provider, Question, ServerInfo, Token
+from cosd_providers.contract import (
+    Capabilities,
+    Context,
+    DraftEnd,
+    Piece,
+    Proposal,
+    Provider,
+    Question,
+    ServerInfo,
+    Token,
+)
 from cosd_providers.deferred import deferred
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.errors import (
@@ -26,6 +36,7 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
+from cosd_providers.forwarding import ForwardingProvider
 from cosd_providers.http.limits import Limits
 from cosd_providers.messages import ChatProvider, Message, RenderedPrompt
 from cosd_providers.probe import probe
@@ -48,9 +59,11 @@ __all__ = [
     "Capabilities",
     "ChatProvider",
     "ConnectError",
+    "Context",
     "ContextLengthError",
     "Dialect",
     "DraftEnd",
+    "ForwardingProvider",
     "InvalidRequestError",
     "Limits",
     "LlamaCpp",

@@ -9,6 +9,7 @@ import pytest
 
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.servers import MODELS, serve
+from cosd_providers import ForwardingProvider, connect
 
 PROMPTS = [f"Q: Add {n} and {n + 7}, then translate snow into French.\nA:" for n in range(31, 39)]
 EVERYWHERE = RuleVerifier(alpha=1, beta=1)
@@ -47,6 +48,16 @@ async def test_both_roles_on_the_only_slot_of_one_server(one_slot: str) -> None:
         assert result.settings.contexts == "ids"
         assert result.text == written_alone(one_slot, prompt)
         assert result.replacements == 0
+
+
+async def test_wrapped_models_are_asked_after_ids_too(four_slots: str) -> None:
+    draft, again = (ForwardingProvider(connect(four_slots)) for _ in range(2))
+    messages = [{"role": "user", "content": "What is 3 and 4?"}]
+    async with Fusion(draft=draft, assistant=again, verifier=EVERYWHERE) as fusion:
+        for prompt in (PROMPTS[0], messages):
+            result = await fusion.generate(prompt, max_tokens=24)
+            assert (result.settings.contexts, result.replacements) == ("ids", 0)
+        assert (await fusion.generate(PROMPTS[0], max_tokens=24)).text == written_alone(four_slots, PROMPTS[0])
 
 
 @pytest.mark.parametrize("draft_length", [None, 3])
