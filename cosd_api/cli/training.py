@@ -248,6 +248,9 @@ def train(
     ] = True,
     folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds of the cross-validation.")] = 5,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the folds and the tree.")] = 0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write the tree even if it replaces words of which the draft is sure.")
+    ] = False,
 ) -> None:
     """Train a decision tree that chooses between draft and assistant; cosd fuse --tree takes it.
 
@@ -270,11 +273,17 @@ def train(
             folds=folds,
             seed=seed,
         )
-        training.tree.save(output)
+        unsafe = training.unsafe
+        if unsafe is None or force:
+            training.tree.save(output)
         print(visible(training.report()))
         sys.stdout.flush()
         for warning in training.warnings:
             say(f"note: {warning}")
+        if unsafe is not None and not force:
+            say(f"{output} was not written: the tree replaces where the draft is sure ({unsafe}).")
+            say("Such examples teach no rule: collect more, or give --force to write it all the same.")
+            raise typer.Exit(2)
         say(f"wrote {output}")
 
 

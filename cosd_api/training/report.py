@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from textwrap import indent
 from typing import ClassVar, Literal
 
@@ -29,6 +30,7 @@ __all__ = [
 Interval = tuple[float, float]
 
 _LARGEST_SHOWN = 31  # nodes: a full tree of depth 4
+_SURE = 0.5  # a model that finds its word more probable than this is sure of it
 
 
 def about_dropped(labelled: int, dropped: int) -> list[str]:
@@ -124,6 +126,11 @@ class Training(BaseModel):
     comparison: HeldOutScores | None
     warnings: tuple[str, ...] = ()
 
+    @property
+    def unsafe(self) -> str | None:
+        """The reason not to use the tree: it replaces where the draft is sure. None if it does not."""
+        return replaces_the_sure(self.tree)
+
     def report(self) -> str:
         """The data, the tree and the comparison. `str()` adds the warnings."""
         nodes = len(self.tree.nodes)
@@ -142,6 +149,32 @@ class Training(BaseModel):
         last = leaf if first else f"both {leaf}"
         leaves = f"at least {counted(self.min_leaf, 'place')} to a leaf"
         return f"Tree of depth {_depth(self.tree)}. Limits: depth {self.depth}{first}, {leaves} ({last}):"
+
+
+def replaces_the_sure(tree: TreeVerifier) -> str | None:
+    """The place at which a tree replaces a draft that is sure, in words; None if there is none.
+
+    A model is sure of a word that it gives more than 0.5. A tree should not replace such a word of the draft if it
+    keeps a less probable one beside the same assistant, nor by a word of which the assistant is not sure.
+    """
+    ps, qs = (_between_thresholds(tree, feature) for feature in ("p", "q"))
+    for q in qs:
+        kept: float | None = None
+        for p in ps:
+            if not tree.replaces(p, q):
+                kept = p if kept is None else kept
+            elif kept is not None and p > _SURE:
+                return f"it replaces a draft of {p:.2g}, and keeps one of {kept:.2g}, beside an assistant of {q:.2g}"
+        if q <= _SURE and tree.replaces(ps[-1], q):
+            return f"it replaces a draft of {ps[-1]:.2g} by an assistant of {q:.2g}"
+    return None
+
+
+def _between_thresholds(tree: TreeVerifier, feature: Literal["p", "q"]) -> list[float]:
+    """A probability from each interval between two thresholds of a feature, ascending."""
+    bounds = {node.threshold for node in tree.nodes if node.feature == feature and node.threshold is not None}
+    inner = sorted(one for one in {*bounds, _SURE} if 0 < one < 1)
+    return [(low + high) / 2 for low, high in pairwise([0.0, *inner, 1.0])]
 
 
 def _depth(tree: TreeVerifier) -> int:

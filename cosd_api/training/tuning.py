@@ -9,9 +9,11 @@ from cosd_api.checks import check_count
 from cosd_api.errors import SettingError
 from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import (
+    DEFAULT_RULE,
     ENOUGH_EXAMPLES,
     PAPER,
     QUARTERS,
+    TUNED_RULE,
     HeldOutScores,
     LabelledPlace,
     check_grid,
@@ -50,6 +52,30 @@ class RuleTuning(GridTuning):
     labelled: int
     comparison: HeldOutScores | None
     lacking: str | None
+
+    @property
+    def refuted(self) -> bool:
+        """True if on held-out examples a pair that is chosen so decides worse than the paper's."""
+        if self.comparison is None:
+            return False
+        tuned, paper = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
+        return tuned < paper
+
+    @property
+    def recommended(self) -> RuleVerifier:
+        """The best pair; or the paper's, if no pair is better, or the held-out examples say that it is worse."""
+        return PAPER if self.refuted else super().recommended
+
+    def advice(self) -> str:
+        """The recommended pair, in words."""
+        if self.comparison is None or not self.refuted or self.best == PAPER:
+            return super().advice()
+        tuned, paper = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
+        return paragraph(
+            f"Recommended (by {self.measured}): the default, alpha 0.5 and beta 0.5. On held-out examples it decided "
+            f"{paper:.1%} right, and pairs that were chosen as this one {tuned:.1%}: there are too few examples to "
+            "choose by."
+        )
 
     def findings(self) -> str:
         """The accuracy of the best pair, and the comparison on held-out examples."""

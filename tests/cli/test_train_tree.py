@@ -39,6 +39,22 @@ def test_from_samples_to_a_tree_that_fuses(scripted: Scripted, tmp_path: Path) -
     assert scripted("Q", "--tree", tree).stdout == " a c.\n"
 
 
+def test_a_tree_that_replaces_where_the_draft_is_sure_is_not_written(tmp_path: Path) -> None:
+    rows = [row(at, 0, 1) for at in range(5)]
+    for one in rows:
+        for place in one["samples"]:
+            place["p"] = 1 - place["p"]
+    found, tree = lines(tmp_path / "s.jsonl", HEADER, *rows), tmp_path / "tree.json"
+    result = cosd("train-tree", found, "-o", str(tree))
+    assert result.exit_code == 2
+    assert not tree.exists()
+    assert "  p <= 0.5: keep\n  p > 0.5: replace\n" in result.stdout
+    assert "was not written: the tree replaces where the draft is sure (it replaces a draft of 0.75" in words(result)
+    assert "give --force to write it all the same" in words(result)
+    assert cosd("train-tree", found, "-o", str(tree), "--force").exit_code == 0
+    assert TreeVerifier.load(tree).replaces(0.8, 0.7)
+
+
 def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
     samples = lines(tmp_path / "s.jsonl", HEADER, *(row(at, 0, 1) for at in range(5)))
     before = Path(samples).read_bytes()
