@@ -281,17 +281,31 @@ class Endpoints:
         text = prompt if isinstance(prompt, str) else "\n\n".join(message.content for message in prompt)
         return [RenderedPrompt(provider, text) for provider in [self.draft, *self.assistants]]
 
-    async def check_length(self, turns: Sequence[RenderedPrompt], without: Mapping[int, ProviderError]) -> None:
+    async def check_length(self, turns: Sequence[RenderedPrompt], facts: Facts) -> Facts:
         """Check, as far as it is known, that every model has room for its prompt and one token.
 
-        Assistants that the answer leaves out (`without`) are not checked.
+        Assistants that the answer leaves out are not checked. One without room is left out, too, where the answer may
+        continue without it.
+
+        Returns:
+            The facts as they are then.
 
         Raises:
             ContextLengthError: the prompt is too long for a model; nothing was drafted yet.
         """
-        named = zip(["draft", *self.names], turns, strict=True)
-        asked = [(name, turn) for at, (name, turn) in enumerate(named, -1) if at not in without]
-        await concurrently([partial(_check_length, name, turn.provider, turn.prompt) for name, turn in asked])
+        without = dict(facts.without)
+
+        async def check(at: int, name: str) -> None:
+            try:
+                await _check_length(name, turns[at].provider, turns[at].prompt)
+            except ContextLengthError as error:
+                if not (at and self.spares):
+                    raise
+                without[at - 1] = error
+
+        named = enumerate([DRAFT, *self.names])
+        await concurrently([partial(check, at, name) for at, name in named if at - 1 not in facts.without])
+        return replace(facts, without=without)
 
 
 async def _turn(provider: Provider, messages: Sequence[Message], on_special_tokens: OnSpecialTokens) -> RenderedPrompt:

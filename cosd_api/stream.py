@@ -188,7 +188,7 @@ class FusionStream:
         self._discovery = time.perf_counter() - self._began
         turns, facts = await endpoints.turns(self._prompt, settings.on_special_tokens, facts, limits.own)
         self._turns = turns
-        await endpoints.check_length(turns, facts.without)
+        facts = await endpoints.check_length(turns, facts)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
         infos = {at: await turn.provider.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
         by_ids = all(info.capabilities.ids for info in infos.values())

@@ -988,6 +988,17 @@ async def test_a_model_that_takes_shorter_prompts_than_fit_its_context() -> None
     async with Fusion(draft=draft(), assistant=Short(TextModel({"Q:": ["a"]}))) as fusion:
         with pytest.raises(ContextLengthError, match="the prompt has 30 tokens, and the assistant takes at most 3"):
             await fusion.generate("Q:" * 15)
+    long = "Q:" * 15
+    draws = ScriptedProvider.from_texts({long: [("a", 0.2), "b"]})
+    for others in ([], [ScriptedProvider.from_texts({long: [("c", 0.9)], f"{long}c": ["d"]})]):
+        assistants = [Short(TextModel({"Q:": ["a"]})), *others]
+        async with Fusion(draft=draws, assistant=assistants, on_assistant_error="draft") as fusion:
+            result = await fusion.generate(long)
+        assert result.text == ("ab" if not others else "c")
+        assert not assistants[0].calls
+        words = "assistant 1" if others else "assistant"
+        assert result.warnings[0].startswith(f"{words} failed before this answer began and was not asked; ")
+        assert "the prompt has 30 tokens, and the assistant" in result.warnings[0]
 
 
 async def test_a_text_that_cannot_be_encoded_to_the_byte_is_not_counted() -> None:
