@@ -135,6 +135,15 @@ class Method(ABC):
         if self.most_models is not None and count > self.most_models:
             raise SettingError(f"{self.name!r} takes {self.most_models} models at most, not {count}")
 
+    @property
+    def chosen_name(self) -> str:
+        """Its name as a user gives it: that of a preset, where its settings are one's."""
+        for name, options in PRESETS.items():
+            same = METHODS[name] == METHODS.get(self.name)
+            if same and all(getattr(self, option) == value for option, value in options.items()):
+                return name
+        return self.name
+
     @abstractmethod
     def start(self, work: Work) -> Run:
         """The run of one answer."""

@@ -128,6 +128,10 @@ class CoolFusion(ByPerplexity):
         """Steps 1 to 5, until the answer is over."""
         found = await writer.everybody(writer.splitter)
         splitters = {model: split or unicode_words for model, split in found.items()}
+        if self.align and not any(found.values()):
+            writer.warn(
+                "no model's own words are known, so that align changes nothing: give connect(url, tokenizer=...)"
+            )
 
         async def propose(model: int) -> ProposedText:
             words = [splitters[model]] if self.align else [splitters[one] for one in writer.models]

@@ -15,8 +15,9 @@ holds a whole stop string, or where its writer cannot continue (a full context, 
 that is nothing but white space, or nothing at all before its end, is not scored: the large model writes the step.
 
 **The score** is the first token that is not white space alone, of two at most. If it is one of the digits 0 to 9, with
-white space around it at most, it is the score. Anything else counts as below, with a warning. The most probable token
-decides, as in the paper: no probabilities are needed.
+white space around it at most, it is the score. Anything else counts as below, with a warning; after three such replies
+and no score, the large model writes the rest by itself, as it would have step by step. The most probable token decides,
+as in the paper: no probabilities are needed.
 
 **What the large model reads.** Where the prompt is text, it continues one text: the prompt, the answer with the step
 (without white space at its end), a blank line, `question`, a line feed, and `cue`. Where the prompt is a conversation,
@@ -65,7 +66,11 @@ AGAIN = "Continue your answer exactly where it stops. Repeat nothing, and do not
 
 _STEP = re.compile(rb"\S.*?\n\n", re.DOTALL)
 _BEST = 9
+_TRIES = 3
+"""Replies without a score, and none with one, after which a model is not asked again."""
+_NO_STEP = Passage((), 0, None)
 _ALONE = "no assistant is heard"
+_UNGRADED = "the assistant gives no scores, and writes the rest"
 _SCORE_TOKENS = 2  # white space, and a digit
 _LENGTH = 60  # tokens of a step, by assumption
 _REJECTED = 0.3  # of the steps, by assumption
@@ -117,7 +122,8 @@ class Steps(Written):
                 if alone and await writer.continues(SMALL):
                     await writer.relay(SMALL, Contest((Entry((DRAFT,), b"", False),), 0, _ALONE))
                     continue
-                step, score = await self._step(writer, SMALL), None
+                gives_none = len(strange) == asked >= _TRIES and not alone
+                step, score = _NO_STEP if gives_none else await self._step(writer, SMALL), None
                 if step.data.strip() and not alone:
                     found = await writer.everybody(partial(self._score, writer, step), [LARGE])
                     if LARGE not in found:
@@ -143,7 +149,10 @@ class Steps(Written):
         finally:
             if strange:
                 words = f"{len(strange)} of {asked} times the assistant answered a request for a score with no digit"
-                writer.warn(f"{words}, but with {strange[0]!r} or the like: it counts as below {self.keep:g}")
+                words += f", but with {strange[0]!r} or the like: it counts as below {self.keep:g}"
+                if len(strange) == asked >= _TRIES:
+                    words += ". It was not asked again, and wrote the rest by itself: it is no model that grades"
+                writer.warn(words)
 
     async def _step(self, writer: AnswerWriter, model: int) -> Passage:
         """Step 1, by either model: the next step of the answer."""
@@ -185,7 +194,8 @@ class Steps(Written):
         own = taken.data if model == LARGE else b""
         theirs = Entry((0,), own, model == LARGE and _ends(taken), (), _BEST - self.keep)
         if not step.data.strip():
-            return Contest((replace(theirs, mean=None),), 0, "the draft wrote nothing that could be scored")
+            nothing = "the draft wrote nothing that could be scored"
+            return Contest((replace(theirs, mean=None),), 0, _UNGRADED if step is _NO_STEP else nothing)
         measured = None if score is None else float(score)
         loss = None if score is None else float(_BEST - score)
         mine = Entry((DRAFT,), step.data, _ends(step), (None, measured), loss)

@@ -114,6 +114,11 @@ class Switch(Weighted):
             found |= await writer.everybody(draw, [model])
             if model in found and self.is_consistent([one.answer for one in found[model]]):
                 break
+        answers = [one.answer for several in found.values() for one in several if one.answer is not None]
+        if len(answers) > 1 and len({*answers}) == len(answers):
+            words = f"no two of {len(answers)} samples have the same answer, so that the vote decides nothing"
+            more = "" if self.answer is not None else ": answer=, a regular expression, says what an answer is"
+            writer.warn(f"{words}{more}")
         winner, contest = vote(found, self.shares(writer.count, [*found]), writer.count)
         passage = winner.passage
         writer.write(passage.tokens, winner.model, number=passage.number, contest=contest)
