@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import contests
 import naive_cool
 from cosd_api import CoolFusion, Fusion, Rerank, SettingError, Trace, fuse
 from cosd_api.methods.base import method_named
+from cosd_api.methods.words import unicode_words
 from cosd_providers.contract import Context
 from cosd_providers.errors import BudgetError, ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
@@ -140,6 +142,24 @@ async def test_the_least_perplexing_segment_stands_and_the_models_write_on_from_
     assert result.tokens[1].reason == differing.reason
     assert (result.acceptance_rate, result.settings.verifier, result.settings.unit) == (None, None, None)
     assert result.settings.method_options == {"normalisation": "token", "align": False, "rerank": False}
+
+
+async def test_words_of_their_own_are_told_to_be_unknown() -> None:
+    words = "no model's own words are known, so that align changes nothing: give connect(url, tokenizer=...)"
+    result = await fuse("Q", models=[one(), other()], method="cool-align")
+    assert result.warnings == (words,)
+    result = await fuse("Q", models=[one(), other()], method="cool")
+    assert result.warnings == ()
+    first = one()
+    first.words = unicode_words
+    result = await fuse("Q", models=[first, other()], method="cool-align")
+    assert result.warnings == ()
+
+
+@pytest.mark.parametrize("name", ["cool", "cool-align", "cool+rerank"])
+async def test_a_refusal_names_the_method_that_was_asked_for(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=re.escape(f"probabilities of a given text, by which {name!r} compares")):
+        await fuse("Q", models=[one(probs=False), other()], method=name)
 
 
 async def test_it_streams_segment_by_segment() -> None:

@@ -222,6 +222,26 @@ async def test_what_is_no_digit_counts_as_below(reply: str) -> None:
     assert result.trace.replay() == result.text
 
 
+async def test_a_model_that_gives_no_scores_is_not_asked_again() -> None:
+    told = [f"{number}\n\n" for number in range(1, 8)]
+    asked = ScriptedProvider.from_texts(
+        {"Q" + "".join(told[:at]): told[at:] for at in range(len(told))}
+        | {ASKED.format("Q" + "".join(told[:at]) + f"x{at}"): ["I"] for at in range(len(told))}
+    )
+    drafts = {"Q" + "".join(told[:at]): [f"x{at}\n\n"] for at in range(len(told))}
+    draft = ScriptedProvider.from_texts(drafts)
+    result = await fuse("Q", draft=draft, assistant=asked, method="steps")
+    assert result.text == "".join(told)
+    reasons = [segment.reason for segment in result.segments]
+    assert reasons[:3] == ["the assistant gave no score, which counts as below"] * 3
+    assert {*reasons[3:]} == {"the assistant gives no scores, and writes the rest"}
+    assert len(draft.calls) == 3
+    [warning] = result.warnings
+    assert warning.startswith("3 of 3 times the assistant answered a request for a score with no digit, but with 'I'")
+    assert warning.endswith("It was not asked again, and wrote the rest by itself: it is no model that grades")
+    assert result.trace.replay() == result.text
+
+
 async def test_white_space_before_a_score_may_be_a_token_of_its_own() -> None:
     model = large()
     model = ScriptedProvider.from_texts(

@@ -151,6 +151,30 @@ async def test_a_model_that_agrees_with_itself_is_not_checked() -> None:
     assert (await answer(models=models)).text == result.text
 
 
+def of_four(*probs: float) -> ScriptedProvider:
+    """Draws a, b, c or d, and ends."""
+
+    def following(ids: Sequence[int]) -> list[float]:
+        return [0.0, 0.0, *probs] if len(ids) == 1 else [1.0, *[0.0] * 5]
+
+    return ScriptedProvider(TableModel([*LETTERS, b"d"], following, end_ids=(0,)))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "more"), [(None, ": answer=, a regular expression, says what an answer is"), (".", "")]
+)
+async def test_a_vote_that_decides_nothing_is_said(pattern: str | None, more: str) -> None:
+    words = f"no two of 4 samples have the same answer, so that the vote decides nothing{more}"
+    seen = set[bool]()
+    for seed in range(24):
+        models = [of_four(0.5, 0.5, 0.0, 0.0), of_four(0.0, 0.0, 0.5, 0.5)]
+        result = await answer(models=models, method=Switch(samples=2, answer=pattern), seed=seed)
+        lottery = len(result.segments[0].candidates) == 4
+        assert result.warnings == ((words,) if lottery else ())
+        seen.add(lottery)
+    assert seen == {True, False}
+
+
 async def test_where_it_does_not_the_next_one_is_asked() -> None:
     """The first model's samples differ, so each of its votes weighs a third of the second model's."""
     models = [letter(0.0, 0.5, 0.5), letter(1.0, 0.0, 0.0)]
