@@ -36,12 +36,12 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
-from cosd_providers.forwarding import ForwardingProvider
 from cosd_providers.http.limits import Limits
 from cosd_providers.messages import ChatProvider, Message, RenderedPrompt
 from cosd_providers.probe import probe
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 from cosd_providers.usage import Usage
+from cosd_providers.wrapping import ForwardingProvider
 
 if TYPE_CHECKING:
     from cosd_providers.engines.llama_cpp import LlamaCpp

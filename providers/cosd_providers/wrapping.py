@@ -1,0 +1,113 @@
+"""The base of a user's own wrapper around a provider."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cosd_providers.contract import (
+    Alive,
+    Context,
+    DraftEnd,
+    HiddenStates,
+    Piece,
+    Proposal,
+    Question,
+    ServerInfo,
+    State,
+    Token,
+)
+from cosd_providers.errors import UnsupportedError
+from cosd_providers.forwarding import Forwarding
+from cosd_providers.hidden_states import no_states
+from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, OwnMessages, RenderedPrompt
+from cosd_providers.same_ids import by_ids
+from cosd_providers.usage import Usage
+
+__all__ = ["ForwardingProvider"]
+
+
+class ForwardingProvider(Forwarding):
+    """All of a provider, its answers too: the base of your own wrappers. Override what is to be different::
+
+        class Logged(ForwardingProvider):
+            def generate(self, context, **options):
+                print(len(context.text))
+                return super().generate(context, **options)
+
+    A conversation is answered by a copy of the wrapper around the endpoint's view of it. Models with the same ids are
+    asked by `generate` and `next_tokens`, others by `generate`, `propose` and `score`: override all that concern you. A
+    class with `__getattr__` alone is refused, as Python looks up `__aenter__` and `__aexit__` past it.
+
+    Args:
+        provider: the provider that answers.
+    """
+
+    async def describe(self) -> ServerInfo:
+        """The provider's description."""
+        return await self._provider.describe()
+
+    @property
+    def own_messages(self) -> tuple[Message, ...]:
+        """See `messages.OwnMessages`."""
+        return self._provider.own_messages if isinstance(self._provider, OwnMessages) else ()
+
+    async def check_alive(self) -> None:
+        """See `contract.Alive`."""
+        if isinstance(self._provider, Alive):
+            await self._provider.check_alive()
+
+    async def render_prompt(
+        self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
+    ) -> RenderedPrompt:
+        """See `messages.ChatProvider`.
+
+        Raises:
+            UnsupportedError: the provider takes no messages.
+        """
+        if not isinstance(self._provider, ChatProvider):
+            raise UnsupportedError("the provider takes no messages: it has no render_prompt()", endpoint=self.name)
+        turn = await self._provider.render_prompt(messages, on_special_tokens=on_special_tokens)
+        return replace(turn, provider=self.around(turn.provider))
+
+    def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+        """See `contract.Provider`."""
+        return self._provider.generate(context, **options)
+
+    async def propose(
+        self, context: Context, questions: Sequence[Question] | None, **options: Any
+    ) -> list[Proposal | None]:
+        """See `contract.Provider`."""
+        return await self._provider.propose(context, questions, **options)
+
+    async def score(self, context: Context, **options: Any) -> list[Token]:
+        """See `contract.Provider`."""
+        return await self._provider.score(context, **options)
+
+    async def next_tokens(
+        self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
+    ) -> list[Token | None]:
+        """See `contract.IdContexts`."""
+        return await by_ids(self._provider).next_tokens(contexts, alternatives=alternatives, usage=usage)
+
+    async def encode(self, text: str) -> list[Piece]:
+        """See `contract.IdContexts`."""
+        return await by_ids(self._provider).encode(text)
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """See `contract.IdContexts`."""
+        return await by_ids(self._provider).decode(ids)
+
+    def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
+        """See `contract.HiddenStates`."""
+        return self._with_states().generate_with_states(context, **options)
+
+    async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
+        """See `contract.HiddenStates`."""
+        return await self._with_states().hidden_states(context, usage=usage)
+
+    def _with_states(self) -> HiddenStates:
+        if isinstance(self._provider, HiddenStates):
+            return self._provider
+        raise no_states(self.name, "The provider behind this one has no hidden_states().")
