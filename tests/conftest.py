@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 import same_answers
+from breaking import waiting
 from cosd_api.decoding.lateness import Lateness
 from cosd_api.demo.servers import MODELS, Pair, Three, bundled_pair, serve
 from cosd_providers.http.stack import carrier
@@ -164,6 +165,12 @@ def pair() -> Iterator[Pair]:
     """
     with bundled_pair() as servers:
         yield servers
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that would be waited between attempts; no time passes."""
+    return waiting(monkeypatch)
 
 
 @pytest.fixture(scope="session")

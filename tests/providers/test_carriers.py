@@ -393,7 +393,7 @@ async def test_certificates_are_read_for_https_alone_and_once(monkeypatch: pytes
                 assert await found.get("/props") == 1
             assert made == []
             for _ in range(2):
-                async with Transport(url.replace("http:", "https:")) as found:
+                async with Transport(url.replace("http:", "https:"), timeout=0.3) as found:
                     with pytest.raises(Exception, match=r"no connection|connection broke"):
                         await found.get("/props", once=True)
             assert len(made) == 1

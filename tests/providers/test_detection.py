@@ -127,6 +127,7 @@ async def test_it_is_the_adapter_and_asks_once() -> None:
     assert made == ["vllm"]
 
 
+@pytest.mark.usefixtures("no_waiting")
 async def test_it_is_asked_again_after_a_failure() -> None:
     answers = [httpx.Response(500), *[httpx.Response(500)] * 9]
 

@@ -183,6 +183,7 @@ async def test_an_answer_that_fits_into_a_physical_batch_does_not_depend_on_the_
 
 
 @pytest.mark.parametrize("status", [502, 503])
+@pytest.mark.usefixtures("no_waiting")
 async def test_a_server_that_was_not_reached_is_asked_for_its_states_again(status: int) -> None:
     server, _ = fake()
     statuses = iter([status] * 20)
@@ -201,6 +202,7 @@ async def test_a_server_that_was_not_reached_is_asked_for_its_states_again(statu
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])
+@pytest.mark.usefixtures("no_waiting")
 async def test_a_server_whose_embeddings_are_broken_or_forbidden_reports_no_states(status: int) -> None:
     server, _ = fake()
 

@@ -16,7 +16,6 @@ from pydantic import TypeAdapter
 
 import toys
 from asked import check_alternatives, draft, near
-from breaking import waiting
 from cosd_providers import (
     Capabilities,
     ContextLengthError,
@@ -45,12 +44,6 @@ ABLE = Capabilities(token_ids=False, end_prob=False, tokenize=False, score=False
 INFO = ServerInfo(URL, "ollama", "toy:latest", "0.34.4", 512, ABLE)
 KNOWN: dict[str, Any] = {"served": {}, "known": {"info": TypeAdapter(ServerInfo).dump_python(INFO, mode="json")}}
 SCRIPTS: dict[str, list[Any]] = {"a": [" b"], "Q": [" a", (" b", 0.6), " c"]}
-
-
-@pytest.fixture
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No wait between attempts."""
-    waiting(monkeypatch)
 
 
 def fake(

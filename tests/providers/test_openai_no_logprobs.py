@@ -58,6 +58,7 @@ def test_words(text: str, finish: str | None, found: list[bytes]) -> None:
 
 @pytest.mark.parametrize("probs", ["ignored", "refused"])
 @pytest.mark.parametrize("lists", ["yes", "500"])
+@pytest.mark.usefixtures("no_waiting")
 async def test_an_assistant_without_probabilities(probs: Any, lists: Any) -> None:
     server, provider = over(probs=probs, lists=lists)
     able = (await provider.describe()).capabilities
@@ -85,6 +86,7 @@ async def test_an_assistant_without_probabilities(probs: Any, lists: Any) -> Non
 
 @pytest.mark.parametrize("lists", ["yes", "500"])
 @pytest.mark.parametrize("strips", [True, False])
+@pytest.mark.usefixtures("no_waiting")
 async def test_a_space_that_the_server_takes_off_its_answers_is_put_back(strips: bool, lists: Any) -> None:
     """As mlx_lm.server does: "Peru is" + "Lima" is neither another word than " Lima" nor "Peru isLima"."""
     server, provider = over(probs="ignored", strips=strips, lists=lists)

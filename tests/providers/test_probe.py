@@ -310,6 +310,7 @@ async def test_a_beginning_that_every_prompt_gets_is_no_fault() -> None:
         ({"cut": 250}, "whole", False, "and 250"),
     ],
 )
+@pytest.mark.usefixtures("no_waiting")
 async def test_faults_of_the_wire(faults: Any, line: str, value: Any, words: str) -> None:
     server = Server(Talker())
     for name, fault in faults.items():
@@ -913,6 +914,7 @@ async def test_words_fit_a_terminal() -> None:
         assert max(map(len, str(report).splitlines())) <= 80
 
 
+@pytest.mark.usefixtures("no_waiting")
 async def test_it_is_said_where_nobody_answers() -> None:
     def handle(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")

@@ -54,12 +54,6 @@ def nothing_breaks_the_document() -> Iterator[None]:
     assert stand_in_tgi.VIOLATIONS == []
 
 
-@pytest.fixture
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long would be waited between attempts."""
-    return waiting(monkeypatch)
-
-
 def fake(scripts: dict[str, list[Any]], *, strategy: Any = None, **options: Any) -> tuple[StandInTgi, Tgi]:
     server = StandInTgi(TextModel(scripts), **options)
     return server, Tgi(URL, http_client=server.client(), strategy=strategy)
@@ -841,6 +835,7 @@ async def test_what_was_given_out_stands_when_the_server_writes_something_else()
     assert ours[-1] == DraftEnd("limit")
 
 
+@pytest.mark.usefixtures("no_waiting")
 async def test_a_server_that_stops_before_it_should() -> None:
     """Nothing is known that does this; whatever does must not be asked for ever."""
     server, provider = fake({"Q": ["a", "b", "c", "d"]})

@@ -598,6 +598,7 @@ async def test_a_limit_of_the_servers_own_does_not_end_a_draft(ids: bool) -> Non
     )  # what is cut is cut again where it can only be asked from the text
 
 
+@pytest.mark.usefixtures("no_waiting")
 async def test_a_server_that_never_finishes_a_character() -> None:
     server, provider = fake({"Q": [" a", b" \xf0\x9f", b"\x98\x80"]})
     server.cap = 1
@@ -877,6 +878,7 @@ async def test_a_stream_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         await draft(provider)
 
 
+@pytest.mark.usefixtures("no_waiting")
 async def test_an_error_within_a_stream() -> None:
     server, provider = fake({"Q": ["a"]})
     await provider.describe()
