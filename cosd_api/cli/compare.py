@@ -6,9 +6,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Self
 
 import typer
@@ -76,14 +77,21 @@ def compare(
     table. Exit codes: 0; 1 a server failed, or the comparison is not complete; 2 wrong usage, or an invalid file; 130
     interrupted.
     """
-    with guarded():
+    with guarded(), ExitStack() as run:
         wanted = options.questions(questions, limit)
-        path = None if out is None else out / ANSWERS
+        scratch = None if out is not None else run.enter_context(TemporaryDirectory())
+        path = (out or Path(scratch or "")) / ANSWERS
         settings, (draft, assistants) = options.settings(path), options.models()
-        confirming = Confirming.of(options, path)
+        confirming = Confirming.of(options, path if out is not None else None)
         folder = _folder(out) if out is not None and not options.dry_run else None
         with resumable(None if folder is None else folder / ANSWERS):
-            found = run_async(_compare, wanted, draft, assistants, development, settings | {"confirm": confirming})
+            try:
+                found = run_async(_compare, wanted, draft, assistants, development, settings | {"confirm": confirming})
+            except KeyboardInterrupt:
+                if not as_json and path.exists() and path.read_bytes().count(b"\n") > 1:  # more than its header
+                    so_far = run_async(_known, wanted, *options.models(), development, settings | {"dry_run": True})
+                    print(visible(comparison_report(so_far.model_copy(update={"stopped": "it was interrupted"}))))
+                raise
         if confirming.declined:
             raise typer.Exit(0 if options.dry_run else 1)
         if folder is not None:
@@ -108,6 +116,17 @@ async def _compare(
         return await compare_answers(
             examples, draft=draft, assistant=assistants, development=development, **settings | {"progress": progress}
         )
+
+
+async def _known(
+    examples: list[Example],
+    draft: Provider,
+    assistants: list[Provider],
+    development: float,
+    settings: ComparisonOptions,
+) -> Comparison:
+    """The comparison as far as its answers are known; asks nothing."""
+    return await compare_answers(examples, draft=draft, assistant=assistants, development=development, **settings)
 
 
 def _export(found: Comparison, folder: Path, examples: list[Example]) -> None:

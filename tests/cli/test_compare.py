@@ -280,17 +280,25 @@ def test_a_file_that_is_not_there(scripted: Scripted, tmp_path: Path) -> None:
 
 @posix
 @pytest.mark.extended
-def test_an_interrupt_says_how_to_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_interrupt_says_how_to_resume_and_prints_what_is_known(tmp_path: Path, kept: bool) -> None:
     path, folder = tmp_path / "questions.jsonl", tmp_path / "out"
     lines = [Example(prompt=f"Q{at}", answer=" a").model_dump_json(include={"prompt", "answer"}) for at in range(40)]
     path.write_text("".join(f"{line}\n" for line in lines))
-    given = ("--yes", "--out", str(folder), "--methods", "cosd", "--concurrency", "1")
+    given = ("--yes", *(("--out", str(folder)) if kept else ()), "--methods", "cosd", "--concurrency", "1")
     with start_scripted(*given, command=("compare", str(path)), draft="request_delay=0.2") as process:
         journal = folder / "answers.jsonl"
         deadline = time.monotonic() + 60
-        while not (journal.exists() and journal.read_bytes().count(b"\n") > 2) and time.monotonic() < deadline:
+        while kept and not (journal.exists() and journal.read_bytes().count(b"\n") > 2):
+            assert time.monotonic() < deadline
             time.sleep(0.05)
+        while not kept and b" answers, " not in process.stderr.readline():
+            assert time.monotonic() < deadline
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        shown, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"finished answers are in {journal}: run the same command again to resume".encode() in errors
+    table = shown.decode()
+    assert "graded by exact" in table
+    assert "it was interrupted" in table
+    words = f"finished answers are in {journal}: run the same command again to resume"
+    assert (words.encode() in errors) is kept
