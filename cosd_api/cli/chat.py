@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from cosd_api.cli.console import MessageReader, Writer, guarded, say
+from cosd_api.cli.console import MessageReader, Waiting, Writer, guarded, say, without_echo
 from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
@@ -159,9 +159,12 @@ class _Session:
 
         writer = Writer()
         result: FusionResult | None = None
+        typed = self._messages.interactive
+        waiting = Waiting(shown=typed and sys.stderr.isatty())
         try:
-            with closing(iterated(work, "cosd chat")) as items:
+            with without_echo(typed), waiting, closing(iterated(work, "cosd chat")) as items:
                 for item in items:
+                    waiting.over()
                     if isinstance(item, FusionResult):
                         result = item
                     else:

@@ -6,10 +6,13 @@ import errno
 import logging
 import os
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
+from typing import Self
 
 import typer
 from rich.console import Console
@@ -21,7 +24,7 @@ from cosd_api.records import FusedToken
 from cosd_api.report.terminal import ASSISTANT, has_colour, visible
 from cosd_providers.errors import ProviderError
 
-__all__ = ["MessageReader", "Writer", "guarded", "progress", "say"]
+__all__ = ["MessageReader", "Waiting", "Writer", "guarded", "progress", "say", "without_echo"]
 
 _NO_READER = errno.EINVAL if os.name == "nt" else errno.EPIPE
 
@@ -80,6 +83,60 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class Waiting:
+    """A sign of life on a terminal until the first word comes: how long it has been waited for, from a second on.
+
+    Use it as a context manager, and call `over` at the first word.
+
+    Args:
+        shown: whether there is a terminal to show it on.
+    """
+
+    def __init__(self, *, shown: bool) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._count, daemon=True) if shown else None
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.over()
+
+    def over(self) -> None:
+        """Remove the line; nothing is printed after that."""
+        if not self._over.is_set():
+            self._over.set()
+            if self._thread is not None:
+                self._thread.join()
+
+    def _count(self) -> None:
+        began, line = time.monotonic(), ""
+        while not self._over.wait(1):
+            line = f"waiting for the first word: {time.monotonic() - began:.0f} s"
+            print(f"\r{line}", end="", file=sys.stderr, flush=True)
+        if line:
+            print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def without_echo(terminal: bool) -> Iterator[None]:
+    """What is typed meanwhile is kept for the next line of input, and not shown; on POSIX terminals."""
+    with ExitStack() as restored:
+        if terminal and os.name != "nt":
+            import termios  # noqa: PLC0415 - is not there on Windows
+
+            with suppress(OSError, termios.error):  # no real terminal
+                keyboard = sys.stdin.fileno()
+                before = termios.tcgetattr(keyboard)
+                silent = [*before]
+                silent[3] &= ~termios.ECHO
+                termios.tcsetattr(keyboard, termios.TCSADRAIN, silent)
+                restored.callback(termios.tcsetattr, keyboard, termios.TCSADRAIN, before)
+        yield
 
 
 class Writer:

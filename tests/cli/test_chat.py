@@ -286,6 +286,23 @@ def test_on_a_terminal(tmp_path: Path) -> None:
 
 
 @posix
+def test_a_wait_is_shown_and_what_is_typed_meanwhile_is_the_next_message() -> None:
+    with terminal(draft=["request_delay=2.5"]) as screen:
+        screen.until("\n> ")
+        screen.type("Q\n")
+        screen.until("waiting for the first word: 1 s")
+        screen.type("Q\n")  # too early: it is not shown within the answer
+        answered = screen.until("kept")
+        assert re.search(r"\n? +? a\x1b", answered)
+        assert "Q" not in answered
+        shown = screen.until("kept")
+        assert "> Q\n" in shown
+        screen.until("\n> ")
+        screen.type("\x04")
+    assert screen.process.returncode == 0
+
+
+@posix
 def test_without_colour_what_was_replaced_is_in_words() -> None:
     with terminal(NO_COLOR="1") as screen:
         shown = screen.until("\n> ")
