@@ -114,6 +114,10 @@ _ALL = 2**31 - 1  # the whole vocabulary
 _MANY = 1000  # alternatives that are offered where the size of the vocabulary is unknown
 _FORCE = 1e4  # added to a logit, this decides
 _LINE = "\n"
+_STRIPPED = (
+    "llama.cpp's own server gives them: is there a proxy before it that removes completion_probabilities? With"
+    ' connect(url, engine="openai") it can be an assistant without them, for verifier=AgreementVerifier(alpha=0.5).'
+)
 
 _ENDS = (
     *("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>"),
@@ -566,7 +570,7 @@ class LlamaCppClient:
         """
         entries = answer["completion_probabilities"]
         if not entries and first:
-            raise no_probs("n_probs", self.transport.endpoint)
+            raise no_probs("n_probs", self.transport.endpoint, hint=_STRIPPED)
         if not entries:
             raise speculative(self.transport.endpoint)
         for entry in entries:
