@@ -124,7 +124,7 @@ class Waiting:
 
 @contextmanager
 def without_echo(terminal: bool) -> Iterator[None]:
-    """What is typed meanwhile is kept for the next line of input, and not shown; on POSIX terminals."""
+    """Keep typed text for the next line of input, and show none of it meanwhile; on POSIX terminals."""
     with ExitStack() as restored:
         if terminal and os.name != "nt":
             import termios  # noqa: PLC0415 - is not there on Windows
