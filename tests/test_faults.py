@@ -533,7 +533,11 @@ async def test_no_finish_reason_ever(reason: str | None, role: Role) -> None:
 
 
 UNTOLD: dict[Engine, Fails] = {
-    "llama.cpp": Fails(UnsupportedError, r"the server gives no probabilities .* although asked \(n_probs\)"),
+    "llama.cpp": Fails(
+        UnsupportedError,
+        r"the server gives no probabilities .* although asked \(n_probs\)",
+        hint="is there a proxy before it",
+    ),
     "vllm": Fails(UnsupportedError, r"the server gives no probabilities .* although asked \(logprobs\)"),
     "openai": Fails(
         UnsupportedError,
