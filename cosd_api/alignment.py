@@ -105,7 +105,12 @@ def starts_unit(unit: Unit, before: Sequence[Token], token: Token) -> bool:
     lone_space = len(before) == 1 and last.endswith(b" ") and last.isspace()
     if last_character(last).isspace() and not lone_space:
         return True
-    return first > "\u0e00" and unicodedata.name(first, "").startswith(WRITTEN_WITHOUT_SPACES)
+    return is_unspaced(first)
+
+
+def is_unspaced(character: str) -> bool:
+    """Test whether a character belongs to a script that is written without spaces between words."""
+    return character > "\u0e00" and unicodedata.name(character, "").startswith(WRITTEN_WITHOUT_SPACES)
 
 
 def judge(

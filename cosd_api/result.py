@@ -45,6 +45,8 @@ class FusionResult(Record):
         units: number of units that the answer was judged in; None if the method judges none.
         off_path: units that an assistant was asked about after a text cut at their start, which its server encodes
             again, perhaps in other tokens than the model would write; 0 where models were asked after ids.
+        unjudged: units of models with different ids that stood though an assistant could have changed them: they begin
+            inside a token of its own, or the draft could not write far enough; None where models are asked otherwise.
         wasted_tokens: tokens of `drafted_tokens` that are not in the answer. Depends on timing.
         hedged_drafts: drafts that were started ahead of a verdict (`hedge`). Depends on timing, as the next two do.
         hedge_hits: number of them that became the draft. The restarts that could have been hits are these and
@@ -80,6 +82,7 @@ class FusionResult(Record):
     ties: int | None = None
     units: int | None = None
     off_path: int | None = None
+    unjudged: int | None = None
     wasted_tokens: int | None = None
     hedged_drafts: int = 0
     hedge_hits: int = 0

@@ -14,7 +14,7 @@ import anyio
 
 from cosd_api import notes
 from cosd_api.budget import Budget, timed_out
-from cosd_api.decoding.commands import Finish, Placed
+from cosd_api.decoding.commands import Finish, Placed, Report
 from cosd_api.decoding.run import Run, Work
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.endpoints import Endpoints, Facts
@@ -67,7 +67,8 @@ class FusionStream:
         self._discovery = 0.0
         self._notes: list[str] = []
         self._span = FusionSpan()
-        self._ids = False  # the models are asked after ids: tokens may be parts of characters
+        self._ids = False  # the models have the same ids, and are asked after them
+        self._own_paths = False  # each is asked after its own: in both cases tokens may be parts of characters
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
         self._caught_up = asyncio.Event()
@@ -192,7 +193,9 @@ class FusionStream:
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
         infos = {at: await turn.provider.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
         by_ids = all(info.capabilities.ids for info in infos.values())
-        self._ids = facts.ids and by_ids and settings.method.asks_by_ids
+        by_ids = by_ids and settings.method.asks_by_ids
+        self._ids = facts.ids and by_ids
+        self._own_paths = by_ids and facts.unit == "word" and not facts.ids
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
         work = Work(
@@ -210,6 +213,7 @@ class FusionStream:
             pace=replace(settings.pace, ids=self._ids, places=tuple(places)),
             skip=settings.ask == "contestable",
             tie=settings.tie,
+            own_paths=self._own_paths,
             ends={one for info in infos.values() for one in info.ends} if self._ids else (),
             batch_wait=settings.tuning.batch_wait,
             seed=limits.seed or 0,
@@ -257,12 +261,17 @@ class FusionStream:
             elif loss is not None and not loss.before and _may_pass(loss.error):
                 breaker.failed(at, loss.error)
 
+    @property
+    def _by_ids(self) -> bool:
+        """The models write tokens as they are: perhaps parts of characters."""
+        return self._ids or self._own_paths
+
     def _emit(self, tokens: Sequence[Placed]) -> None:
         now = time.perf_counter() - self._began
         if self._first_token is None and tokens:
             self._first_token = now
         for placed in tokens:
-            characters = self._characters.decode(placed.token.data) if self._ids else None
+            characters = self._characters.decode(placed.token.data) if self._by_ids else None
             names, verifier = self._endpoints.names, self._settings.verifier
             self._all.append(FusedToken.of(placed, names, verifier, now=now, characters=characters))
         self._news.set()
@@ -277,7 +286,7 @@ class FusionStream:
         names, everybody, usage = self._endpoints.names, self._names, self.usage
         unreported = dict(zip(everybody, budget.unreported, strict=True))
         return FusionResult(
-            text=sendable(report.text) if self._ids else readable(report.text),
+            text=sendable(report.text) if self._by_ids else readable(report.text),
             finish_reason=run.finished.finish_reason,
             stop_reason=run.finished.stop_reason,
             tokens=tuple(self._all),
@@ -287,9 +296,10 @@ class FusionStream:
             kept_tokens=report.kept if report.judged else None,
             replaced_tokens=report.replaced if report.judged else None,
             drafted_tokens=calls.drafted_tokens,
-            ties=report.ties if self._ids else None,
+            ties=report.ties if self._by_ids else None,
             units=len({token.unit for token in self._all}) if report.judged else None,
-            off_path=_off_path(self._all, ids=self._ids) if report.judged else None,
+            off_path=_off_path(self._all, report, ids=self._ids) if report.judged else None,
+            unjudged=report.unjudged,
             wasted_tokens=max(0, calls.drafted_tokens - report.kept) if report.judged else None,
             hedged_drafts=report.hedged_drafts,
             hedge_hits=report.hedge_hits,
@@ -356,6 +366,8 @@ async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
         raise cancelled
 
 
-def _off_path(tokens: Sequence[FusedToken], *, ids: bool) -> int:
+def _off_path(tokens: Sequence[FusedToken], report: Report, *, ids: bool) -> int:
     """The number of units about which an assistant was asked after a cut text."""
+    if report.off_path is not None:
+        return report.off_path
     return 0 if ids else len({token.unit for token in tokens if token.decisions})

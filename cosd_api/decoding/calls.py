@@ -61,6 +61,7 @@ class Calls:
         *,
         counts: Callable[[], bool] = lambda: True,
         turn: RenderedPrompt | None = None,
+        question: bool = False,
     ) -> None:
         """Let a model continue the answer as `command` says.
 
@@ -71,6 +72,7 @@ class Calls:
             counts: while false, tokens are not held against the limits: the bill is all that is waited for. Asked only
                 where there are limits, or a reader is far behind.
             turn: the prompt that the text follows; by default the one that the model answers.
+            question: an assistant is asked for its word; it is no draft.
 
         Raises:
             ProviderError: see `contract.Provider.generate`; or a limit is reached.
@@ -79,20 +81,21 @@ class Calls:
         turn = turn or self.turns[model]
         last: Token | DraftEnd | None = None
         self._budget.check()
-        self.draft_requests += 1
+        self.draft_requests += not question
+        self.assistant_requests += question
         if command.own and command.continuation is None and command.ids is None:
             await self._compare_encodings(model, command)
-        kind: Kind = "hedge" if command.ahead else "draft"
+        kind: Kind = "question" if question else "hedge" if command.ahead else "draft"
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
             span.max_tokens, span.temperature, span.seed = command.max_tokens, command.temperature, command.seed
-            with self._budget.spending(model, [size], drafts=True) as usage:
+            with self._budget.spending(model, [size], drafts=not question) as usage:
                 span.usage = usage
                 async with aclosing(_stream(turn, command, usage)) as stream:
                     async for item in stream:
                         if isinstance(item, Token):
                             if item.prob is not None and not 0 <= item.prob <= 1:
                                 raise _no_probability(item.prob, turn.provider.name)
-                            self.drafted_tokens += 1
+                            self.drafted_tokens += not question
                             span.tokens += 1
                             if span.first is None:
                                 span.first = self._timeline.now()

@@ -215,6 +215,8 @@ class Report:
         unanswered: places at which an assistant had no answer.
         ties: places at which the draft's token stood because the assistant found it as probable as its own, within
             `tie`.
+        off_path: units that an assistant was asked about after a cut text; None where nobody counts them.
+        unjudged: units that stood though an answer could have changed them; None where nobody counts them.
         lost: the assistants that it continues without.
         segments: of methods that decide segment by segment.
         warnings: of the method itself.
@@ -229,6 +231,8 @@ class Report:
     iterations: int = 1
     unanswered: int = 0
     ties: int = 0
+    off_path: int | None = None
+    unjudged: int | None = None
     hedged_drafts: int = 0
     hedge_hits: int = 0
     hedged_tokens: int = 0

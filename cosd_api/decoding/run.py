@@ -38,6 +38,7 @@ class Work:
         pace: the schedule of methods that draft.
         skip: leave out questions whose answers cannot matter.
         tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
+        own_paths: whether the models have other ids, and each is asked after its own encoding of the answer.
         ends: ids that are known to end one of the models, where these are asked after ids.
         batch_wait: seconds that a question waits for others.
         seed: of what is drawn at random.
@@ -60,6 +61,7 @@ class Work:
     pace: Pace = field(default_factory=Pace)
     skip: bool = True
     tie: float = 0.0
+    own_paths: bool = False
     ends: Container[int | None] = ()
     batch_wait: float = 0.0
     conversation: Sequence[Message] | None = None

@@ -1,0 +1,664 @@
+"""Algorithm 1 across tokenizers: a draft is judged by assistants with other ids, each asked on its own path.
+
+::
+
+    1   the draft model writes on from its own ids, while questions are out                       `_write_draft`
+    2   each assistant goes through the units of its own encoding of what was written             `_judge`
+    3   it is asked at the boundaries of its tokens; the first that it would not write differs    `_walk`
+    4   where the verifier replaces, it writes its word and what follows                          `_fire`
+    5   the draft's path goes on behind that word, in the draft's own encoding                    `_replace`
+    6   what lies before the first open unit of every assistant is final                          `_let_out`
+
+Units, places and restarts are functions of the draft's path (`paths`), so the text does not depend on timing, on
+batches, or on how far the draft is ahead. The draft writes on behind the end of the answer as far as the last place
+needs to be encoded (`LOOKAHEAD` tokens at most); none of that is judged or comes out.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import anyio
+
+from cosd_api.alignment import Decision, least
+from cosd_api.decoding.calls import placed
+from cosd_api.decoding.commands import DRAFT, Placed, Report, StartDraft, cut_short
+from cosd_api.decoding.run import Work
+from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.paths import DraftPath, Encoder, PathUnit, Restart, end_of_word, is_safe_cut, look, next_unit, restart
+from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, verifier_at
+from cosd_providers.contract import DraftEnd, Question, Token
+from cosd_providers.same_ids import by_ids
+
+LOOKAHEAD = 16
+"""Tokens that the draft may write behind the end of the answer, so that its last places can be encoded."""
+_MOST_UNITS = 32  # units that one request is about
+_LISTED = 4  # tokens that the draft lists beside its own where it is asked how probable that is
+
+
+@dataclass(slots=True)
+class _Firing:
+    """A replacement that an assistant wants.
+
+    Attributes:
+        changed: the first byte of the answer that it changes.
+        decision: the assistant's.
+        unit: what was judged.
+        way: the draft's path behind it; None where the answer ends there.
+        at: the place.
+        tokens: the assistant's, as it wrote them.
+    """
+
+    changed: int
+    decision: Decision
+    unit: PathUnit
+    way: Restart | None
+    at: int
+    tokens: Sequence[Token]
+
+
+@dataclass(slots=True)
+class _Hearing:
+    """One assistant, and how far it has judged; another one is made behind every replacement.
+
+    Attributes:
+        model: its index.
+        encoder: of its encodings.
+        first: index of the draft token at which its next unit begins.
+        answers: to places that it was asked about, by the ids before.
+        firing: the replacement that it wants; it waits until the others are as far.
+        error: why it could not judge the unit; it matters once the answer waits for it.
+        starving: it waits for the draft to write more.
+        scope: of what it is doing.
+    """
+
+    model: int
+    encoder: Encoder
+    first: int = 0
+    answers: dict[tuple[int, ...], Token | None] = field(default_factory=dict[tuple[int, ...], Token | None])
+    firing: _Firing | None = None
+    error: Exception | None = None
+    starving: bool = False
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    @property
+    def open(self) -> bool:
+        """True while it judges."""
+        return self.firing is None and self.error is None
+
+
+@dataclass(slots=True)
+class _Mark:
+    """What is known of one token of the draft's path, beside the token.
+
+    Attributes:
+        source: as in `Placed`.
+        winner: the decision that put it there.
+        replaced: the draft's tokens that it replaced, on the first token of a replacement.
+        restart: it is the first token of a replacement.
+        draft: number of the draft that wrote it, or what it replaced.
+        at: when it was written.
+    """
+
+    source: int = DRAFT
+    winner: Decision | None = None
+    replaced: tuple[Token, ...] = ()
+    restart: bool = False
+    draft: int = 0
+    at: float = 0.0
+
+
+class OwnPaths(AnswerWriter):
+    """The run of one answer.
+
+    Args:
+        work: the models, the limits and the record; every model takes contexts by ids.
+        verifier: the rule or the tree, say.
+    """
+
+    def __init__(self, work: Work, verifier: Verifier) -> None:
+        super().__init__(work, _write)
+        self._verifier = verifier
+        self._by_place = decides_by_place(verifier)
+        self._needs_q = needs_q(verifier)
+        self._tie = 0.0 if not self._by_place and verifier.replaces(1.0, 0.0) else work.tie
+        self._digest = digest_of(work.turns[0].prompt)
+        self._path = DraftPath()
+        self._marks: list[_Mark] = []
+        self._draft_encoder = Encoder(by_ids(work.turns[0].provider).encode)
+        encoders = {model: Encoder(by_ids(work.turns[model].provider).encode) for model in self.models if model}
+        self._hearings = {model: _Hearing(model, encoder) for model, encoder in encoders.items()}
+        self._draft_scope = anyio.CancelScope()
+        self._draft_end: DraftEnd | None = None
+        self._draft_error: Exception | None = None
+        self._stop_end: int | None = None  # byte offset behind the stop string that ends what was drafted
+        self._news = anyio.Event()
+        self._decisions: list[tuple[int, int, Decision]] = []  # bytes that each is about
+        self._emitted = 0  # tokens of the path
+        self._units = 0
+        self._counts = Report(off_path=0, unjudged=0)
+        self._draft = 0  # number of the draft in progress
+
+    # ------------------------------------------------------------------------------------------------------- the run
+
+    async def write_answer(self) -> None:
+        """Write the answer to its end."""
+        self._group.start_soon(self._write_draft)
+        for hearing in self._hearings.values():
+            self._group.start_soon(self._judge, hearing)
+        while not self.over:
+            news = self._news
+            self._advance()
+            if not self.over and news is self._news:
+                await news.wait()
+
+    def report(self) -> Report:
+        """The answer so far."""
+        kept = sum(one.source == DRAFT for one in self._response.tokens)
+        return replace(self._counts, text=bytes(self._response.text), kept=kept, lost=self._lost)
+
+    def _tell(self) -> None:
+        """Wake whoever waits for something to have changed."""
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    async def _changed(self) -> None:
+        await self._news.wait()
+
+    # ------------------------------------------------------------------------------------------------------- line 1
+
+    async def _write_draft(self) -> None:
+        """Line 1: write on whenever there is room, from the path's own ids."""
+        while True:
+            room = self._room()
+            if room <= 0:
+                await self._changed()
+                continue
+            ids = tuple(token.id or 0 for token in self._path.tokens)
+            self._draft = next(self._numbers)
+            command = StartDraft(self._draft, bytes(self._path.text), room, None, (), ids=ids)
+            with anyio.CancelScope() as self._draft_scope:
+                try:
+                    await self.calls.generate(0, command, self._take)
+                except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
+                    self._draft_error = placed(error, self._work.turns[0].provider)
+            self._tell()
+
+    def _room(self) -> int:
+        """Tokens that the draft may be asked for now."""
+        path, pace, written = self._path, self._work.pace, len(self._path.tokens)
+        if path.ended or path.over or self._draft_error is not None:
+            return 0
+        most = self._bound() + LOOKAHEAD - written
+        bound = pace.draft_length or pace.max_ahead
+        if bound is not None:
+            starving = any(one.starving for one in self._hearings.values() if one.open)
+            ahead = written - self._emitted
+            most = min(most, bound if starving else bound - ahead)
+        return most
+
+    def _take(self, item: Token | DraftEnd) -> bool:
+        """Take what the draft writes; true if nothing more is wanted."""
+        path = self._path
+        if isinstance(item, DraftEnd):
+            if item.reason in ("context", "filter"):
+                self._draft_end, path.over = item, True
+        else:
+            self._append(item, _Mark(draft=self._draft, at=self._work.timeline.now()))
+            self._find_stop(len(item.data))
+        if len(path.tokens) >= self._bound() + LOOKAHEAD:
+            path.over = True
+        self._tell()
+        return path.over
+
+    def _find_stop(self, grown: int) -> None:
+        if self._stop_end is None and (stop := self._response.stops.find(self._path.text, grown)) is not None:
+            self._stop_end = len(self._path.text) - stop.distance + len(stop.text.encode())
+
+    def _bound(self) -> int:
+        """The number of tokens of the path that may come out: what follows is lookahead."""
+        if self._stop_end is None:
+            return self._work.max_tokens
+        behind = next((at for at, end in enumerate(self._path.ends, 1) if end >= self._stop_end), self._work.max_tokens)
+        return min(self._work.max_tokens, behind)
+
+    def _bound_bytes(self) -> int:
+        """The same in bytes, as far as it is known."""
+        ends, most = self._path.ends, self._work.max_tokens
+        limit = ends[most - 1] if len(ends) >= most else len(self._path.text)
+        return limit if self._stop_end is None else min(limit, self._stop_end)
+
+    # --------------------------------------------------------------------------------------------------- lines 2 to 4
+
+    async def _judge(self, hearing: _Hearing) -> None:
+        """Line 2: go through the units of one assistant."""
+        while self._is_heard(hearing):
+            with anyio.CancelScope() as hearing.scope:
+                try:
+                    if not (hearing.open and await self._judge_some(hearing)):
+                        await self._changed()
+                except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
+                    hearing.error = placed(error, self._work.turns[hearing.model].provider)
+                    self._tell()
+
+    def _is_heard(self, hearing: _Hearing) -> bool:
+        """False once a replacement has come between, or the assistant is lost."""
+        return self._hearings.get(hearing.model) is hearing
+
+    async def _judge_some(self, hearing: _Hearing) -> bool:
+        """Judge the units that can be judged now; false if there are none."""
+        units, open_at, enough = list[PathUnit](), hearing.first, False
+        while open_at < min(self._bound(), len(self._path.tokens)) and len(units) < _MOST_UNITS and not enough:
+            quiet = self._quiet(open_at)
+            unit = None if quiet is not None else await next_unit(self._path, open_at, hearing.encoder)
+            if quiet is not None:
+                unit = PathUnit(open_at, quiet, self._path.offset(open_at), self._path.offset(quiet), None)
+            if unit is None and self._path.over:  # no place in it will ever be ready
+                unit = PathUnit(open_at, len(self._path.tokens), self._path.offset(open_at), len(self._path.text), None)
+            if unit is None:
+                break
+            units.append(unit)
+            open_at = unit.last
+            enough = self._alone(hearing) and self._contestable(unit)
+        starving = not units and not self._path.ended and hearing.first < self._bound()
+        if starving != hearing.starving:
+            hearing.starving = starving
+            self._tell()
+        if not units:
+            return False
+        places = [place for unit in units if self._contestable(unit) for place in self._contexts(unit)]
+        if not self._alone(hearing):
+            await self._ask(hearing, places)
+        for unit in units:
+            if hearing.first != unit.first or not await self._walk(hearing, unit):
+                break
+        self._tell()
+        return True
+
+    def _alone(self, hearing: _Hearing) -> bool:
+        """True if an assistant is best asked about one place after another."""
+        places = self._work.pace.places
+        return bool(places) and places[hearing.model - 1] == 1
+
+    def _quiet(self, first: int) -> int | None:
+        """The end of the tokens from an index on that no answer could change, to a safe cut; None without such.
+
+        Every unit ends at a safe cut: nothing between two of them need be encoded.
+        """
+        path, found = self._path, None
+        text = path.written
+        for at in range(first, min(len(path.tokens), self._bound())):
+            token = path.tokens[at]
+            if self._could_change(at):
+                break
+            if token.end or is_safe_cut(text, path.ends[at]) or at + 1 == self._work.max_tokens:
+                found = at + 1
+        return found
+
+    def _could_change(self, at: int) -> bool:
+        """True if an answer about one token of the draft could change the text."""
+        if not self._work.skip:
+            return True
+        token = self._path.tokens[at]
+        if token.prob is None:
+            return token.id is not None and not token.end
+        return self._verifier_at(at).contestable(token.prob)
+
+    def _verifier_at(self, at: int) -> Verifier:
+        """The verifier that decides at one token of the draft."""
+        if not self._by_place:
+            return self._verifier
+        return verifier_at(self._verifier, Place(self._digest, self._path.offset(at), token=self._path.tokens[at]))
+
+    def _contestable(self, unit: PathUnit) -> bool:
+        """True if an assistant is asked about a unit."""
+        last = min(unit.last, self._bound())
+        return unit.encoding is not None and any(self._could_change(at) for at in range(unit.first, last))
+
+    def _contexts(self, unit: PathUnit) -> list[tuple[int, tuple[int, ...]]]:
+        """The places of a unit, each with the ids before."""
+        assert unit.encoding is not None
+        bound = unit.end + 1 if self._path.tokens[unit.first].end else self._bound_bytes()
+        return [(at, unit.encoding.ids[:count]) for at, count in unit.places(bound)]
+
+    async def _ask(self, hearing: _Hearing, places: Sequence[tuple[int, tuple[int, ...]]]) -> None:
+        """Ask an assistant for its next token at places that it was not asked about."""
+        known = hearing.answers
+        hearing.answers = {ids: known[ids] for _, ids in places if ids in known} if len(places) > 1 else known
+        new = [place for place in places if place[1] not in known]
+        if not new:
+            return
+        try:
+            await self._ask_all(hearing, new)
+        except Exception:
+            if len(new) == 1:
+                raise
+            # What failed together may fail for a place that the answer never comes to: each is asked when it does.
+
+    async def _ask_all(self, hearing: _Hearing, places: Sequence[tuple[int, tuple[int, ...]]]) -> None:
+        text = bytes(self._path.text)
+        found = await self.calls.propose(
+            hearing.model,
+            text,
+            [Question(at, ()) for at, _ in places],
+            alternatives=1,
+            paths=[ids for _, ids in places],
+        )
+        for (_, ids), proposal in zip(places, found, strict=True):
+            hearing.answers[ids] = None if proposal is None else proposal.tokens[0]
+
+    async def _walk(self, hearing: _Hearing, unit: PathUnit) -> bool:
+        """Line 3: judge one unit; true if the next one begins where it ends."""
+        path = self._path
+        if not self._contestable(unit):
+            loud = any(self._could_change(at) for at in range(unit.first, min(unit.last, self._bound())))
+            self._count(hearing, unjudged=loud)
+            hearing.first = unit.last
+            return True
+        assert unit.encoding is not None
+        self._count(hearing, off_path=unit.cut)
+        qs: list[Token] = []
+        tied = False
+        for at, ids in self._contexts(unit):
+            if ids not in hearing.answers:
+                await self._ask(hearing, [(at, ids)])
+            theirs = hearing.answers[ids]
+            if theirs is None:
+                self._count(hearing, unanswered=1)
+                hearing.first = unit.last
+                return True
+            qs.append(theirs)
+            own = unit.encoding.ids[len(ids)] if len(ids) < len(unit.encoding.ids) else None
+            if _is(theirs, own):
+                continue
+            if _ties(theirs, own, self._tie):
+                tied = True
+                continue
+            end = at if own is None else unit.encoding.offset(len(ids) + 1)
+            return await self._differ(hearing, unit, at, ids, theirs, qs, end)
+        self._count(hearing, ties=tied)
+        p = least(path.tokens[unit.first : unit.last])
+        data = bytes(path.text[unit.start : unit.end])
+        count = unit.last - unit.first
+        self._decide(hearing, unit, Decision(hearing.model - 1, 0, count, data, p, least(qs), True, False, data))
+        hearing.first = unit.last
+        return True
+
+    async def _differ(
+        self,
+        hearing: _Hearing,
+        unit: PathUnit,
+        at: int,
+        ids: tuple[int, ...],
+        theirs: Token,
+        qs: Sequence[Token],
+        end: int,
+    ) -> bool:
+        """Judge the one difference of a unit, at a place whose token of the draft's text ends at byte `end`."""
+        path = self._path
+        over = next((n for n in range(unit.first, len(path.tokens)) if path.ends[n] >= end), len(path.tokens) - 1) + 1
+        await self._learn(unit.first, over)
+        p, q = least(path.tokens[unit.first : over]), least(qs)
+        mine = bytes(path.text[at:end])
+        verifier = self._verifier_at(unit.first)
+        fires = p is not None and not (q is None and self._needs_q)
+        fires = fires and verifier.replaces(p or 0.0, math.nan if q is None else q)
+        coin = getattr(verifier, "coin", None)
+        decision = Decision(hearing.model - 1, 0, over - unit.first, theirs.data, p, q, False, fires, mine, coin=coin)
+        if fires:
+            firing = await self._fire(hearing, unit, at, ids, theirs, decision)
+            if firing is not None:
+                self._decide(hearing, unit, decision)
+                hearing.firing = firing
+                return False
+            decision.fired = False
+        self._decide(hearing, unit, decision)
+        hearing.first = unit.last
+        if not fires:
+            assert unit.encoding is not None
+            common = (n + 1 for n in range(unit.first, unit.last) if path.ends[n] >= end)
+            hearing.first = next((n for n in common if unit.encoding.count(path.offset(n)) is not None), unit.last)
+        return hearing.first == unit.last
+
+    async def _learn(self, first: int, last: int) -> None:
+        """Ask the draft for the probabilities of its own tokens that its server did not show: parts of characters."""
+        path = self._path
+        missing = [at for at in range(first, last) if path.tokens[at].prob is None and not path.tokens[at].end]
+        for at in missing:
+            ids = tuple(token.id or 0 for token in path.tokens[:at])
+            [found] = await self.calls.propose(
+                0, bytes(path.text), [Question(path.offset(at), ())], alternatives=_LISTED, paths=[ids]
+            )
+            listed = () if found is None else (found.tokens[0], *found.tokens[0].alternatives)
+            for one in listed:
+                if one.id == path.tokens[at].id:
+                    path.tokens[at] = replace(path.tokens[at], prob=one.prob)
+
+    async def _fire(
+        self, hearing: _Hearing, unit: PathUnit, at: int, ids: tuple[int, ...], theirs: Token, decision: Decision
+    ) -> _Firing | None:
+        """Line 4: the assistant's word; None if it spells what the draft wrote, or cannot be put into its path."""
+        if theirs.end:
+            return _Firing(at, decision, unit, None, at, [theirs])
+        written = await self._continuation(hearing, at, (*ids, theirs.id or 0), theirs)
+        data = b"".join(token.data for token in written)
+        way = await restart(self._path, unit.first, at, written, self._draft_encoder)
+        if way is None:
+            self._count(hearing, unanswered=1)
+            return None
+        goal = min(max(len(way.text), unit.end), at + len(data))
+        while len(self._path.text) < goal and not (self._path.ended or self._path.over):
+            hearing.starving = True
+            self._tell()
+            await self._changed()
+        hearing.starving = False
+        mine, short = bytes(self._path.text[at:goal]), not self._path.ended
+        agreed = mine == data[: goal - at] or (short and data.startswith(mine) and len(mine) < goal - at)
+        if agreed:
+            decision.agreed = True
+            return None
+        self._count(hearing, off_path=way.cut)
+        decision.text = way.text[at:]
+        same = next((n for n, (a, b) in enumerate(zip(mine, data, strict=False)) if a != b), min(len(mine), len(data)))
+        return _Firing(at + same, decision, unit, way, at, written)
+
+    async def _continuation(self, hearing: _Hearing, at: int, ids: tuple[int, ...], first: Token) -> list[Token]:
+        """An assistant's token and what it writes behind it, until two words lie behind the word; without an end."""
+        tokens = [first]
+        before = bytes(self._path.text[:at])
+
+        def enough(*, ended: bool) -> bool:
+            data = before + b"".join(token.data for token in tokens)
+            word = end_of_word(tokens)
+            if not ended and word == len(tokens):
+                return False
+            end = len(before) + sum(len(token.data) for token in tokens[:word])
+            return look(data, end, ended=ended) is not None
+
+        def take(item: Token | DraftEnd) -> bool:
+            if isinstance(item, DraftEnd) or item.end:
+                return True
+            tokens.append(item)
+            return enough(ended=False)
+
+        command = StartDraft(next(self._numbers), before + first.data, 2 * LOOKAHEAD, None, (), ids=ids)
+        await self.calls.generate(hearing.model, command, take, question=True)
+        return tokens
+
+    def _decide(self, hearing: _Hearing, unit: PathUnit, decision: Decision) -> None:
+        if self._is_heard(hearing):
+            self._decisions.append((unit.start, max(unit.end, unit.start + 1), decision))
+
+    def _count(self, hearing: _Hearing, **more: int) -> None:
+        if self._is_heard(hearing):
+            for name, count in more.items():
+                setattr(self._counts, name, (getattr(self._counts, name) or 0) + count)
+
+    # --------------------------------------------------------------------------------------------------- lines 5 and 6
+
+    def _advance(self) -> None:
+        """Replace what is to be replaced, and settle what is final."""
+        while not self.over:
+            judging = [*self._hearings.values()]
+            first = min(
+                (one for one in judging if not one.open),
+                key=lambda one: (self._where(one), -(one.firing.decision.q or 0.0) if one.firing else 0.0, one.model),
+                default=None,
+            )
+            at = -1 if first is None else self._where(first)
+            if first is not None and all(not one.open or self._path.offset(one.first) > at for one in judging):
+                if first.error is not None:
+                    self._give_up(first)
+                else:
+                    self._replace(first)
+                continue
+            self._let_out(judging)
+            return
+
+    def _where(self, hearing: _Hearing) -> int:
+        """The byte that the answer waits at for an assistant that has stopped."""
+        return hearing.firing.changed if hearing.firing is not None else self._path.offset(hearing.first)
+
+    def _give_up(self, hearing: _Hearing) -> None:
+        """Continue without an assistant that has failed, if it may."""
+        error = hearing.error
+        assert error is not None
+        if not self._work.survives(error):
+            raise error
+        self._lose(hearing.model, error)
+        del self._hearings[hearing.model]
+
+    def _replace(self, hearing: _Hearing) -> None:
+        """Line 5: put the assistant's word into the draft's path."""
+        firing = hearing.firing
+        assert firing is not None
+        path, way, unit, decision = self._path, firing.way, firing.unit, firing.decision
+        self._draft_scope.cancel()
+        behind = [
+            at for at in range(unit.first, len(path.tokens)) if path.ends[at] > firing.changed or path.tokens[at].end
+        ]
+        over = max(unit.first + decision.last, behind[0] + 1 if behind else 0)
+        old = path.tokens[unit.first : over]
+        keep = way.keep if way is not None else bisect_right(path.ends, firing.at)
+        if way is None and path.tokens[unit.first].end:
+            keep = unit.first
+        kept = {end: token for end, token in zip(path.ends, path.tokens, strict=True) if end <= firing.at}
+        path.cut_back(keep)
+        del self._marks[keep:]
+        if way is None:
+            if path.offset(keep) < firing.at:  # the end comes inside a token of the draft
+                data = b"".join(token.data for token in old)
+                rest = data[path.offset(keep) - unit.start : firing.at - unit.start]
+                self._append(Token(rest, decision.p), _Mark(draft=self._draft))
+            new = [firing.tokens[-1]]
+        else:
+            new = self._spelled(way, kept, firing)
+        begun = False
+        for token in new:
+            own = kept.get(len(path.text) + len(token.data)) is token
+            mark = _Mark() if own else _Mark(hearing.model - 1, decision)
+            mark.draft, mark.at = self._draft, self._work.timeline.now()
+            if not own and not begun:
+                begun = mark.restart = True
+                mark.replaced = tuple(token for token in old if token not in new)
+            self._append(token, mark)
+        self._stop_end = None
+        self._find_stop(len(path.text))
+        self._emitted = min(self._emitted, bisect_right(path.ends, len(self._response.text)))
+        self._decisions = [one for one in self._decisions if one[1] <= firing.changed or one[2] is decision]
+        for other in self._hearings.values():
+            other.scope.cancel()
+            other.encoder.changed(firing.changed)
+        self._draft_encoder.changed(firing.changed)
+        self._draft_error = self._draft_end = None
+        heard = [(other.model, other.encoder) for other in self._hearings.values()]
+        self._hearings = {model: _Hearing(model, encoder, len(path.tokens)) for model, encoder in heard}
+        for other in self._hearings.values():
+            self._group.start_soon(self._judge, other)
+        self._tell()
+
+    def _append(self, token: Token, mark: _Mark) -> None:
+        self._path.add(token)
+        self._marks.append(mark)
+
+    def _spelled(self, way: Restart, kept: dict[int, Token], firing: _Firing) -> list[Token]:
+        """The tokens of the draft's encoding, with the probabilities of whoever wrote their text."""
+        tokens, start = list[Token](), self._path.offset(way.keep)
+        for id_, end in zip(way.ids, way.ends, strict=True):
+            own = kept.get(end)
+            if own is not None and own.id == id_ and end <= firing.at and len(own.data) == end - start:
+                tokens.append(own)
+            else:
+                tokens.append(Token(way.text[start:end], _least_over(firing, start, end), id=id_))
+            start = end
+        return tokens
+
+    def _let_out(self, judging: Sequence[_Hearing]) -> None:
+        """Line 6: let out what is final, and end the answer where it ends."""
+        path = self._path
+        first = min((one.first for one in judging), default=len(path.tokens))
+        while self._emitted < first and not self.over:
+            self._put(self._emitted)
+            self._emitted += 1
+        if self.over or not all(one.first >= len(path.tokens) or one.starving for one in judging):
+            return
+        if self._draft_error is not None:
+            raise self._draft_error
+        if self._draft_end is not None and first >= len(path.tokens):
+            self.end(cut_short(self._draft_end))
+
+    def _put(self, at: int) -> None:
+        """Let one token of the path out."""
+        token, mark = self._path.tokens[at], self._marks[at]
+        start, end = self._path.offset(at), self._path.offset(at + 1)
+        begun = len(self._response.text)
+        if start < begun:  # an earlier part of it is out already, in other tokens
+            token = replace(token, data=token.data[begun - start :])
+        about = [one for a, b, one in self._decisions if a < max(end, start + 1) and b > start]
+        self._decisions = [one for one in self._decisions if one[1] > start]
+        if mark.restart:
+            self._counts.replacements += 1
+            self._counts.replaced += len(mark.replaced)
+        one = Placed(token, mark.source, asked=bool(about), decisions=tuple(about), winner=mark.winner)
+        one.replaced = mark.replaced
+        one.verified = not self._lost or not self._could_change(at)
+        one.draft, one.at = mark.draft, mark.at
+        one.unit, one.round = self._units, self._counts.iterations
+        self._units += 1
+        if mark.winner is not None and (at + 1 == len(self._marks) or self._marks[at + 1].winner is not mark.winner):
+            self._counts.iterations += not token.end
+        self._response.place(one)
+        self._settle(None)
+
+
+async def _write(writer: AnswerWriter) -> None:
+    assert isinstance(writer, OwnPaths)
+    await writer.write_answer()
+
+
+def _is(theirs: Token, own: int | None) -> bool:
+    """The assistant's most probable token is its own at a place; None stands for the end of sequence."""
+    return theirs.end if own is None else theirs.id == own
+
+
+def _ties(theirs: Token, own: int | None, tie: float) -> bool:
+    """Test whether its own token is an assistant's second choice and its log probability within `tie` of the first."""
+    second = next(iter(theirs.alternatives), None)
+    if second is None or not (theirs.prob and second.prob):
+        return False
+    if math.log(theirs.prob) - math.log(second.prob) > tie:
+        return False
+    return any(_is(one, own) and one.prob == second.prob for one in theirs.alternatives)
+
+
+def _least_over(firing: _Firing, start: int, end: int) -> float | None:
+    """The probability of bytes of a replacement: that of the least probable of the assistant's tokens there."""
+    over, at = list[Token](), firing.at
+    for token in firing.tokens:
+        if at < end and at + len(token.data) > start:
+            over.append(token)
+        at += len(token.data)
+    return least(over) if over else None

@@ -1,0 +1,370 @@
+r"""Paths of models with different ids through one answer: encodings, lookahead, units, and the way back after a word.
+
+A model is asked after ids: after its own encoding of the answer, never after a text that ends at the place. The end of
+a text is often encoded as the model has never seen it: GPT-2's tokenizer makes two tokens of the new lines in
+`"end.\n\nThe"`, and one of those that a text ends in. So a place is encoded with what the draft wrote behind it
+(`look`), and only the boundaries of the assistant's own tokens are places (equation 3 of the paper, made exact).
+
+All offsets are in bytes of the answer. Everything is a function of the draft's path alone, whatever was asked before.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from cosd_api.alignment import LONGEST, is_unspaced
+from cosd_providers.contract import Piece, Token
+from cosd_providers.text import continues_word, first_character, whole
+
+FARTHEST = 64
+"""Characters of lookahead, and of a unit, at most."""
+_WITHOUT_SPACES = 32  # characters of lookahead where none of them is white space
+_WINDOW = 4 * FARTHEST  # bytes that hold as many characters
+_SAFE_CUT = re.compile(rb"(?<=[^\s\x00-\x20])(?= [^\s\x00-\x20])")
+
+Encode = Callable[[str], Awaitable[Sequence[Piece]]]
+"""A model's encoding of a response that begins with a text; see `contract.IdContexts.encode`."""
+
+
+def look(text: bytes, at: int, *, ended: bool) -> int | None:
+    """The end of the lookahead of a place: nothing behind it can change the tokens before the place.
+
+    It is the first character of the second word that begins behind the place, or 64 characters (32 without any white
+    space), or the end of the answer.
+
+    Args:
+        text: what the draft wrote, in whole characters.
+        at: the place, between characters.
+        ended: whether the draft's end of sequence follows the text.
+
+    Returns:
+        None where the draft has not written that far.
+    """
+    characters = text[at : at + _WINDOW].decode("utf-8", "surrogateescape")
+    end, words, spaces, before = at, 0, False, "."
+    for count, character in enumerate(characters, 1):
+        end += len(character.encode("utf-8", "surrogateescape"))
+        if character.isspace():
+            spaces = True
+        else:
+            words += before.isspace()
+        before = character
+        if words == 2 or count == FARTHEST or (count == _WITHOUT_SPACES and not spaces):
+            return end
+    return len(text) if ended else None
+
+
+def word_starts(text: bytes, at: int) -> bool:
+    """Test whether a word starts at a place between characters; each does in scripts without spaces."""
+    here = first_character(text[at : at + 4])
+    return not here or here.isspace() or text[:at][-4:].decode("utf-8", "ignore")[-1:].isspace() or is_unspaced(here)
+
+
+def is_safe_cut(text: bytes, at: int) -> bool:
+    """Test whether one space stands between two visible characters here: all tokenizers that know words cut there."""
+    return _SAFE_CUT.match(text, at) is not None
+
+
+@dataclass(slots=True)
+class DraftPath:
+    """The draft model's own path, as far as it has written it.
+
+    Attributes:
+        tokens: as the model wrote them, parts of characters included; an end of sequence is the last.
+        ends: byte offset of the end of each.
+        text: their bytes.
+        over: nothing more comes, though there is no end of sequence: the context is full, or a limit is reached.
+    """
+
+    tokens: list[Token] = field(default_factory=list[Token])
+    ends: list[int] = field(default_factory=list[int])
+    text: bytearray = field(default_factory=bytearray)
+    over: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """The model has ended."""
+        return bool(self.tokens) and self.tokens[-1].end
+
+    @property
+    def written(self) -> bytes:
+        """The text in whole characters; bytes that never complete a character stand in no encoding."""
+        return bytes(self.text[: whole(bytes(self.text))])
+
+    def add(self, token: Token) -> None:
+        """Take one more token."""
+        self.tokens.append(token)
+        self.text += token.data
+        self.ends.append(len(self.text))
+
+    def offset(self, count: int) -> int:
+        """Byte offset of the end of the first `count` tokens."""
+        return self.ends[count - 1] if count else 0
+
+    def cut_back(self, count: int) -> None:
+        """Forget all but the first `count` tokens."""
+        del self.tokens[count:], self.ends[count:]
+        del self.text[self.offset(count) :]
+        self.over = False
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One model's encoding of a text, in continuation position.
+
+    Attributes:
+        ids: of its tokens.
+        ends: byte offset of the end of each.
+    """
+
+    ids: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    def count(self, at: int) -> int | None:
+        """The number of tokens before a boundary; None if no token ends there."""
+        if not at:
+            return 0
+        found = bisect_left(self.ends, at)
+        return found + 1 if found < len(self.ends) and self.ends[found] == at else None
+
+    def offset(self, count: int) -> int:
+        """Byte offset of the end of the first `count` tokens."""
+        return self.ends[count - 1] if count else 0
+
+
+class Encoder:
+    """The encodings of one answer by one model; only what is behind a safe cut is encoded again.
+
+    A safe cut is taken as one where the encoding was seen to have a boundary there.
+
+    Args:
+        encode: the model's own.
+    """
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
+        self._ids: list[int] = []
+        self._ends: list[int] = []
+        self._cuts: list[tuple[int, int]] = [(0, 0)]  # byte offset and tokens before
+        self._last: tuple[bytes, Encoding] | None = None
+
+    async def upto(self, text: bytes, end: int) -> Encoding | None:
+        """The encoding of the first `end` bytes, which are whole characters; None if it does not spell them.
+
+        Raises:
+            ProviderError: the server failed.
+        """
+        given = text[:end]
+        if self._last is not None and self._last[0] == given:
+            return self._last[1]
+        while len(self._cuts) > 1 and self._cuts[-1][0] > end - 2:
+            self._cuts.pop()
+        cut, count = self._cuts[-1]
+        del self._ids[count:], self._ends[count:]
+        try:
+            tail = given[cut:].decode()
+        except UnicodeDecodeError:
+            return None
+        pieces = await self._encode(tail) if tail else ()
+        if sum(len(piece.data) for piece in pieces) != end - cut:
+            return None  # it normalises the text: its tokens have no places there
+        self._ids += [piece.id for piece in pieces]
+        self._ends += [cut + size for size in accumulate(len(piece.data) for piece in pieces)]
+        found = Encoding(tuple(self._ids), tuple(self._ends))
+        for match in _SAFE_CUT.finditer(given, cut + 1):
+            before = found.count(match.start())
+            if before is not None:
+                self._cuts.append((match.start(), before))
+        self._last = given, found
+        return found
+
+    async def apart(self, text: bytes) -> Encoding | None:
+        """The encoding of a text by itself; None if it does not spell it.
+
+        Raises:
+            ProviderError: the server failed.
+        """
+        return await Encoder(self._encode).upto(text, len(text))
+
+    def changed(self, at: int) -> None:
+        """Forget what depends on bytes at or behind `at`."""
+        while len(self._cuts) > 1 and self._cuts[-1][0] + 2 > at:
+            self._cuts.pop()
+        self._last = None
+
+
+@dataclass(frozen=True, slots=True)
+class PathUnit:
+    """Draft tokens that one assistant judges together, at the boundaries of its own tokens.
+
+    Attributes:
+        first, last: indices of its first draft token and of the one behind its last.
+        start, end: byte offsets in the answer.
+        encoding: the assistant's; None if the bytes stand unjudged, as they begin inside one of its tokens.
+        cut: whether its start had to be made a boundary: the assistant is asked after a cut text.
+    """
+
+    first: int
+    last: int
+    start: int
+    end: int
+    encoding: Encoding | None
+    cut: bool = False
+
+    def places(self, bound: int) -> list[tuple[int, int]]:
+        """The places before byte `bound`: each byte offset, with the number of the assistant's tokens before it."""
+        if self.encoding is None:
+            return []
+        count = self.encoding.count(self.start)
+        assert count is not None
+        found = [(self.start, count)]
+        for at in self.encoding.ends[count:]:
+            count += 1
+            if at >= min(self.end, bound):
+                break
+            found.append((at, count))
+        return found
+
+
+async def next_unit(draft: DraftPath, first: int, encoder: Encoder) -> PathUnit | None:
+    """The unit that begins with a draft token.
+
+    It ends behind the first draft token that the assistant's encoding has a boundary at, where a word starts or eight
+    tokens have passed. Where it begins inside a token of that encoding, the bytes up to the first common boundary stand
+    unjudged; if there is none within eight tokens, or none of a unit within 64 characters, its start is made one.
+
+    Args:
+        draft: the draft model's path.
+        first: index of the token.
+        encoder: the assistant's.
+
+    Returns:
+        None where the draft has not written far enough. Where it will not, `next_unit` never gives a unit.
+
+    Raises:
+        ProviderError: the server that encodes failed.
+    """
+    start, text = draft.offset(first), draft.written
+    if draft.tokens[first].end:
+        at = len(text)
+        return PathUnit(first, first + 1, at, at, await encoder.upto(text, at))
+    aligned = True if not start or is_safe_cut(text, start) else None
+    for last in range(first + 1, len(draft.tokens) + 1 - draft.ended):
+        end, passed = draft.offset(last), last - first
+        if end == start or end > len(text) or whole(bytes(draft.text[start:end])) != end - start:
+            continue  # inside a character
+        seen = look(text, end, ended=draft.ended)
+        if seen is None:
+            return None
+        word = word_starts(text, end)
+        if aligned and not word and passed < LONGEST:
+            continue
+        encoding = await encoder.upto(text, seen)
+        if encoding is None:
+            return PathUnit(first, last, start, end, None)
+        begins, ends = encoding.count(start) is not None, encoding.count(end) is not None
+        aligned = begins if aligned is None else aligned
+        if ends and begins and (word or passed >= LONGEST):
+            return PathUnit(first, last, start, end, encoding)
+        if ends and not begins:
+            return PathUnit(first, last, start, end, None)
+        long = len(text[start:end].decode("utf-8", "ignore")) >= FARTHEST
+        if passed >= LONGEST and (long or not begins):
+            return PathUnit(first, last, start, end, await _cut_at(encoder, text, start, seen), cut=True)
+    if draft.ended:  # in the middle of a character
+        last = len(draft.tokens) - 1
+        return PathUnit(first, last, start, draft.offset(last), None)
+    return None
+
+
+async def _cut_at(encoder: Encoder, text: bytes, at: int, end: int) -> Encoding | None:
+    """The encodings of a text up to a place, and of what follows it."""
+    before, behind = await encoder.upto(text, at), await encoder.apart(text[at:end])
+    if before is None or behind is None:
+        return None
+    return Encoding(before.ids + behind.ids, before.ends + tuple(at + end for end in behind.ends))
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The draft's path behind a replacement.
+
+    Attributes:
+        keep: how many of its tokens stay.
+        ids: of what follows them, in the draft model's own encoding.
+        ends: byte offset of the end of each.
+        text: the answer, to the end of the replacement.
+        cut: whether the draft's encoding had to be cut there.
+    """
+
+    keep: int
+    ids: tuple[int, ...]
+    ends: tuple[int, ...]
+    text: bytes
+    cut: bool = False
+
+
+def end_of_word(tokens: Sequence[Token]) -> int:
+    """The number of tokens that complete the word of the first, at most eight; the end of sequence is in no word."""
+    count = 1
+    while count < min(len(tokens), LONGEST) and not _completes(tokens, count):
+        count += 1
+    return count
+
+
+def _completes(tokens: Sequence[Token], count: int) -> bool:
+    """Test whether a word ends behind the first tokens."""
+    data = b"".join(token.data for token in tokens[:count])
+    if whole(data) != len(data):
+        return False
+    return count == len(tokens) or tokens[count].end or not continues_word(data, tokens[count])
+
+
+async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token], encoder: Encoder) -> Restart | None:
+    """The draft's path with an assistant's word in it.
+
+    The word is the fewest tokens (eight at most) behind which the draft's encoding of the answer, and of what the
+    assistant would write next, has a boundary and the word is complete; else the most that end between characters.
+
+    Args:
+        draft: the draft model's path.
+        first: index of the first token of the unit.
+        at: the place: byte offset in the answer.
+        tokens: the assistant's continuation from there, lookahead included; without an end of sequence.
+        encoder: the draft model's.
+
+    Returns:
+        None if no such tokens end between characters, or the draft's encoding does not spell the text.
+
+    Raises:
+        ProviderError: the server that encodes failed.
+    """
+    before = bytes(draft.text[:at])
+    ends = [at + size for size in accumulate(len(token.data) for token in tokens)]
+    text = before + b"".join(token.data for token in tokens)
+    encoder.changed(at)
+    text = text[: whole(text)]
+    encoding = await encoder.upto(text, len(text))
+    whole_ends = [end for end in ends[:LONGEST] if end <= len(text) and whole(text[:end]) == end]
+    if encoding is None or not whole_ends:
+        return None
+    found = (
+        end
+        for count, end in enumerate(ends[:LONGEST], 1)
+        if end in whole_ends and encoding.count(end) is not None and _completes(tokens, count)
+    )
+    end, cut = next(found, None), False
+    if end is None:
+        end, cut = whole_ends[-1], True
+        encoding = await encoder.upto(text, end)
+        assert encoding is not None
+    keep = first
+    while keep and (draft.offset(keep) > at or encoding.count(draft.offset(keep)) is None):
+        keep -= 1
+    begin, count = encoding.count(draft.offset(keep)), encoding.count(end)
+    assert begin is not None and count is not None
+    return Restart(keep, encoding.ids[begin:count], encoding.ends[begin:count], text[:end], cut)
