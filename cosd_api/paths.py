@@ -137,7 +137,7 @@ class Encoding:
 
 
 class Encoder:
-    """The encodings of one answer by one model; only what is behind a safe cut is encoded again.
+    """The encodings of an answer by one model; only what is behind a safe cut is encoded again.
 
     A safe cut is taken as one where the encoding was seen to have a boundary there.
 
@@ -147,10 +147,9 @@ class Encoder:
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
-        self._ids: list[int] = []
-        self._ends: list[int] = []
-        self._cuts: list[tuple[int, int]] = [(0, 0)]  # byte offset and tokens before
-        self._last: tuple[bytes, Encoding] | None = None
+        self._text = b""  # what is known
+        self._known = Encoding((), ())
+        self._cuts: tuple[tuple[int, int], ...] = ((0, 0),)  # byte offset and tokens before
 
     async def upto(self, text: bytes, end: int) -> Encoding | None:
         """The encoding of the first `end` bytes, which are whole characters; None if it does not spell them.
@@ -158,13 +157,13 @@ class Encoder:
         Raises:
             ProviderError: the server failed.
         """
-        given = text[:end]
-        if self._last is not None and self._last[0] == given:
-            return self._last[1]
-        while len(self._cuts) > 1 and self._cuts[-1][0] > end - 2:
-            self._cuts.pop()
-        cut, count = self._cuts[-1]
-        del self._ids[count:], self._ends[count:]
+        given, before, known, cuts = text[:end], self._text, self._known, self._cuts
+        if given == before:
+            return known
+        same = _common(given, before)
+        while len(cuts) > 1 and cuts[-1][0] + 2 > same:
+            cuts = cuts[:-1]
+        cut, count = cuts[-1]
         try:
             tail = given[cut:].decode()
         except UnicodeDecodeError:
@@ -172,14 +171,15 @@ class Encoder:
         pieces = await self._encode(tail) if tail else ()
         if sum(len(piece.data) for piece in pieces) != end - cut:
             return None  # it normalises the text: its tokens have no places there
-        self._ids += [piece.id for piece in pieces]
-        self._ends += [cut + size for size in accumulate(len(piece.data) for piece in pieces)]
-        found = Encoding(tuple(self._ids), tuple(self._ends))
-        for match in _SAFE_CUT.finditer(given, cut + 1):
-            before = found.count(match.start())
-            if before is not None:
-                self._cuts.append((match.start(), before))
-        self._last = given, found
+        sizes = accumulate(len(piece.data) for piece in pieces)
+        found = Encoding(
+            known.ids[:count] + tuple([piece.id for piece in pieces]),
+            known.ends[:count] + tuple([cut + size for size in sizes]),
+        )
+        starts = [match.start() for match in _SAFE_CUT.finditer(given, cut + 1)]
+        more = [(at, tokens) for at in starts if (tokens := found.count(at)) is not None]
+        if self._text is before:  # else somebody else has encoded another text meanwhile
+            self._text, self._known, self._cuts = given, found, (*cuts, *more)
         return found
 
     async def apart(self, text: bytes) -> Encoding | None:
@@ -190,11 +190,17 @@ class Encoder:
         """
         return await Encoder(self._encode).upto(text, len(text))
 
-    def changed(self, at: int) -> None:
-        """Forget what depends on bytes at or behind `at`."""
-        while len(self._cuts) > 1 and self._cuts[-1][0] + 2 > at:
-            self._cuts.pop()
-        self._last = None
+
+def _common(one: bytes, other: bytes) -> int:
+    """The number of bytes that two texts begin with alike."""
+    most = min(len(one), len(other))
+    if one[:most] == other[:most]:
+        return most
+    low, high = 0, most  # the first `low` are the same, the first `high` are not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle)
+    return low
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +352,6 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
     before = bytes(draft.text[:at])
     ends = [at + size for size in accumulate(len(token.data) for token in tokens)]
     text = before + b"".join(token.data for token in tokens)
-    encoder.changed(at)
     text = text[: whole(text)]
     encoding = await encoder.upto(text, len(text))
     whole_ends = [end for end in ends[:LONGEST] if end <= len(text) and whole(text[:end]) == end]

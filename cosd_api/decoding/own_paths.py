@@ -20,6 +20,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import anyio
 
@@ -71,6 +72,7 @@ class _Hearing:
         answers: to places that it was asked about, by the ids before.
         firing: the replacement that it wants; it waits until the others are as far.
         error: why it could not judge the unit; it matters once the answer waits for it.
+        starts: byte offsets at which its units begin.
         starving: it waits for the draft to write more.
         scope: of what it is doing.
     """
@@ -81,6 +83,7 @@ class _Hearing:
     answers: dict[tuple[int, ...], Token | None] = field(default_factory=dict[tuple[int, ...], Token | None])
     firing: _Firing | None = None
     error: Exception | None = None
+    starts: set[int] = field(default_factory=set[int])
     starving: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -98,7 +101,6 @@ class _Mark:
         source: as in `Placed`.
         winner: the decision that put it there.
         replaced: the draft's tokens that it replaced, on the first token of a replacement.
-        restart: it is the first token of a replacement.
         draft: number of the draft that wrote it, or what it replaced.
         at: when it was written.
     """
@@ -106,9 +108,18 @@ class _Mark:
     source: int = DRAFT
     winner: Decision | None = None
     replaced: tuple[Token, ...] = ()
-    restart: bool = False
     draft: int = 0
     at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """A decision, and the bytes of the answer that it is about; `of_end`: and its end of sequence."""
+
+    start: int
+    end: int
+    of_end: bool
+    decision: Decision
 
 
 class OwnPaths(AnswerWriter):
@@ -136,11 +147,12 @@ class OwnPaths(AnswerWriter):
         self._draft_error: Exception | None = None
         self._stop_end: int | None = None  # byte offset behind the stop string that ends what was drafted
         self._news = anyio.Event()
-        self._decisions: list[tuple[int, int, Decision]] = []  # bytes that each is about
+        self._decisions: list[_About] = []
         self._emitted = 0  # tokens of the path
         self._units = 0
         self._counts = Report(off_path=0, unjudged=0)
-        self._draft = 0  # number of the draft in progress
+        self._draft = 0  # number of the draft in progress, or of the last one
+        self._left = 0  # number of the last draft that a replacement has ended
 
     # ------------------------------------------------------------------------------------------------------- the run
 
@@ -182,9 +194,10 @@ class OwnPaths(AnswerWriter):
             command = StartDraft(self._draft, bytes(self._path.text), room, None, (), ids=ids)
             with anyio.CancelScope() as self._draft_scope:
                 try:
-                    await self.calls.generate(0, command, self._take)
+                    await self.calls.generate(0, command, partial(self._take, self._draft))
                 except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
-                    self._draft_error = placed(error, self._work.turns[0].provider)
+                    if command.draft > self._left:
+                        self._draft_error = placed(error, self._work.turns[0].provider)
             self._tell()
 
     def _room(self) -> int:
@@ -200,14 +213,16 @@ class OwnPaths(AnswerWriter):
             most = min(most, bound if starving else bound - ahead)
         return most
 
-    def _take(self, item: Token | DraftEnd) -> bool:
-        """Take what the draft writes; true if nothing more is wanted."""
+    def _take(self, number: int, item: Token | DraftEnd) -> bool:
+        """Take what a draft writes; true if nothing more is wanted."""
         path = self._path
+        if number <= self._left:
+            return True
         if isinstance(item, DraftEnd):
             if item.reason in ("context", "filter"):
                 self._draft_end, path.over = item, True
         else:
-            self._append(item, _Mark(draft=self._draft, at=self._work.timeline.now()))
+            self._append(item, self._mark())
             self._find_stop(len(item.data))
         if len(path.tokens) >= self._bound() + LOOKAHEAD:
             path.over = True
@@ -353,6 +368,7 @@ class OwnPaths(AnswerWriter):
     async def _walk(self, hearing: _Hearing, unit: PathUnit) -> bool:
         """Line 3: judge one unit; true if the next one begins where it ends."""
         path = self._path
+        hearing.starts.add(unit.start)
         if not self._contestable(unit):
             loud = any(self._could_change(at) for at in range(unit.first, min(unit.last, self._bound())))
             self._count(hearing, unjudged=loud)
@@ -383,7 +399,8 @@ class OwnPaths(AnswerWriter):
         p = least(path.tokens[unit.first : unit.last])
         data = bytes(path.text[unit.start : unit.end])
         count = unit.last - unit.first
-        self._decide(hearing, unit, Decision(hearing.model - 1, 0, count, data, p, least(qs), True, False, data))
+        decision = Decision(hearing.model - 1, 0, count, data, p, least(qs), True, False, data, tied=tied)
+        self._decide(hearing, unit, decision)
         hearing.first = unit.last
         return True
 
@@ -458,10 +475,9 @@ class OwnPaths(AnswerWriter):
         mine, short = bytes(self._path.text[at:goal]), not self._path.ended
         agreed = mine == data[: goal - at] or (short and data.startswith(mine) and len(mine) < goal - at)
         if agreed:
-            decision.agreed = True
+            decision.agreed, decision.text, decision.draft = True, mine, mine
             return None
         self._count(hearing, off_path=way.cut)
-        decision.text = way.text[at:]
         same = next((n for n, (a, b) in enumerate(zip(mine, data, strict=False)) if a != b), min(len(mine), len(data)))
         return _Firing(at + same, decision, unit, way, at, written)
 
@@ -490,7 +506,8 @@ class OwnPaths(AnswerWriter):
 
     def _decide(self, hearing: _Hearing, unit: PathUnit, decision: Decision) -> None:
         if self._is_heard(hearing):
-            self._decisions.append((unit.start, max(unit.end, unit.start + 1), decision))
+            of_end = self._path.tokens[unit.first].end
+            self._decisions.append(_About(unit.start, unit.end, of_end, decision))
 
     def _count(self, hearing: _Hearing, **more: int) -> None:
         if self._is_heard(hearing):
@@ -509,7 +526,7 @@ class OwnPaths(AnswerWriter):
                 default=None,
             )
             at = -1 if first is None else self._where(first)
-            if first is not None and all(not one.open or self._path.offset(one.first) > at for one in judging):
+            if first is not None and all(not one.open or self._begins(one) > at for one in judging):
                 if first.error is not None:
                     self._give_up(first)
                 else:
@@ -520,7 +537,11 @@ class OwnPaths(AnswerWriter):
 
     def _where(self, hearing: _Hearing) -> int:
         """The byte that the answer waits at for an assistant that has stopped."""
-        return hearing.firing.changed if hearing.firing is not None else self._path.offset(hearing.first)
+        return hearing.firing.changed if hearing.firing is not None else self._begins(hearing)
+
+    def _begins(self, hearing: _Hearing) -> int:
+        """The byte at which an assistant's open unit begins."""
+        return self._path.offset(hearing.first)
 
     def _give_up(self, hearing: _Hearing) -> None:
         """Continue without an assistant that has failed, if it may."""
@@ -532,65 +553,71 @@ class OwnPaths(AnswerWriter):
         del self._hearings[hearing.model]
 
     def _replace(self, hearing: _Hearing) -> None:
-        """Line 5: put the assistant's word into the draft's path."""
-        firing = hearing.firing
+        """Line 5: put the assistant's word into the draft's path, and let everybody go on behind it."""
+        firing, path = hearing.firing, self._path
         assert firing is not None
-        path, way, unit, decision = self._path, firing.way, firing.unit, firing.decision
         self._draft_scope.cancel()
-        behind = [
-            at for at in range(unit.first, len(path.tokens)) if path.ends[at] > firing.changed or path.tokens[at].end
-        ]
-        over = max(unit.first + decision.last, behind[0] + 1 if behind else 0)
-        old = path.tokens[unit.first : over]
-        keep = way.keep if way is not None else bisect_right(path.ends, firing.at)
-        if way is None and path.tokens[unit.first].end:
-            keep = unit.first
-        kept = {end: token for end, token in zip(path.ends, path.tokens, strict=True) if end <= firing.at}
-        path.cut_back(keep)
-        del self._marks[keep:]
-        if way is None:
-            if path.offset(keep) < firing.at:  # the end comes inside a token of the draft
-                data = b"".join(token.data for token in old)
-                rest = data[path.offset(keep) - unit.start : firing.at - unit.start]
-                self._append(Token(rest, decision.p), _Mark(draft=self._draft))
-            new = [firing.tokens[-1]]
-        else:
-            new = self._spelled(way, kept, firing)
-        begun = False
-        for token in new:
-            own = kept.get(len(path.text) + len(token.data)) is token
-            mark = _Mark() if own else _Mark(hearing.model - 1, decision)
-            mark.draft, mark.at = self._draft, self._work.timeline.now()
-            if not own and not begun:
-                begun = mark.restart = True
-                mark.replaced = tuple(token for token in old if token not in new)
-            self._append(token, mark)
+        self._left = self._draft
+        broken = [one for one in self._hearings.values() if one is not hearing and self._begins(one) < firing.changed]
+        self._counts.unjudged = (self._counts.unjudged or 0) + len(broken)
+        old = list(zip(path.tokens, path.ends, strict=True))
+        self._put_word(hearing.model - 1, firing, old)
+        self._draft_error = self._draft_end = None
         self._stop_end = None
         self._find_stop(len(path.text))
         self._emitted = min(self._emitted, bisect_right(path.ends, len(self._response.text)))
-        self._decisions = [one for one in self._decisions if one[1] <= firing.changed or one[2] is decision]
-        for other in self._hearings.values():
+        unheard = [one.firing.decision for one in self._hearings.values() if one.firing is not None]
+        self._decisions = [one for one in self._decisions if one.end <= firing.changed and one.decision not in unheard]
+        self._decisions.append(_About(firing.unit.start, len(path.text), firing.way is None, firing.decision))
+        heard, self._hearings = [*self._hearings.values()], {}
+        for other in heard:
             other.scope.cancel()
-            other.encoder.changed(firing.changed)
-        self._draft_encoder.changed(firing.changed)
-        self._draft_error = self._draft_end = None
-        heard = [(other.model, other.encoder) for other in self._hearings.values()]
-        self._hearings = {model: _Hearing(model, encoder, len(path.tokens)) for model, encoder in heard}
-        for other in self._hearings.values():
-            self._group.start_soon(self._judge, other)
+            self._hearings[other.model] = new = _Hearing(other.model, other.encoder, len(path.tokens))
+            new.starts = {start for start in other.starts if start <= firing.unit.start}
+            self._group.start_soon(self._judge, new)
         self._tell()
+
+    def _put_word(self, source: int, firing: _Firing, old: Sequence[tuple[Token, int]]) -> None:
+        """Rewrite the path from a replacement on; `old` are its tokens before, each with the byte at which it ends."""
+        path, way, unit, decision = self._path, firing.way, firing.unit, firing.decision
+        own = {end: token for token, end in old if end <= firing.at}
+        over = unit.first + decision.last
+        over = max(over, next((n for n, (_, end) in enumerate(old, 1) if end > firing.changed), over))
+        keep = bisect_right([end for token, end in old if not token.end], firing.at) if way is None else way.keep
+        path.cut_back(keep)
+        del self._marks[keep:]
+        tokens: list[Token] = self._spelled(way, own, firing) if way is not None else [firing.tokens[-1]]
+        if way is None and path.offset(keep) < firing.at:  # the end comes inside a token of the draft
+            part, _ = old[keep]
+            self._append(replace(part, data=part.data[: firing.at - path.offset(keep)], id=None), self._mark())
+        while tokens and own.get(len(path.text) + len(tokens[0].data)) is tokens[0]:
+            self._append(tokens.pop(0), self._mark())
+        start = max(len(path.text), len(self._response.text))
+        replaced = tuple(
+            replace(token, data=token.data[max(len(token.data) - end + start, 0) :])
+            for token, end in old[unit.first : over]
+            if end > start or token.end
+        )
+        decision.draft = b"".join(token.data for token in replaced)
+        decision.text = b"" if way is None else way.text[start:]
+        for token in tokens:
+            self._append(token, self._mark(source, decision, replaced))
+            replaced = ()
+
+    def _mark(self, source: int = DRAFT, winner: Decision | None = None, replaced: tuple[Token, ...] = ()) -> _Mark:
+        return _Mark(source, winner, replaced, draft=self._draft, at=self._work.timeline.now())
 
     def _append(self, token: Token, mark: _Mark) -> None:
         self._path.add(token)
         self._marks.append(mark)
 
-    def _spelled(self, way: Restart, kept: dict[int, Token], firing: _Firing) -> list[Token]:
+    def _spelled(self, way: Restart, own: dict[int, Token], firing: _Firing) -> list[Token]:
         """The tokens of the draft's encoding, with the probabilities of whoever wrote their text."""
         tokens, start = list[Token](), self._path.offset(way.keep)
         for id_, end in zip(way.ids, way.ends, strict=True):
-            own = kept.get(end)
-            if own is not None and own.id == id_ and end <= firing.at and len(own.data) == end - start:
-                tokens.append(own)
+            mine = own.get(end)
+            if mine is not None and mine.id == id_ and len(mine.data) == end - start:
+                tokens.append(mine)
             else:
                 tokens.append(Token(way.text[start:end], _least_over(firing, start, end), id=id_))
             start = end
@@ -617,17 +644,22 @@ class OwnPaths(AnswerWriter):
         begun = len(self._response.text)
         if start < begun:  # an earlier part of it is out already, in other tokens
             token = replace(token, data=token.data[begun - start :])
-        about = [one for a, b, one in self._decisions if a < max(end, start + 1) and b > start]
-        self._decisions = [one for one in self._decisions if one[1] > start]
-        if mark.restart:
+        self._decisions = [one for one in self._decisions if one.end > start or one.of_end]
+        about = [
+            one.decision
+            for one in self._decisions
+            if (one.of_end if token.end else one.start < end and one.end > start)
+        ]
+        if mark.replaced:
             self._counts.replacements += 1
             self._counts.replaced += len(mark.replaced)
         one = Placed(token, mark.source, asked=bool(about), decisions=tuple(about), winner=mark.winner)
         one.replaced = mark.replaced
         one.verified = not self._lost or not self._could_change(at)
         one.draft, one.at = mark.draft, mark.at
+        if at and all(start in hearing.starts for hearing in self._hearings.values()):
+            self._units += 1
         one.unit, one.round = self._units, self._counts.iterations
-        self._units += 1
         if mark.winner is not None and (at + 1 == len(self._marks) or self._marks[at + 1].winner is not mark.winner):
             self._counts.iterations += not token.end
         self._response.place(one)
