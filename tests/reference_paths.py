@@ -136,7 +136,8 @@ def first_stop(text: bytes, stop: Sequence[bytes]) -> tuple[int, bytes] | None:
 class Written:
     """What the draft wrote: its settled ids and the others, with the lookahead behind the last place.
 
-    `text` are the bytes of whole characters; `bound` is the first byte that is not judged; the end is, if `ends`.
+    `text` are the bytes of whole characters; the first `limit` tokens and `bound` bytes
+    are judged, and the end if `ends`: what follows is lookahead.
     """
 
     ids: list[int]
@@ -145,6 +146,7 @@ class Written:
     text: bytes
     ended: bool
     bound: int
+    limit: int
     ends: bool
 
 
@@ -180,15 +182,14 @@ class Reference:
     def fuse(self) -> Fused:
         """The whole answer."""
         path: list[int] = []
-        starts = [0] * len(self.assistants)
-        done = [False] * len(self.assistants)
+        start = 0
         while True:
             if ending := self.over(path):
                 return ending
             written = self.write(path)
             best: Firing | None = None
             for index in range(len(self.assistants)):
-                firing = self.judge(index, written, starts[index])
+                firing = self.judge(index, written, start)
                 if firing and (best is None or (firing.changed, -firing.q) < (best.changed, -best.q)):
                     best = firing
             if best is None:
@@ -201,8 +202,7 @@ class Reference:
             path = [*best.path]
             if best.ends:
                 path.append(min(self.draft.end_ids))
-            starts = [sum(len(self.draft.tokens[one]) for one in best.path)] * len(self.assistants)
-            done = [best.ends] * len(self.assistants)
+            start = sum(len(self.draft.tokens[one]) for one in best.path)
 
     def over(self, path: Sequence[int]) -> Fused | None:
         """The answer if it is complete with these ids."""
@@ -239,15 +239,14 @@ class Reference:
             limit = next(at for at, end in enumerate(offsets) if end >= bound)
             del ids[limit + BEHIND :], probs[limit + BEHIND :]
             offsets, data = offsets[: len(ids) + 1], data[: offsets[len(ids)]]
-            found = (bound, b"")
         else:
             found = None
         ended = ids[-1] in self.draft.end_ids
         text = data
-        while text and not between_characters(text + b"\x80", len(text)) and not is_whole(text):
+        while not is_whole(text):
             text = text[:-1]
         ends = ended and len(ids) <= self.max_tokens and found is None
-        return Written(ids, probs, offsets, text, ended, bound, ends)
+        return Written(ids, probs, offsets, text, ended, bound, limit, ends)
 
     def judge(self, index: int, written: Written, start: int) -> Firing | None:
         """The first replacement of one assistant from a byte on."""
@@ -267,62 +266,45 @@ class Reference:
             if firing:
                 return firing
 
-    def ends_of(self, written: Written, start: int) -> list[int]:
-        """The ends of the draft's tokens behind a byte, between characters."""
-        ends = (end for end in written.offsets if start < end <= len(written.text))
-        return [end for end in dict.fromkeys(ends) if between_characters(written.text, end)]
+    def ends_of(self, written: Written, start: int) -> list[tuple[int, int]]:
+        """The ends of the draft's tokens behind a byte, between characters, each with the number of tokens before."""
+        begin = next(at for at, end in enumerate(written.offsets) if end >= start)
+        ends = [(at - begin, end) for at, end in enumerate(written.offsets) if start < end <= len(written.text)]
+        return [(number, end) for number, end in ends if between_characters(written.text, end)]
+
+    def encoding(self, index: int, written: Written, end: int, cut: int = 0) -> tuple[list[int], list[int]] | None:
+        """An assistant's encoding of the text with the lookahead of a place; `cut`: of the text before it, and behind.
+
+        Its ids and boundaries; None where the draft has not written the lookahead.
+        """
+        assistant, far = self.assistants[index], look(written.text, end, written.ended)
+        if far is None:
+            return None
+        ids = [one for part in (written.text[:cut], written.text[cut:far]) for one in assistant.encode(part)]
+        return ids, bounds(assistant, ids)
 
     def unit(self, index: int, written: Written, start: int) -> Span | None:
         """The unit that begins at a byte; without ids the bytes that stand unjudged; None where the draft is short."""
-        text, assistant = written.text, self.assistants[index]
-        ends = self.ends_of(written, start)
-
-        def encoded(end: int, *, made: bool) -> tuple[list[int], list[int]] | None:
-            far = look(text, end, written.ended)
-            if far is None:
-                return None
-            parts = [text[:start], text[start:far]] if made else [text[:far]]
-            ids = [one for part in parts for one in assistant.encode(part)]
-            return ids, bounds(assistant, ids)
-
-        def near(end: int) -> bool:
-            return len(characters(text[start:end])) <= FARTHEST
-
-        first = encoded(ends[0], made=False) if ends else None
-        if first is None:
-            self.fused.not_ready += 1
-            return None
-        made = False
-        if start not in first[1]:
-            for end in ends[:LONGEST]:
-                if not near(end):
-                    break
-                found = encoded(end, made=False)
-                if found is None:
-                    self.fused.not_ready += 1
-                    return None
-                if end in found[1]:
-                    self.fused.unjudged += 1
-                    return Span(start, end, [], [], False)
-            made = True
-        while True:
-            for number, end in enumerate(ends, 1):
-                if not near(end):
-                    break
-                found = encoded(end, made=made)
-                if found is None:
-                    self.fused.not_ready += 1
-                    return None
-                ids, marks = found
-                if end in marks and start in marks and (word_starts(text, end) or number >= LONGEST):
-                    self.fused.off_path += made
-                    return Span(start, end, ids, marks, made)
-            else:
-                self.fused.not_ready += 1
-                return None
-            if made:
-                raise AssertionError("no boundary at all")
-            made = True
+        aligned: bool | None = None
+        for number, end in self.ends_of(written, start):
+            found = self.encoding(index, written, end)
+            if found is None:
+                break
+            ids, marks = found
+            aligned = start in marks if aligned is None else aligned
+            word = word_starts(written.text, end) or number >= LONGEST
+            if end in marks and (word or not aligned):
+                if aligned and start in marks:
+                    return Span(start, end, ids, marks, made=False)
+                self.fused.unjudged += 1
+                return Span(start, end, [], [], made=False)
+            long = len(characters(written.text[start:end])) >= FARTHEST
+            if long or (number >= LONGEST and not aligned):
+                self.fused.off_path += 1
+                ids, marks = self.encoding(index, written, end, cut=start) or ([], [])
+                return Span(start, end, ids, marks, made=True)
+        self.fused.not_ready += 1
+        return None
 
     def walk(self, index: int, written: Written, span: Span) -> tuple[int, Firing | None]:
         """Walk the places of a unit: where the next unit begins, and the replacement."""
@@ -341,21 +323,18 @@ class Reference:
                 self.fused.ties += 1
                 continue
             behind = span.marks[number + 1]
-            later = [end for end in self.ends_of(written, span.start) if end >= behind and end in span.marks]
+            common = [end for _, end in self.ends_of(written, span.start) if end in span.marks]
+            later = min((end for end in common if behind <= end < span.end), default=span.end)
             p = self.least(written, span.start, behind)
-            if not self.fires(place, p, q):
-                return later[0], None
-            firing = self.replacement(index, written, span.start, place, span.ids[:number], p, q)
-            if firing is None:
-                self.fused.spelled_alike += 1
-                return later[0], None
-            return later[0], firing
+            if not self.fires(span.start, p, q):
+                return later, None
+            return span.end, self.replacement(index, written, span, place, span.ids[:number], p, q)
         return span.end, None
 
     def least(self, written: Written, start: int, end: int) -> float:
-        """The least probability of the draft's tokens from a byte on that begin before another."""
-        pairs = zip(written.offsets, written.probs, strict=False)
-        return min((p for at, p in pairs if start <= at < end), default=1.0)
+        """The least probability of the draft's tokens from a byte on that begin before another; of no lookahead."""
+        pairs = zip(written.offsets, written.probs[: written.limit], strict=False)
+        return min(p for at, p in pairs if start <= at < end)
 
     def judge_end(self, index: int, written: Written, start: int) -> Firing | None:
         """Judge the draft's end of sequence."""
@@ -369,17 +348,19 @@ class Reference:
             self.fused.ties += 1
             return None
         p = written.probs[-1]
-        return self.replacement(index, written, start, start, ids, p, q) if self.fires(start, p, q) else None
+        if not self.fires(start, p, q):
+            return None
+        return self.replacement(index, written, Span(start, start, ids, [], made=False), start, ids, p, q)
 
     def replacement(
-        self, index: int, written: Written, start: int, place: int, context: Sequence[int], p: float, q: float
+        self, index: int, written: Written, span: Span, place: int, context: Sequence[int], p: float, q: float
     ) -> Firing | None:
         """The replacement at a place, or None where it spells what the draft wrote."""
-        assistant, before = self.assistants[index], written.text[:place]
-        tokens, ended = self.continuation(assistant, [*assistant.encode(self.prompt), *context], before)
+        assistant, before, start = self.assistants[index], written.text[:place], span.start
+        tokens = self.continuation(assistant, [*assistant.encode(self.prompt), *context], before)
         pieces = [assistant.tokens[one] for one in tokens]
         if not tokens:  # it ends here
-            path = self.restart(written, start, before, b"")[0]
+            path = self.restart(written, start, before, b"")
             return Firing(index, start, place, p, q, b"", True, place, path, False)
         whole = before + b"".join(pieces)
         marks = bounds(self.draft, self.draft.encode(whole))
@@ -397,32 +378,40 @@ class Reference:
             if not sizes:
                 return None
             chosen = whole[: sizes[-1]]
-        if written.text.startswith(chosen) and not (len(written.text) == place):
+        if self.spells(written, span, chosen, whole):
+            self.fused.spelled_alike += 1
             return None
-        changed = next((at for at, (one, other) in enumerate(zip(chosen, written.text, strict=False)) if one != other),
-                       min(len(chosen), len(written.text)))
-        path, _ = self.restart(written, start, chosen, b"" if cut else whole[len(chosen) :])
+        pairs = enumerate(zip(whole, written.text, strict=False))
+        changed = next((at for at, (one, other) in pairs if one != other), min(len(whole), len(written.text)))
+        path = self.restart(written, start, chosen, b"" if cut else whole[len(chosen) :])
         return Firing(index, start, place, p, q, chosen[place:], False, changed, path, cut)
 
-    def restart(self, written: Written, start: int, text: bytes, behind: bytes) -> tuple[tuple[int, ...], int]:
+    def spells(self, written: Written, span: Span, chosen: bytes, whole: bytes) -> bool:
+        """Test whether a replacement, and what follows it in the unit, is what the draft wrote as far as it went."""
+        end = min(max(len(chosen), span.end), len(whole))
+        if written.ended or len(written.text) >= end:
+            return written.text[:end] == whole[:end]
+        return whole.startswith(written.text)
+
+    def restart(self, written: Written, start: int, text: bytes, behind: bytes) -> tuple[int, ...]:
         """The draft's path to the end of a text, with what stands behind it for lookahead."""
         ids = self.draft.encode(text + behind)
         marks = bounds(self.draft, ids)
         shared = max(at for at in marks if at <= start and at in written.offsets)
         old = written.ids[: written.offsets.index(shared)]
-        return (*old, *ids[marks.index(shared) : marks.index(len(text))]), shared
+        return (*old, *ids[marks.index(shared) : marks.index(len(text))])
 
-    def continuation(self, assistant: Model, ids: list[int], before: bytes) -> tuple[list[int], bool]:
+    def continuation(self, assistant: Model, ids: list[int], before: bytes) -> list[int]:
         """The assistant's own words after `ids`: a whole one and its lookahead."""
         tokens: list[int] = []
         for _ in count():
             data = b"".join(assistant.tokens[one] for one in tokens)
             end = end_of_word([assistant.tokens[one] for one in tokens], before)
             if end is not None and look(before + data, end, False) is not None:
-                return tokens, False
+                return tokens
             one, _ = ranked(assistant, [*ids, *tokens])[0]
             if one in assistant.end_ids:
-                return tokens, True
+                return tokens
             tokens.append(one)
         raise AssertionError
 
