@@ -149,6 +149,7 @@ class OwnPaths(AnswerWriter):
         self._news = anyio.Event()
         self._decisions: list[_About] = []
         self._emitted = 0  # tokens of the path
+        self._judged = 0  # tokens of the path that every assistant has judged
         self._units = 0
         self._counts = Report(off_path=0, unjudged=0)
         self._draft = 0  # number of the draft in progress, or of the last one
@@ -209,7 +210,7 @@ class OwnPaths(AnswerWriter):
         bound = pace.draft_length or pace.max_ahead
         if bound is not None:
             starving = any(one.starving for one in self._hearings.values() if one.open)
-            ahead = written - self._emitted
+            ahead = written - self._judged
             most = min(most, bound if starving else bound - ahead)
         return most
 
@@ -561,14 +562,15 @@ class OwnPaths(AnswerWriter):
         broken = [one for one in self._hearings.values() if one is not hearing and self._begins(one) < firing.changed]
         self._counts.unjudged = (self._counts.unjudged or 0) + len(broken)
         old = list(zip(path.tokens, path.ends, strict=True))
-        self._put_word(hearing.model - 1, firing, old)
+        path.kept = path.fixed(firing.unit.first)
+        start = self._put_word(hearing.model - 1, firing, old)
         self._draft_error = self._draft_end = None
         self._stop_end = None
         self._find_stop(len(path.text))
-        self._emitted = min(self._emitted, bisect_right(path.ends, len(self._response.text)))
-        unheard = [one.firing.decision for one in self._hearings.values() if one.firing is not None]
-        self._decisions = [one for one in self._decisions if one.end <= firing.changed and one.decision not in unheard]
-        self._decisions.append(_About(firing.unit.start, len(path.text), firing.way is None, firing.decision))
+        unheard = {id(one.firing.decision) for one in self._hearings.values() if one.firing is not None}
+        known = [one for one in self._decisions if one.end <= firing.changed and id(one.decision) not in unheard]
+        self._decisions = known
+        self._decisions.append(_About(min(firing.unit.start, start), len(path.text), firing.way is None, firing.decision))
         heard, self._hearings = [*self._hearings.values()], {}
         for other in heard:
             other.scope.cancel()
@@ -577,8 +579,12 @@ class OwnPaths(AnswerWriter):
             self._group.start_soon(self._judge, new)
         self._tell()
 
-    def _put_word(self, source: int, firing: _Firing, old: Sequence[tuple[Token, int]]) -> None:
-        """Rewrite the path from a replacement on; `old` are its tokens before, each with the byte at which it ends."""
+    def _put_word(self, source: int, firing: _Firing, old: Sequence[tuple[Token, int]]) -> int:
+        """Rewrite the path from a replacement on; `old` are its tokens before, each with the byte at which it ends.
+
+        Returns:
+            The byte at which the first of the new tokens begins, perhaps before the unit.
+        """
         path, way, unit, decision = self._path, firing.way, firing.unit, firing.decision
         own = {end: token for token, end in old if end <= firing.at}
         over = unit.first + decision.last
@@ -592,10 +598,10 @@ class OwnPaths(AnswerWriter):
             self._append(replace(part, data=part.data[: firing.at - path.offset(keep)], id=None), self._mark())
         while tokens and own.get(len(path.text) + len(tokens[0].data)) is tokens[0]:
             self._append(tokens.pop(0), self._mark())
-        start = max(len(path.text), len(self._response.text))
+        start = len(path.text)
         replaced = tuple(
             replace(token, data=token.data[max(len(token.data) - end + start, 0) :])
-            for token, end in old[unit.first : over]
+            for token, end in old[:over]
             if end > start or token.end
         )
         decision.draft = b"".join(token.data for token in replaced)
@@ -603,6 +609,7 @@ class OwnPaths(AnswerWriter):
         for token in tokens:
             self._append(token, self._mark(source, decision, replaced))
             replaced = ()
+        return start
 
     def _mark(self, source: int = DRAFT, winner: Decision | None = None, replaced: tuple[Token, ...] = ()) -> _Mark:
         return _Mark(source, winner, replaced, draft=self._draft, at=self._work.timeline.now())
@@ -627,7 +634,8 @@ class OwnPaths(AnswerWriter):
         """Line 6: let out what is final, and end the answer where it ends."""
         path = self._path
         first = min((one.first for one in judging), default=len(path.tokens))
-        while self._emitted < first and not self.over:
+        self._judged = first
+        while self._emitted < self._final(first) and not self.over:
             self._put(self._emitted)
             self._emitted += 1
         if self.over or not all(one.first >= len(path.tokens) or one.starving for one in judging):
@@ -637,13 +645,16 @@ class OwnPaths(AnswerWriter):
         if self._draft_end is not None and first >= len(path.tokens):
             self.end(cut_short(self._draft_end))
 
+    def _final(self, first: int) -> int:
+        """The tokens that can come out when all before `first` are judged: none that a restart may encode again."""
+        path = self._path
+        complete = first >= self._bound() or ((path.ended or path.over) and first >= len(path.tokens))
+        return first if complete else path.fixed(first)
+
     def _put(self, at: int) -> None:
         """Let one token of the path out."""
         token, mark = self._path.tokens[at], self._marks[at]
         start, end = self._path.offset(at), self._path.offset(at + 1)
-        begun = len(self._response.text)
-        if start < begun:  # an earlier part of it is out already, in other tokens
-            token = replace(token, data=token.data[begun - start :])
         self._decisions = [one for one in self._decisions if one.end > start or one.of_end]
         about = [
             one.decision
