@@ -6,9 +6,8 @@ which some lines of emoji, addresses and other scripts are added.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -22,16 +21,11 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
-O200K = "|".join(
-    [
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"\p{N}{1,3}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    ]
+_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+O200K = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 DIGITS = GPT2.replace(r" ?\p{N}+", r"\p{N}")
 """GPT-2's with every digit by itself, as SmolLM's has it."""
@@ -56,7 +50,7 @@ def code() -> list[str]:
 @cache
 def passages() -> tuple[str, ...]:
     """Texts to learn from, a few paragraphs each."""
-    whole = [one[:3_000] for one in (*markdown(), *code())]
+    whole = [one[:1_500] for one in (*markdown(), *code())]
     parts = [one[at : at + 1_500] for one in whole for at in range(0, len(one), 1_500)]
     return (*parts, *EXTRA * 4)
 
@@ -186,14 +180,15 @@ class NGram:
         return self.pieces.encode(text)
 
     @cached_property
-    def _counts(self) -> dict[tuple[int, ...], Counter[int]]:
-        counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    def _behind(self) -> dict[tuple[int, ...], list[int]]:
+        """The ids that were seen behind each context."""
+        behind: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for text in self.texts:
             ids = [*self.encode(text.encode()), self.end]
             for at, one in enumerate(ids):
                 for size in range(min(at + 1, self.order)):
-                    counts[tuple(ids[at - size : at])][one] += 1
-        return counts
+                    behind[tuple(ids[at - size : at])].append(one)
+        return behind
 
     @cached_property
     def _known(self) -> dict[tuple[int, ...], tuple[float, ...]]:
@@ -205,12 +200,11 @@ class NGram:
         if key not in self._known:
             probs, weight = [1e-9] * len(self.tokens), 1.0
             for size in range(len(key), -1, -1):
-                found = self._counts.get(key[len(key) - size :])
-                if found is None:
+                found = self._behind.get(key[len(key) - size :], ())
+                for one, seen in Counter(found).items():
+                    probs[one] += weight * 0.9 * seen / len(found)
+                if not found:
                     continue
-                total = found.total()
-                for one, seen in found.items():
-                    probs[one] += weight * 0.9 * seen / total
                 weight *= 0.1
             whole = sum(probs)
             self._known[key] = tuple(prob / whole for prob in probs)
@@ -220,7 +214,7 @@ class NGram:
 def best(model: NGram, ids: Sequence[int]) -> int:
     """The most probable id after others."""
     probs = model.next(ids)
-    return max(range(len(probs)), key=probs.__getitem__)
+    return probs.index(max(probs))
 
 
 def alone(model: NGram, prompt: str, count: int) -> list[int]:
@@ -236,8 +230,3 @@ def learned(name: str, part: int, *, parts: int = 2, order: int = 3, permuted: b
     """A model of every so many passages, from one on."""
     paragraphs = [one for at, text in enumerate(passages()) if at % parts == part for one in text.split("\n\n\n")]
     return NGram(pieces(name, permuted=permuted), tuple(paragraphs), order)
-
-
-def genres(texts: Iterable[str]) -> list[str]:
-    """Texts without those that are empty."""
-    return [one for one in texts if one]

@@ -48,7 +48,7 @@ class Model(Protocol):
 class Firing:
     """A replacement: from byte `at`, judged by `p` and `q`, the text up to `end` is `text`; `cut`: no boundary there.
 
-    `changed` is the first byte that differs from the draft's; `path` are the draft's ids to the end of the replacement.
+    `changed` is the first byte that differs from the draft's; `path` are the draft's ids to the end of the replacement; those behind byte `shared` are new.
     """
 
     assistant: int
@@ -61,6 +61,7 @@ class Firing:
     changed: int
     path: tuple[int, ...]
     cut: bool
+    shared: int
 
 
 @dataclass
@@ -122,8 +123,11 @@ def bounds(model: Model, ids: Sequence[int]) -> list[int]:
 
 def ranked(model: Model, ids: Sequence[int]) -> list[tuple[int, float]]:
     """The two most probable ids; of equals the first."""
-    probs = model.next(ids)
-    return sorted(enumerate(probs), key=lambda one: (-one[1], one[0]))[:2]
+    probs = [*model.next(ids)]
+    best = probs.index(max(probs))
+    prob, probs[best] = probs[best], -1.0
+    second = probs.index(max(probs))
+    return [(best, prob), (second, probs[second])]
 
 
 def first_stop(text: bytes, stop: Sequence[bytes]) -> tuple[int, bytes] | None:
@@ -360,21 +364,23 @@ class Reference:
         tokens = self.continuation(assistant, [*assistant.encode(self.prompt), *context], before)
         pieces = [assistant.tokens[one] for one in tokens]
         if not tokens:  # it ends here
-            path = self.restart(written, start, before, b"")
-            return Firing(index, start, place, p, q, b"", True, place, path, False)
+            path, shared = self.restart(written, start, before, b"")
+            return Firing(index, start, place, p, q, b"", True, place, path, False, shared)
         whole = before + b"".join(pieces)
+        while not is_whole(whole):
+            whole = whole[:-1]
         marks = bounds(self.draft, self.draft.encode(whole))
         chosen, cut = None, False
         for m in range(1, min(LONGEST, len(pieces)) + 1):
             text = before + b"".join(pieces[:m])
             complete = m == len(pieces) or not continues(text, pieces[m])
-            if between_characters(whole, len(text)) and len(text) in marks and complete:
+            if len(text) <= len(whole) and between_characters(whole, len(text)) and len(text) in marks and complete:
                 chosen = text
                 break
         if chosen is None:
             cut = True
             sizes = [len(before + b"".join(pieces[:m])) for m in range(1, min(LONGEST, len(pieces)) + 1)]
-            sizes = [size for size in sizes if between_characters(whole, size)]
+            sizes = [size for size in sizes if size <= len(whole) and between_characters(whole, size)]
             if not sizes:
                 return None
             chosen = whole[: sizes[-1]]
@@ -383,8 +389,8 @@ class Reference:
             return None
         pairs = enumerate(zip(whole, written.text, strict=False))
         changed = next((at for at, (one, other) in pairs if one != other), min(len(whole), len(written.text)))
-        path = self.restart(written, start, chosen, b"" if cut else whole[len(chosen) :])
-        return Firing(index, start, place, p, q, chosen[place:], False, changed, path, cut)
+        path, shared = self.restart(written, start, chosen, b"" if cut else whole[len(chosen) :])
+        return Firing(index, start, place, p, q, chosen[place:], False, changed, path, cut, shared)
 
     def spells(self, written: Written, span: Span, chosen: bytes, whole: bytes) -> bool:
         """Test whether a replacement, and what follows it in the unit, is what the draft wrote as far as it went."""
@@ -393,13 +399,13 @@ class Reference:
             return written.text[:end] == whole[:end]
         return whole.startswith(written.text)
 
-    def restart(self, written: Written, start: int, text: bytes, behind: bytes) -> tuple[int, ...]:
+    def restart(self, written: Written, start: int, text: bytes, behind: bytes) -> tuple[tuple[int, ...], int]:
         """The draft's path to the end of a text, with what stands behind it for lookahead."""
         ids = self.draft.encode(text + behind)
         marks = bounds(self.draft, ids)
         shared = max(at for at in marks if at <= start and at in written.offsets)
         old = written.ids[: written.offsets.index(shared)]
-        return (*old, *ids[marks.index(shared) : marks.index(len(text))])
+        return (*old, *ids[marks.index(shared) : marks.index(len(text))]), shared
 
     def continuation(self, assistant: Model, ids: list[int], before: bytes) -> list[int]:
         """The assistant's own words after `ids`: a whole one and its lookahead."""
