@@ -107,8 +107,9 @@ class Pieces:
     def tokens(self) -> tuple[bytes, ...]:
         """The bytes of every id; the last is the end of sequence."""
         found = [b""] * (len(self.names) + 1)
+        with_spaces = self.tokenizer.token_to_id("<0x00>") is not None
         for piece, at in self.tokenizer.get_vocab().items():
-            found[self.names[at]] = spelled(piece)
+            found[self.names[at]] = spelled(piece, with_spaces=with_spaces)
         return tuple(found)
 
     @cached_property
@@ -134,13 +135,13 @@ def _bytes_of_letters() -> dict[str, int]:
 LETTERS = _bytes_of_letters()
 
 
-def spelled(piece: str) -> bytes:
-    """The bytes of a piece of either kind of tokenizer."""
-    if piece.startswith("<0x") and piece.endswith(">"):
+def spelled(piece: str, *, with_spaces: bool) -> bytes:
+    """The bytes of a piece; `with_spaces`: as SentencePiece writes it, else as byte-level tokenizers do."""
+    if not with_spaces:
+        return bytes(LETTERS[one] for one in piece)
+    if piece.startswith("<0x"):
         return bytes([int(piece[3:5], 16)])
-    if "▁" in piece or not all(one in LETTERS for one in piece):
-        return piece.replace("▁", " ").encode()
-    return bytes(LETTERS[one] for one in piece)
+    return piece.replace("▁", " ").encode()
 
 
 @cache

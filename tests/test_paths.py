@@ -1,0 +1,389 @@
+"""Paths of models with different ids: lookahead, encodings, units and restarts, over tokenizers trained in the tests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ngrams
+import reference_paths as naive
+from cosd_api.paths import DraftPath, Encoder, PathUnit, is_safe_cut, look, next_unit, restart, word_starts
+from cosd_providers.contract import Piece, Token
+from drawn import examples
+from ngrams import Pieces, pieces
+
+T = TypeVar("T")
+SPELLING = ("gpt2", "digits", "llama3", "o200k", "spaces")
+"""The tokenizers whose pieces are the bytes of the text."""
+STABLE = 0.998
+"""The share of places, at least, whose ids are final once their lookahead is written."""
+
+
+def done(work: Awaitable[T]) -> T:
+    """The result of work that waits for nothing."""
+    steps = work.__await__()
+    with pytest.raises(StopIteration) as stopped:
+        next(steps)
+    result: T = stopped.value.value
+    return result
+
+
+def encoder(of: Pieces) -> Encoder:
+    """The encodings of a tokenizer."""
+
+    async def encode(text: str) -> list[Piece]:
+        return [Piece(one, of.tokens[one]) for one in of.encode(text.encode())]
+
+    return Encoder(encode)
+
+
+def ends_of(of: Pieces, ids: Sequence[int], start: int = 0) -> list[int]:
+    """The offset behind every id."""
+    return [start + at for at in naive.bounds(Ids(of), ids)[1:]]
+
+
+class Ids:
+    """A tokenizer as a model that writes nothing."""
+
+    def __init__(self, of: Pieces) -> None:
+        self.tokens = of.tokens
+        self.end_ids = (len(of.tokens) - 1,)
+        self.encode = of.encode
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        raise NotImplementedError
+
+
+def drafted(of: Pieces, ids: Sequence[int], *, ended: bool = True, prob: float = 0.3) -> DraftPath:
+    """A draft of these ids."""
+    path = DraftPath()
+    for one in ids:
+        path.add(Token(of.tokens[one], prob, id=one))
+    if ended:
+        path.add(Token(b"", prob, end=True, id=len(of.tokens) - 1))
+    return path
+
+
+def units(path: DraftPath, of: Encoder) -> list[PathUnit]:
+    """The units of a whole draft, as far as it goes."""
+    found, first = list[PathUnit](), 0
+    while first < len(path.tokens):
+        unit = done(next_unit(path, first, of))
+        if unit is None:
+            break
+        found.append(unit)
+        first = unit.last
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------- texts
+
+
+def repeated(*parts: str, seed: int, size: int = 1_200) -> str:
+    """Parts in any order."""
+    chance = random.Random(seed)
+    return "".join(chance.choice(parts) for _ in range(size // max(1, sum(map(len, parts)) // len(parts))))
+
+
+def numbers(seed: int, size: int = 1_200) -> str:
+    """Digits, grouped and not."""
+    chance, found = random.Random(seed), ""
+    while len(found) < size:
+        number = chance.randrange(10 ** chance.choice((1, 2, 4, 7, 12)))
+        found += chance.choice((f"{number}", f"{number:,}", f"{number / 100:.2f}", f"-{number}%", f"{number:b}"))
+        found += chance.choice((" ", "\n", ", ", " + ", ": ", "  "))
+    return found
+
+
+def kinds() -> dict[str, list[str]]:
+    """Texts of each kind: of this repository behind what the tokenizers were trained on, and made ones."""
+    own = "naïve café Ωmega Привет мир 東京 今日は良い天気です。"
+    emoji = ("😀", "👩‍👩‍👧", " 🎉", "🇨🇭", " ok", "\n", " 👍🏽", "é", " and", "\n\n")
+    urls = (
+        *("https://example.org", "/usr/local/lib", "?q=a%20b", "&c=d#e", " s3://bucket/key_1.tar.gz", ".\n/usr"),
+        *(" see ", "\n", "http://[::1]:8080/a", "/etc/passwd", " C:\\Users\\me", "\n\n"),
+    )
+    runs = (" ", "  ", " " * 4, " " * 31, "\n", "\n\n", "\t", "x", " y", "|", " |", "    ", "return", "\r\n", "-" * 20)
+    prose = [part for text in ngrams.markdown() for part in text[1_500:].split("\n\n") if part[:1].isalpha()]
+    return {
+        "prose": ["\n\n".join(prose[at : at + 4]) for at in range(0, len(prose), 4)],
+        "markdown": [text[at : at + 1_200] for text in ngrams.markdown() for at in range(1_500, len(text), 1_200)],
+        "code": [text[at : at + 1_200] for text in ngrams.code() for at in range(1_500, len(text), 1_200)],
+        "digits": [numbers(seed) for seed in range(8)],
+        "emoji": [repeated(*emoji, *own.split(" "), seed=seed) for seed in range(8)],
+        "urls": [repeated(*urls, seed=seed) for seed in range(8)],
+        "spaces": [repeated(*runs, seed=seed) for seed in range(8)],
+    }
+
+
+KINDS = kinds()
+
+
+@st.composite
+def texts(draw: st.DrawFn, most: int = 160) -> str:
+    """A piece of a text of any kind, or a mixture of what tokenizers find hard."""
+    if draw(st.booleans()):
+        text = draw(st.sampled_from(KINDS[draw(st.sampled_from(sorted(KINDS)))]))
+        at = draw(st.integers(0, max(0, len(text) - most)))
+        return text[at : at + draw(st.integers(1, most))]
+    hard = (
+        *(" ", "  ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "a", "can", "'t", "'re", "12", "345", ".", "/"),
+        *("é", "e\u0301", "😀", "東京", "は", "。", "-----", "</s>", "<|im_end|>", " The", "THE", "\u200b", "ﬁ"),
+    )
+    return "".join(draw(st.lists(st.sampled_from(hard), min_size=1, max_size=24)))
+
+
+def tokenizers(*names: str) -> st.SearchStrategy[str]:
+    return st.sampled_from(names or SPELLING)
+
+
+@st.composite
+def drafts(draw: st.DrawFn, text: str, name: str) -> list[int]:
+    """The ids of a text, mostly as they are encoded; of some tokens the bytes instead."""
+    of, bytes_ = pieces(name), {data: one for one, data in enumerate(pieces(name).tokens) if len(data) == 1}
+    ids = of.encode(text.encode())
+    if draw(st.integers(0, 3)):
+        return ids
+    broken = draw(st.sets(st.integers(0, max(0, len(ids) - 1)), max_size=4))
+    found = list[int]()
+    for at, one in enumerate(ids):
+        apart = [bytes_.get(of.tokens[one][n : n + 1]) for n in range(len(of.tokens[one]))]
+        found += [part for part in apart if part is not None] if at in broken and None not in apart else [one]
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------- lookahead
+
+
+@examples(60)
+@given(texts(), st.data())
+def test_lookahead_is_two_words(text: str, data: st.DataObject) -> None:
+    at = len(text[: data.draw(st.integers(0, len(text)))].encode())
+    whole = text.encode()
+    for ended in (False, True):
+        assert look(whole, at, ended=ended) == naive.look(whole, at, ended)
+    assert word_starts(whole, at) == naive.word_starts(whole, at)
+    found = look(whole, at, ended=False)
+    if found is not None:
+        assert found > at
+        assert look(whole[:found], at, ended=False) == found  # what is behind it does not matter
+        assert look(whole[: found - 1], at, ended=False) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("|a b cd", "a b c"),
+        ("|  a b cd", "  a b"),
+        ("a| b\n\ncd", " b\n\nc"),
+        ("a|\n\nb\tc", "\n\nb\tc"),
+        ("|" + "a" * 80, "a" * 32),
+        ("|a " + "b" * 80, "a " + "b" * 62),
+        ("|" + " " * 80, " " * 64),
+        ("|" + "東" * 40, "東" * 32),
+        ("|😀 é x", "😀 é x"),
+        ("|one word", None),
+        ("|", None),
+    ],
+)
+def test_lookahead(text: str, seen: str | None) -> None:
+    before, behind = (one.encode() for one in text.split("|", 1))
+    found = look(before + behind, len(before), ended=False)
+    assert found == (None if seen is None else len(before) + len(seen.encode()))
+    end = look(before + behind, len(before), ended=True)
+    assert end == (len(before + behind) if found is None else found)
+
+
+def stable(of: Pieces, texts: Sequence[str], *, most: int, seed: int) -> tuple[int, list[str]]:
+    """The number of places whose ids were compared, and those at which they changed behind the lookahead."""
+    chance, places, changed = random.Random(seed), 0, list[str]()
+    while places < most:
+        text = chance.choice(texts)
+        at = chance.randrange(max(1, len(text) - 500))
+        data = text[at : at + 500].encode()
+        ids = of.encode(data)
+        ends = [end for end in ends_of(of, ids) if naive.between_characters(data, end)]
+        for end in chance.sample(ends, min(len(ends), 20)):
+            seen = look(data, end, ended=True)
+            assert seen is not None
+            places += 1
+            count = ends_of(of, ids).index(end) + 1
+            if of.encode(data[:seen])[:count] != ids[:count]:
+                changed.append(repr(data[max(0, end - 30) : seen + 10].decode(errors="ignore")))
+    return places, changed
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("name", SPELLING)
+def test_ids_before_a_place_are_final_behind_its_lookahead(name: str, kind: str) -> None:
+    places, changed = stable(pieces(name), KINDS[kind], most=60, seed=1)
+    assert len(changed) <= (1 - STABLE) * places + 1, changed
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("name", SPELLING)
+def test_ids_before_many_places_are_final_behind_their_lookahead(name: str, kind: str) -> None:
+    places, changed = stable(pieces(name), KINDS[kind], most=2_000, seed=2)
+    assert len(changed) <= (1 - STABLE) * places, changed
+
+
+# --------------------------------------------------------------------------------------------------------- encodings
+
+
+@examples(120)
+@given(tokenizers(), texts(), st.data())
+def test_encoding_step_by_step_is_encoding_the_whole(name: str, text: str, data: st.DataObject) -> None:
+    """What the draft wrote grows, and is another text behind a replacement."""
+    of = pieces(name)
+    encodes = encoder(of)
+    for _ in range(data.draw(st.integers(1, 8))):
+        end = data.draw(st.integers(0, len(text)))
+        given_ = text.encode()
+        size = len(text[:end].encode())
+        found = done(encodes.upto(given_, size))
+        assert found is not None
+        ids = of.encode(given_[:size])
+        assert found.ids == tuple(ids)
+        assert list(found.ends) == ends_of(of, ids)
+        for at in range(size + 1):
+            assert found.count(at) == ([0, *found.ends].index(at) if at in (0, *found.ends) else None)
+        if data.draw(st.booleans()):
+            cut = data.draw(st.integers(0, len(text)))
+            text = text[:cut] + data.draw(texts(40)) + text[cut : data.draw(st.integers(0, len(text)))]
+
+
+@examples(60)
+@given(tokenizers(), texts())
+def test_an_encoding_from_a_safe_cut_is_the_tail_of_the_whole(name: str, text: str) -> None:
+    of, data = pieces(name), text.encode()
+    for at in range(1, len(data)):
+        if is_safe_cut(data, at):
+            assert of.encode(data[:at]) + of.encode(data[at:]) == of.encode(data)
+
+
+@given(texts())
+def test_a_tokenizer_that_normalises_has_no_places_in_what_it_changes(text: str) -> None:
+    of, data = pieces("nfkc"), text.encode()
+    ids = of.encode(data)
+    spelled = b"".join(of.tokens[one] for one in ids)
+    found = done(encoder(of).upto(data, len(data)))
+    assert (found is None) == (len(spelled) != len(data))
+
+
+# ------------------------------------------------------------------------------------------------------------- units
+
+
+@examples(120)
+@given(st.data(), tokenizers(), tokenizers(), texts(), st.booleans())
+def test_units_are_those_of_the_definition(
+    data: st.DataObject, draft: str, assistant: str, text: str, ended: bool
+) -> None:
+    ids = data.draw(drafts(text, draft))
+    path = drafted(pieces(draft), ids, ended=ended)
+    found = units(path, encoder(pieces(assistant)))
+    check_tiles(path, found)
+    expected = list[tuple[Any, ...]]()
+    written = written_of(pieces(draft), ids, ended=ended)
+    reference = naive.Reference(b"", Ids(pieces(draft)), [Ids(pieces(assistant))], lambda *_: False, max_tokens=999)
+    start = 0
+    while start < len(written.text) and (span := reference.unit(0, written, start)) is not None:
+        expected.append((start, span.end, tuple(span.ids) or None, span.made))
+        start = span.end
+    own = [(one.start, one.end, one.encoding.ids if one.encoding else None, one.cut) for one in found]
+    if ended and len(found) > len(expected):
+        end = own.pop()
+        assert end[:2] == (len(text.encode()),) * 2
+        assert found[-1].places(end[1] + 1) == [(end[1], len(pieces(assistant).encode(text.encode())))]
+    assert own == expected
+
+
+def written_of(of: Pieces, ids: Sequence[int], *, ended: bool) -> naive.Written:
+    """A draft of these ids, as the reference has it."""
+    all_ids = [*ids, *([len(of.tokens) - 1] if ended else [])]
+    data, count = b"".join(of.tokens[one] for one in ids), len(all_ids)
+    offsets = [0, *ends_of(of, all_ids)]
+    return naive.Written(all_ids, [0.3] * count, offsets, data, ended, len(data), count, ended)
+
+
+def check_tiles(path: DraftPath, found: Sequence[PathUnit]) -> None:
+    """Each unit begins where the last one ended, with a whole draft token; the last is the end, if it is written."""
+    first = start = 0
+    for unit in found:
+        assert (unit.first, unit.start) == (first, start)
+        assert unit.last > unit.first
+        assert (path.offset(unit.first), path.offset(unit.last)) == (unit.start, unit.end)
+        places = [at for at, _ in unit.places(len(path.text) + 1)]
+        assert places == sorted(set(places))
+        assert all(unit.start <= at < unit.end or at == unit.start for at in places)
+        assert bool(places) == (unit.encoding is not None)
+        first, start = unit.last, unit.end
+    assert not path.ended or first == len(path.tokens)
+
+
+@examples(40)
+@given(st.data(), tokenizers(), tokenizers(), texts(), texts(30))
+def test_units_do_not_change_behind_their_lookahead(
+    data: st.DataObject, draft: str, assistant: str, text: str, more: str
+) -> None:
+    """They are the same in any order of events: as soon as they are ready, and with anything written behind them."""
+    ids = data.draw(drafts(text, draft))
+    found = units(drafted(pieces(draft), ids, ended=False), encoder(pieces(assistant)))
+    if not found:
+        return
+    longer = drafted(pieces(draft), [*ids, *pieces(draft).encode(more.encode())])
+    once = encoder(pieces(assistant))
+    for unit in reversed(found):
+        assert done(next_unit(longer, unit.first, once)) == unit
+    path, early = DraftPath(), list[PathUnit]()
+    growing = encoder(pieces(assistant))
+    for one in ids:
+        path.add(Token(pieces(draft).tokens[one], 0.3, id=one))
+        first = early[-1].last if early else 0
+        unit = done(next_unit(path, first, growing)) if first < len(path.tokens) else None
+        if unit is not None:
+            early.append(unit)
+    assert early == found[: len(early)]
+
+
+# ---------------------------------------------------------------------------------------------------------- restarts
+
+
+@examples(100)
+@given(st.data(), tokenizers(), tokenizers(), texts(), texts(40))
+def test_a_restart_spells_the_text(data: st.DataObject, draft: str, assistant: str, text: str, word: str) -> None:
+    ids = data.draw(drafts(text, draft))
+    path = drafted(pieces(draft), ids)
+    found = [one for one in units(path, encoder(pieces(assistant))) if one.encoding is not None]
+    if not found:
+        return
+    unit = data.draw(st.sampled_from(found))
+    at, _ = data.draw(st.sampled_from(unit.places(len(path.text) + 1)))
+    theirs = pieces(assistant)
+    tokens = [Token(theirs.tokens[one], 0.5, id=one) for one in theirs.encode(word.encode())]
+    way = done(restart(path, unit.first, at, tokens, encoder(pieces(draft))))
+    before = bytes(path.text[:at])
+    if not naive.is_whole(before):
+        return
+    assert way is not None
+    whole = before + word.encode()
+    assert whole.startswith(way.text)
+    assert len(way.text) > at
+    assert naive.between_characters(whole, len(way.text))
+    of = pieces(draft)
+    assert b"".join([path.text[: path.offset(way.keep)], *(of.tokens[one] for one in way.ids)]) == way.text
+    assert list(way.ends) == ends_of(of, way.ids, path.offset(way.keep))
+    assert path.fixed(unit.first) <= way.keep <= unit.first
+    encoded = of.encode(whole)
+    marks = naive.bounds(Ids(of), encoded)
+    assert way.cut or len(way.text) in marks
+    if not way.cut:
+        tail = encoded[marks.index(path.offset(way.keep)) : marks.index(len(way.text))]
+        assert list(way.ids) == tail
+        shared = [n for n in range(way.keep + 1, unit.first + 1) if path.offset(n) in marks]
+        assert not shared  # none of its own tokens is encoded again that need not be
