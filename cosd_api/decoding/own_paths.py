@@ -121,6 +121,14 @@ class _About:
     of_end: bool
     decision: Decision
 
+    def before(self, cut: int) -> _About:
+        """The same of the bytes before `cut`; a word that is written over from there keeps those."""
+        if self.end <= cut:
+            return self
+        if self.decision.fired:
+            self.decision.text = self.decision.text[: max(len(self.decision.text) - self.end + cut, 0)]
+        return replace(self, end=cut)
+
 
 class OwnPaths(AnswerWriter):
     """The run of one answer.
@@ -569,13 +577,15 @@ class OwnPaths(AnswerWriter):
         self._find_stop(len(path.text))
         unheard = {id(one.firing.decision) for one in self._hearings.values() if one.firing is not None}
         known = [one for one in self._decisions if one.end <= firing.changed and id(one.decision) not in unheard]
-        self._decisions = known
+        self._decisions = [one.before(start) for one in known if min(one.start, one.end - 1) < start]
         self._decisions.append(_About(min(firing.unit.start, start), len(path.text), firing.way is None, firing.decision))
         heard, self._hearings = [*self._hearings.values()], {}
         for other in heard:
             other.scope.cancel()
             self._hearings[other.model] = new = _Hearing(other.model, other.encoder, len(path.tokens))
-            new.starts = {start for start in other.starts if start <= firing.unit.start}
+            new.starts = {one for one in other.starts if one <= start}
+            if start < firing.unit.start:  # new tokens for what was judged before: what is left is a unit of its own
+                new.starts.add(start)
             self._group.start_soon(self._judge, new)
         self._tell()
 
