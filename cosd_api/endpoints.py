@@ -53,6 +53,7 @@ class Facts:
         assistants: the assistants, in the order given.
         unit: what is judged together.
         ids: whether all models have the same ids, and are asked after those of the answer.
+        shares: of each assistant, whether it has the draft's ids; empty where that was not found out.
         warnings: for any answer.
         cues: for each chat model its name and what its template writes before an answer.
         without: the assistants that the answer leaves out, by their index, and why.
@@ -64,6 +65,7 @@ class Facts:
     ids: bool
     warnings: tuple[str, ...]
     cues: tuple[tuple[str, str], ...] = ()
+    shares: tuple[bool, ...] = ()
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
     def warnings_for(self, prompt: str | Sequence[Message]) -> tuple[str, ...]:
@@ -187,9 +189,10 @@ class Endpoints:
                 hint = 'method="steps" asks by messages. ' + _CONTINUES
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
-        unit, everybody, ids = self.unit, len(known) == len(self.names), False
+        unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
         if everybody and self.method.compares_tokenizers and unit != "word":
-            ids = await self._same_ids(infos)
+            shares = await self._same_ids(infos)
+        ids = bool(shares) and all(shares)
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
             unit = "token" if ids else "word"
             if not ids and everybody:
@@ -201,13 +204,13 @@ class Endpoints:
         if unit is not None and (everybody or self.unit is not None):
             self.method.examine_unit(unit, draft.endpoint)
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
-        return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", ids, warnings, cues)
+        return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", ids, warnings, cues, shares)
 
-    async def _same_ids(self, infos: Sequence[ServerInfo]) -> bool:
-        """True if every model takes ids, and all are known to have the same."""
+    async def _same_ids(self, infos: Sequence[ServerInfo]) -> tuple[bool, ...]:
+        """True for each assistant that takes ids, as the draft does, and is known to have the same."""
         everybody = zip([self.draft, *self.assistants], infos, strict=True)
         found = await concurrently([partial(vocabulary, *one) for one in everybody])
-        return found[0] is not None and all(one == found[0] for one in found)
+        return tuple([found[0] is not None and one == found[0] for one in found[1:]])
 
     async def turns(
         self,
