@@ -77,12 +77,14 @@ class DraftPath:
         tokens: as the model wrote them, parts of characters included; an end of sequence is the last.
         ends: byte offset of the end of each.
         text: their bytes.
+        kept: number of tokens at its start that no restart encodes again, whatever replaces the others.
         over: nothing more comes, though there is no end of sequence: the context is full, or a limit is reached.
     """
 
     tokens: list[Token] = field(default_factory=list[Token])
     ends: list[int] = field(default_factory=list[int])
     text: bytearray = field(default_factory=bytearray)
+    kept: int = 0
     over: bool = False
 
     @property
@@ -104,6 +106,16 @@ class DraftPath:
     def offset(self, count: int) -> int:
         """Byte offset of the end of the first `count` tokens."""
         return self.ends[count - 1] if count else 0
+
+    def fixed(self, first: int) -> int:
+        """The number of tokens that stay whatever replaces the token `first`: those before the last word before it.
+
+        At most eight tokens before it may be encoded again.
+        """
+        found, text = first, bytes(self.text[: self.offset(first)])
+        while found > self.kept and found + LONGEST > first and not is_safe_cut(text, self.offset(found)):
+            found -= 1
+        return max(found, self.kept)
 
     def cut_back(self, count: int) -> None:
         """Forget all but the first `count` tokens."""
@@ -379,9 +391,16 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
         end, cut = whole_ends[-1], True
         encoding = await encoder.upto(text, end)
         assert encoding is not None
-    keep = first
-    while keep and (draft.offset(keep) > at or encoding.count(draft.offset(keep)) is None):
+    keep, least = first, draft.fixed(first)
+    while keep > least and encoding.count(draft.offset(keep)) is None:
         keep -= 1
+    if encoding.count(draft.offset(keep)) is None:
+        cut, start = True, draft.offset(keep)
+        behind = await encoder.apart(text[start:end])
+        if behind is None:
+            return None
+        ids, ends = tuple(token.id or 0 for token in draft.tokens[:keep]), tuple(draft.ends[:keep])
+        encoding = Encoding(ids + behind.ids, ends + tuple(start + one for one in behind.ends))
     begin, count = encoding.count(draft.offset(keep)), encoding.count(end)
     assert begin is not None and count is not None
     return Restart(keep, encoding.ids[begin:count], encoding.ends[begin:count], text[:end], cut)

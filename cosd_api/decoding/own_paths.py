@@ -162,6 +162,7 @@ class OwnPaths(AnswerWriter):
         self._news = anyio.Event()
         self._decisions: list[_About] = []
         self._emitted = 0  # tokens of the path
+        self._judged = 0  # tokens of the path that every assistant has judged
         self._units = 0
         self._counts = Report(off_path=0, unjudged=0)
         self._draft = 0  # number of the draft in progress, or of the last one
@@ -222,7 +223,7 @@ class OwnPaths(AnswerWriter):
         bound = pace.draft_length or pace.max_ahead
         if bound is not None:
             starving = any(one.starving for one in self._hearings.values() if one.open)
-            ahead = written - self._emitted
+            ahead = written - self._judged
             most = min(most, bound if starving else bound - ahead)
         return most
 
@@ -591,11 +592,11 @@ class OwnPaths(AnswerWriter):
         broken = [one for one in self._hearings.values() if one is not hearing and one.first < self._token(hearing)]
         self._counts.unjudged = (self._counts.unjudged or 0) + len(broken)
         old = list(zip(path.tokens, path.ends, strict=True))
+        path.kept = path.fixed(firing.unit.first)
         kept = self._put_word(hearing.model - 1, firing, old, same=hearing.same)
         self._draft_error = self._draft_end = None
         self._stop_end = None
         self._find_stop(len(path.text))
-        self._emitted = min(self._emitted, bisect_right(path.ends, len(self._response.text)))
         first = min(kept, firing.unit.first)
         self._decisions = [one for one in self._decisions if one.last <= first]
         self._decisions.append(_About(first, len(path.tokens), firing.decision))
@@ -627,10 +628,10 @@ class OwnPaths(AnswerWriter):
             self._append(replace(part, data=part.data[: firing.at - path.offset(keep)], id=None), self._mark())
         while tokens and not same and own.get(len(path.text) + len(tokens[0].data)) is tokens[0]:
             self._append(tokens.pop(0), self._mark())
-        start = max(len(path.text), len(self._response.text))
+        start = len(path.text)
         replaced = tuple(
             replace(token, data=token.data[max(len(token.data) - end + start, 0) :])
-            for token, end in old[unit.first : over]
+            for token, end in old[unit.first if same else 0 : over]
             if same or end > start or token.end
         )
         decision.draft = b"".join(token.data for token in replaced)
@@ -663,7 +664,8 @@ class OwnPaths(AnswerWriter):
         """Line 6: let out what is final, and end the answer where it ends."""
         path = self._path
         first = min((one.first for one in judging), default=len(path.tokens))
-        while self._emitted < first and not self.over:
+        self._judged = first
+        while self._emitted < self._final(first) and not self.over:
             self._put(self._emitted)
             self._emitted += 1
         if self.over or not all(one.first >= len(path.tokens) or one.starving for one in judging):
@@ -673,13 +675,15 @@ class OwnPaths(AnswerWriter):
         if self._draft_end is not None and first >= len(path.tokens):
             self.end(cut_short(self._draft_end))
 
+    def _final(self, first: int) -> int:
+        """The tokens that can come out when all before `first` are judged: none that a restart may encode again."""
+        path = self._path
+        complete = first >= self._bound() or ((path.ended or path.over) and first >= len(path.tokens))
+        return first if complete else path.fixed(first)
+
     def _put(self, at: int) -> None:
         """Let one token of the path out."""
         token, mark = self._path.tokens[at], self._marks[at]
-        start = self._path.offset(at)
-        begun = len(self._response.text)
-        if start < begun:  # an earlier part of it is out already, in other tokens
-            token = replace(token, data=token.data[begun - start :])
         self._decisions = [one for one in self._decisions if one.last > at]
         about = [one.decision for one in self._decisions if one.first <= at]
         if mark.replaced:

@@ -1,0 +1,243 @@
+"""N-gram models over tokenizers that are trained here: small, and with the pre-tokenizers of well-known models.
+
+Their texts are this repository's own pages and modules, with paragraphs, lists, tables, indentation and digits, to
+which some lines of emoji, addresses and other scripts are added.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
+from tokenizers import models as bpe
+
+ROOT = Path(__file__).parents[1]
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+O200K = "|".join(
+    [
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
+DIGITS = GPT2.replace(r" ?\p{N}+", r"\p{N}")
+"""GPT-2's with every digit by itself, as SmolLM's has it."""
+EXTRA = (
+    "She can't; they cannot, and we'll see: 12,345.67 or 1234567890.\n\nI 😀 it 👩‍👩‍👧, naïve café — Ωmega.\n",
+    "https://example.org/usr/local/lib?q=a%20b&c=d#e and s3://bucket/key_1.tar.gz.\n/usr/bin\n/\n/etc\n",
+    "今日は良い天気です。 散歩に行きましょう。\n\nПривет, мир! 12 + 34 = 46\n\n\n    \n\t\treturn\n",
+    "| a  |   b |\n|----|-----|\n| 1  |  22 |\n" + " " * 31 + "x = 1\n" + "-" * 40 + "\n" + "=" * 25 + "\n",
+)
+
+
+def markdown() -> list[str]:
+    """The pages of the documentation."""
+    return [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+
+
+def code() -> list[str]:
+    """Some modules."""
+    return [path.read_text(encoding="utf-8") for path in sorted((ROOT / "cosd_api" / "methods").glob("*.py"))]
+
+
+@cache
+def passages() -> tuple[str, ...]:
+    """Texts to learn from, a few paragraphs each."""
+    whole = [one[:3_000] for one in (*markdown(), *code())]
+    parts = [one[at : at + 1_500] for one in whole for at in range(0, len(one), 1_500)]
+    return (*parts, *EXTRA * 4)
+
+
+def byte_level(pattern: str, *, vocabulary: int = 600, normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
+    """A byte-level tokenizer with a pattern, trained on the passages."""
+    tokenizer = Tokenizer(bpe.BPE())
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    split = pre_tokenizers.Split(Regex(pattern), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(passages(), trainer)
+    return tokenizer
+
+
+def with_spaces(*, vocabulary: int = 800) -> Tokenizer:
+    """A tokenizer in the manner of SentencePiece: spaces are "▁", and what it has not seen falls apart into bytes."""
+    tokenizer = Tokenizer(bpe.BPE(byte_fallback=True, unk_token=None, fuse_unk=False))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("▁*[^▁]+|▁+"), "isolated")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[f"<0x{byte:02X}>" for byte in range(256)],
+        limit_alphabet=120,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(passages(), trainer)
+    return tokenizer
+
+
+MAKERS: dict[str, Callable[[], Tokenizer]] = {
+    "gpt2": lambda: byte_level(GPT2),
+    "digits": lambda: byte_level(DIGITS),
+    "llama3": lambda: byte_level(LLAMA3),
+    "o200k": lambda: byte_level(O200K),
+    "spaces": with_spaces,
+    "nfkc": lambda: byte_level(GPT2, normalizer=normalizers.NFKC()),
+}
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A tokenizer's pieces as bytes; `names` are its ids, in another order if they are permuted."""
+
+    tokenizer: Tokenizer
+    names: tuple[int, ...]
+
+    @cached_property
+    def tokens(self) -> tuple[bytes, ...]:
+        """The bytes of every id; the last is the end of sequence."""
+        found = [b""] * (len(self.names) + 1)
+        for piece, at in self.tokenizer.get_vocab().items():
+            found[self.names[at]] = spelled(piece)
+        return tuple(found)
+
+    @cached_property
+    def _encoded(self) -> dict[bytes, tuple[int, ...]]:
+        return {}
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of a text, which has whole characters only."""
+        found = self._encoded.get(text)
+        if found is None:
+            found = tuple(self.names[one] for one in self.tokenizer.encode(text.decode()).ids)
+            self._encoded[text] = found
+        return [*found]
+
+
+def _bytes_of_letters() -> dict[str, int]:
+    """The letters that stand for bytes in byte-level tokenizers."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + at): byte for at, byte in enumerate(hidden)}
+
+
+LETTERS = _bytes_of_letters()
+
+
+def spelled(piece: str) -> bytes:
+    """The bytes of a piece of either kind of tokenizer."""
+    if piece.startswith("<0x") and piece.endswith(">"):
+        return bytes([int(piece[3:5], 16)])
+    if "▁" in piece or not all(one in LETTERS for one in piece):
+        return piece.replace("▁", " ").encode()
+    return bytes(LETTERS[one] for one in piece)
+
+
+@cache
+def pieces(name: str, *, permuted: bool = False) -> Pieces:
+    """A tokenizer, trained once; `permuted`: the same pieces under other ids."""
+    tokenizer = MAKERS[name]()
+    size = tokenizer.get_vocab_size()
+    order = [(at * 7 + 3) % size for at in range(size)] if permuted and size % 7 else [*range(size)]
+    return Pieces(tokenizer, tuple(reversed(order)) if permuted else tuple(order))
+
+
+@dataclass(frozen=True)
+class NGram:
+    """A model of the tokens of some texts, by the last `order` - 1 of them; see `testing.Model`."""
+
+    pieces: Pieces
+    texts: tuple[str, ...] = field(repr=False)
+    order: int = 3
+
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        """The bytes of every id."""
+        return self.pieces.tokens
+
+    @property
+    def end(self) -> int:
+        """The end of sequence."""
+        return len(self.tokens) - 1
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The end of sequence."""
+        return (self.end,)
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of a text."""
+        return self.pieces.encode(text)
+
+    @cached_property
+    def _counts(self) -> dict[tuple[int, ...], Counter[int]]:
+        counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+        for text in self.texts:
+            ids = [*self.encode(text.encode()), self.end]
+            for at, one in enumerate(ids):
+                for size in range(min(at + 1, self.order)):
+                    counts[tuple(ids[at - size : at])][one] += 1
+        return counts
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, ...], tuple[float, ...]]:
+        return {}
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        """The probability of every id after others: nine tenths to the longest context that was seen, and so on."""
+        key = tuple(ids[-(self.order - 1) :])
+        if key not in self._known:
+            probs, weight = [1e-9] * len(self.tokens), 1.0
+            for size in range(len(key), -1, -1):
+                found = self._counts.get(key[len(key) - size :])
+                if found is None:
+                    continue
+                total = found.total()
+                for one, seen in found.items():
+                    probs[one] += weight * 0.9 * seen / total
+                weight *= 0.1
+            whole = sum(probs)
+            self._known[key] = tuple(prob / whole for prob in probs)
+        return self._known[key]
+
+
+def best(model: NGram, ids: Sequence[int]) -> int:
+    """The most probable id after others."""
+    probs = model.next(ids)
+    return max(range(len(probs)), key=probs.__getitem__)
+
+
+def alone(model: NGram, prompt: str, count: int) -> list[int]:
+    """What a model writes by itself."""
+    ids, begin = list[int](), model.encode(prompt.encode())
+    while len(ids) < count and model.end not in ids:
+        ids.append(best(model, [*begin, *ids]))
+    return ids
+
+
+@cache
+def learned(name: str, part: int, *, parts: int = 2, order: int = 3, permuted: bool = False) -> NGram:
+    """A model of every so many passages, from one on."""
+    paragraphs = [one for at, text in enumerate(passages()) if at % parts == part for one in text.split("\n\n\n")]
+    return NGram(pieces(name, permuted=permuted), tuple(paragraphs), order)
+
+
+def genres(texts: Iterable[str]) -> list[str]:
+    """Texts without those that are empty."""
+    return [one for one in texts if one]
