@@ -32,7 +32,7 @@ from cosd_providers.messages import (
     RenderedPrompt,
     after_own,
 )
-from cosd_providers.same_ids import vocabulary
+from cosd_providers.same_ids import Vocabulary, vocabulary
 from cosd_providers.tokenizers import fingerprint
 
 OwnByName: TypeAlias = Mapping[str, Sequence[Message]]
@@ -190,12 +190,15 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
         unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
+        own_paths = False
         if everybody and self.method.compares_tokenizers and unit != "word":
-            shares = await self._same_ids(infos)
+            vocabularies = await self._vocabularies(infos)
+            shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
+            own_paths = self.method.asks_by_ids and not self.method.one_tokenizer and None not in vocabularies
         ids = bool(shares) and all(shares)
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
             unit = "token" if ids else "word"
-            if not ids and everybody:
+            if not ids and everybody and not own_paths:
                 unit = await _common_unit([self.draft, *self.assistants], infos)
             if self.method.one_tokenizer and everybody and unit == "word":
                 words = f"the method {self.method.name!r} compares tokens"
@@ -206,11 +209,10 @@ class Endpoints:
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
         return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", ids, warnings, cues, shares)
 
-    async def _same_ids(self, infos: Sequence[ServerInfo]) -> tuple[bool, ...]:
-        """True for each assistant that takes ids, as the draft does, and is known to have the same."""
+    async def _vocabularies(self, infos: Sequence[ServerInfo]) -> list[Vocabulary | None]:
+        """The fingerprints of the models' vocabularies; None of one that takes no ids."""
         everybody = zip([self.draft, *self.assistants], infos, strict=True)
-        found = await concurrently([partial(vocabulary, *one) for one in everybody])
-        return tuple([found[0] is not None and one == found[0] for one in found[1:]])
+        return await concurrently([partial(vocabulary, *one) for one in everybody])
 
     async def turns(
         self,
