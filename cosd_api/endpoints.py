@@ -32,7 +32,7 @@ from cosd_providers.messages import (
     RenderedPrompt,
     after_own,
 )
-from cosd_providers.same_ids import vocabulary
+from cosd_providers.same_ids import Vocabulary, vocabulary
 from cosd_providers.tokenizers import fingerprint
 
 OwnByName: TypeAlias = Mapping[str, Sequence[Message]]
@@ -53,6 +53,7 @@ class Facts:
         assistants: the assistants, in the order given.
         unit: what is judged together.
         ids: whether all models have the same ids, and are asked after those of the answer.
+        shares: of each assistant, whether it has the draft's ids; empty where that was not found out.
         warnings: for any answer.
         cues: for each chat model its name and what its template writes before an answer.
         without: the assistants that the answer leaves out, by their index, and why.
@@ -64,6 +65,7 @@ class Facts:
     ids: bool
     warnings: tuple[str, ...]
     cues: tuple[tuple[str, str], ...] = ()
+    shares: tuple[bool, ...] = ()
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
     def warnings_for(self, prompt: str | Sequence[Message]) -> tuple[str, ...]:
@@ -187,12 +189,16 @@ class Endpoints:
                 hint = 'method="steps" asks by messages. ' + _CONTINUES
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
-        unit, everybody, ids = self.unit, len(known) == len(self.names), False
+        unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
+        own_paths = False
         if everybody and self.method.compares_tokenizers and unit != "word":
-            ids = await self._same_ids(infos)
+            vocabularies = await self._vocabularies(infos)
+            shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
+            own_paths = self.method.asks_by_ids and not self.method.one_tokenizer and None not in vocabularies
+        ids = bool(shares) and all(shares)
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
             unit = "token" if ids else "word"
-            if not ids and everybody:
+            if not ids and everybody and not own_paths:
                 unit = await _common_unit([self.draft, *self.assistants], infos)
             if self.method.one_tokenizer and everybody and unit == "word":
                 words = f"the method {self.method.name!r} compares tokens"
@@ -201,13 +207,12 @@ class Endpoints:
         if unit is not None and (everybody or self.unit is not None):
             self.method.examine_unit(unit, draft.endpoint)
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
-        return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", ids, warnings, cues)
+        return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", ids, warnings, cues, shares)
 
-    async def _same_ids(self, infos: Sequence[ServerInfo]) -> bool:
-        """True if every model takes ids, and all are known to have the same."""
+    async def _vocabularies(self, infos: Sequence[ServerInfo]) -> list[Vocabulary | None]:
+        """The fingerprints of the models' vocabularies; None of one that takes no ids."""
         everybody = zip([self.draft, *self.assistants], infos, strict=True)
-        found = await concurrently([partial(vocabulary, *one) for one in everybody])
-        return found[0] is not None and all(one == found[0] for one in found)
+        return await concurrently([partial(vocabulary, *one) for one in everybody])
 
     async def turns(
         self,

@@ -223,6 +223,7 @@ class PathUnit:
         first, last: indices of its first draft token and of the one behind its last.
         start, end: byte offsets in the answer.
         encoding: the assistant's; None if the bytes stand unjudged, as they begin inside one of its tokens.
+        count: how many of its tokens lie before the unit.
         cut: whether its start had to be made a boundary: the assistant is asked after a cut text.
     """
 
@@ -230,15 +231,15 @@ class PathUnit:
     last: int
     start: int
     end: int
-    encoding: Encoding | None
+    encoding: Encoding | None = None
+    count: int = 0
     cut: bool = False
 
     def places(self, bound: int) -> list[tuple[int, int]]:
         """The places before byte `bound`: each byte offset, with the number of the assistant's tokens before it."""
         if self.encoding is None:
             return []
-        count = self.encoding.count(self.start)
-        assert count is not None
+        count = self.count
         found = [(self.start, count)]
         for at in self.encoding.ends[count:]:
             count += 1
@@ -269,7 +270,8 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder) -> PathUnit 
     start, text = draft.offset(first), draft.written
     if draft.tokens[first].end:
         at = len(text)
-        return PathUnit(first, first + 1, at, at, await encoder.upto(text, at))
+        encoding = await encoder.upto(text, at)
+        return PathUnit(first, first + 1, at, at, encoding, len(encoding.ids) if encoding else 0)
     aligned = True if not start or is_safe_cut(text, start) else None
     for last in range(first + 1, len(draft.tokens) + 1 - draft.ended):
         end, passed = draft.offset(last), last - first
@@ -283,20 +285,30 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder) -> PathUnit 
             continue
         encoding = await encoder.upto(text, seen)
         if encoding is None:
-            return PathUnit(first, last, start, end, None)
-        begins, ends = encoding.count(start) is not None, encoding.count(end) is not None
+            return PathUnit(first, last, start, end)
+        count, ends = encoding.count(start), encoding.count(end) is not None
+        begins = count is not None
         aligned = begins if aligned is None else aligned
-        if ends and begins and (word or passed >= LONGEST):
-            return PathUnit(first, last, start, end, encoding)
+        if ends and count is not None and (word or passed >= LONGEST):
+            return PathUnit(first, last, start, end, encoding, count)
         if ends and not begins:
-            return PathUnit(first, last, start, end, None)
+            return PathUnit(first, last, start, end)
         long = len(text[start:end].decode("utf-8", "ignore")) >= FARTHEST
         if passed >= LONGEST and (long or not begins):
-            return PathUnit(first, last, start, end, await _cut_at(encoder, text, start, seen), cut=True)
+            encoding = await _cut_at(encoder, text, start, seen)
+            count = encoding.count(start) if encoding else None
+            return PathUnit(first, last, start, end, encoding, count or 0, cut=True)
     if draft.ended:  # in the middle of a character
         last = len(draft.tokens) - 1
-        return PathUnit(first, last, start, draft.offset(last), None)
+        return PathUnit(first, last, start, draft.offset(last))
     return None
+
+
+def next_token(draft: DraftPath, first: int) -> PathUnit:
+    """The unit of an assistant with the draft's ids: one token, on the draft's own path (equations 1 and 2)."""
+    ids = tuple([token.id or 0 for token in draft.tokens])
+    end = draft.offset(first + 1)
+    return PathUnit(first, first + 1, draft.offset(first), end, Encoding(ids, tuple(draft.ends)), first)
 
 
 async def _cut_at(encoder: Encoder, text: bytes, at: int, end: int) -> Encoding | None:

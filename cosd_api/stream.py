@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeGuard
@@ -26,6 +26,7 @@ from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
 from cosd_api.telemetry.fusion_span import FusionSpan
 from cosd_api.telemetry.start import fusion_span
+from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import BudgetError, ProviderError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable, sendable
@@ -214,7 +215,8 @@ class FusionStream:
             skip=settings.ask == "contestable",
             tie=settings.tie,
             own_paths=self._own_paths,
-            ends={one for info in infos.values() for one in info.ends} if self._ids else (),
+            shares=facts.shares,
+            ends=_ends(infos, facts) if self._by_ids else (),
             batch_wait=settings.tuning.batch_wait,
             seed=limits.seed or 0,
             conversation=None if isinstance(self._prompt, str) else self._prompt,
@@ -326,7 +328,7 @@ class FusionStream:
             ),
             draft=facts.draft,
             assistants=facts.assistants,
-            settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._ids),
+            settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._by_ids),
             segments=tuple(Segment.of(one, everybody) for one in report.segments),
             weights=None if report.weights is None else {everybody[at]: one for at, one in report.weights.items()},
             requests=tuple(Request.of(span, everybody) for span in self._timeline.spans),
@@ -338,6 +340,12 @@ def _finish(error: ProviderError) -> Finish:
     if isinstance(error, BudgetError):
         return Finish("budget", error.limit)
     return Finish("error", type(error).__name__)
+
+
+def _ends(infos: Mapping[int, ServerInfo], facts: Facts) -> set[int]:
+    """Ids that end the draft, or an assistant that has its ids; the draft is model -1."""
+    sharing = [at for at in infos if at < 0 or (at < len(facts.shares) and facts.shares[at])]
+    return {one for at in sharing for one in infos[at].ends}
 
 
 def _is_an_assistants(error: Exception) -> bool:

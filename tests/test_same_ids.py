@@ -315,18 +315,18 @@ async def test_ties_are_told() -> None:
     assert await told(tied(0.396, third=True), 1.0, verifier=SurpriseVerifier(gamma=0.9)) == ("a", 0)
 
 
-async def test_other_ids_are_fused_by_text() -> None:
-    """Where the models have other ids, or one shows none, they are asked after text."""
+async def test_other_ids_are_fused_on_their_own_paths_or_by_text() -> None:
+    """Where the models have other ids, each is asked after its own; where one shows none, after text."""
 
     class Shifted(Written):
         def encode(self, text: bytes) -> list[int]:
             return list(text)
 
     draft = Written((97, 32, 98))
-    for assistant in (served(Shifted(draft.ids)), ScriptedProvider(draft)):
+    for assistant, contexts, ties in ((served(Shifted(draft.ids)), "ids", 0), (ScriptedProvider(draft), "text", None)):
         result = await fuse("Q", draft=served(draft), assistant=assistant)
-        assert (result.settings.contexts, result.ties, result.text) == ("text", None, "a b")
-        assert [one.id for one in result.tokens] == [None] * len(result.tokens)
+        assert (result.settings.contexts, result.ties, result.text) == (contexts, ties, "a b")
+        assert all((one.id is not None) == (contexts == "ids") for one in result.tokens)
     told = await fuse("Q", draft=served(draft), assistant=served(Shifted(draft.ids)), unit="token")
     assert told.settings.contexts == "text"
 

@@ -29,7 +29,18 @@ from cosd_api.decoding.calls import placed
 from cosd_api.decoding.commands import DRAFT, Placed, Report, StartDraft, cut_short
 from cosd_api.decoding.run import Work
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.paths import DraftPath, Encoder, PathUnit, Restart, end_of_word, is_safe_cut, look, next_unit, restart
+from cosd_api.paths import (
+    DraftPath,
+    Encoder,
+    PathUnit,
+    Restart,
+    end_of_word,
+    is_safe_cut,
+    look,
+    next_token,
+    next_unit,
+    restart,
+)
 from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, verifier_at
 from cosd_providers.contract import DraftEnd, Question, Token
 from cosd_providers.same_ids import by_ids
@@ -68,6 +79,7 @@ class _Hearing:
     Attributes:
         model: its index.
         encoder: of its encodings.
+        same: it has the draft's ids: then its units are the draft's tokens.
         first: index of the draft token at which its next unit begins.
         answers: to places that it was asked about, by the ids before.
         firing: the replacement that it wants; it waits until the others are as far.
@@ -79,6 +91,7 @@ class _Hearing:
 
     model: int
     encoder: Encoder
+    same: bool
     first: int = 0
     answers: dict[tuple[int, ...], Token | None] = field(default_factory=dict[tuple[int, ...], Token | None])
     firing: _Firing | None = None
@@ -114,20 +127,11 @@ class _Mark:
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """A decision, and the bytes of the answer that it is about; `of_end`: and its end of sequence."""
+    """A decision, and the tokens of the path that it is about: the first, and the one behind the last."""
 
-    start: int
-    end: int
-    of_end: bool
+    first: int
+    last: int
     decision: Decision
-
-    def before(self, cut: int) -> _About:
-        """The same of the bytes before `cut`; a word that is written over from there keeps those."""
-        if self.end <= cut:
-            return self
-        if self.decision.fired:
-            self.decision.text = self.decision.text[: max(len(self.decision.text) - self.end + cut, 0)]
-        return replace(self, end=cut)
 
 
 class OwnPaths(AnswerWriter):
@@ -149,7 +153,8 @@ class OwnPaths(AnswerWriter):
         self._marks: list[_Mark] = []
         self._draft_encoder = Encoder(by_ids(work.turns[0].provider).encode)
         encoders = {model: Encoder(by_ids(work.turns[model].provider).encode) for model in self.models if model}
-        self._hearings = {model: _Hearing(model, encoder) for model, encoder in encoders.items()}
+        shares = work.shares or [False] * self.count
+        self._hearings = {model: _Hearing(model, one, shares[model - 1]) for model, one in encoders.items()}
         self._draft_scope = anyio.CancelScope()
         self._draft_end: DraftEnd | None = None
         self._draft_error: Exception | None = None
@@ -231,12 +236,12 @@ class OwnPaths(AnswerWriter):
             if item.reason in ("context", "filter"):
                 self._draft_end, path.over = item, True
         else:
-            self._append(item, self._mark())
-            self._find_stop(len(item.data))
+            self._append(self._known_end(item), self._mark())
+            self._find_stop(len(path.tokens[-1].data))
         if len(path.tokens) >= self._bound() + LOOKAHEAD:
             path.over = True
         self._tell()
-        return path.over
+        return path.over or path.ended
 
     def _find_stop(self, grown: int) -> None:
         if self._stop_end is None and (stop := self._response.stops.find(self._path.text, grown)) is not None:
@@ -276,10 +281,10 @@ class OwnPaths(AnswerWriter):
         """Judge the units that can be judged now; false if there are none."""
         units, open_at, enough = list[PathUnit](), hearing.first, False
         while open_at < min(self._bound(), len(self._path.tokens)) and len(units) < _MOST_UNITS and not enough:
-            quiet = self._quiet(open_at)
-            unit = None if quiet is not None else await next_unit(self._path, open_at, hearing.encoder)
+            quiet = self._quiet(open_at, same=hearing.same)
+            unit = None if quiet is not None else await self._unit(hearing, open_at)
             if quiet is not None:
-                unit = PathUnit(open_at, quiet, self._path.offset(open_at), self._path.offset(quiet), None)
+                unit = PathUnit(open_at, quiet, self._path.offset(open_at), self._path.offset(quiet))
             if unit is None and self._path.over:  # no place in it will ever be ready
                 unit = PathUnit(open_at, len(self._path.tokens), self._path.offset(open_at), len(self._path.text), None)
             if unit is None:
@@ -302,15 +307,22 @@ class OwnPaths(AnswerWriter):
         self._tell()
         return True
 
+    async def _unit(self, hearing: _Hearing, first: int) -> PathUnit | None:
+        """The unit of an assistant that begins with a draft token; None where the draft has not written far enough."""
+        if hearing.same:
+            return next_token(self._path, first)
+        return await next_unit(self._path, first, hearing.encoder)
+
     def _alone(self, hearing: _Hearing) -> bool:
         """True if an assistant is best asked about one place after another."""
         places = self._work.pace.places
         return bool(places) and places[hearing.model - 1] == 1
 
-    def _quiet(self, first: int) -> int | None:
+    def _quiet(self, first: int, *, same: bool) -> int | None:
         """The end of the tokens from an index on that no answer could change, to a safe cut; None without such.
 
-        Every unit ends at a safe cut: nothing between two of them need be encoded.
+        Every unit ends at a safe cut, and with the draft's ids (`same`) behind each token: nothing between need be
+        encoded.
         """
         path, found = self._path, None
         text = path.written
@@ -318,7 +330,7 @@ class OwnPaths(AnswerWriter):
             token = path.tokens[at]
             if self._could_change(at):
                 break
-            if token.end or is_safe_cut(text, path.ends[at]) or at + 1 == self._work.max_tokens:
+            if same or token.end or is_safe_cut(text, path.ends[at]) or at + 1 == self._work.max_tokens:
                 found = at + 1
         return found
 
@@ -372,12 +384,17 @@ class OwnPaths(AnswerWriter):
             paths=[ids for _, ids in places],
         )
         for (_, ids), proposal in zip(places, found, strict=True):
-            hearing.answers[ids] = None if proposal is None else proposal.tokens[0]
+            token = None if proposal is None else proposal.tokens[0]
+            hearing.answers[ids] = self._known_end(token) if token is not None and hearing.same else token
+
+    def _known_end(self, token: Token) -> Token:
+        """A token as an end of sequence, where its id ends any of the models that have these ids."""
+        return replace(token, data=b"", end=True) if token.id in self._work.ends else token
 
     async def _walk(self, hearing: _Hearing, unit: PathUnit) -> bool:
         """Line 3: judge one unit; true if the next one begins where it ends."""
         path = self._path
-        hearing.starts.add(unit.start)
+        hearing.starts.add(unit.first)
         if not self._contestable(unit):
             loud = any(self._could_change(at) for at in range(unit.first, min(unit.last, self._bound())))
             self._count(hearing, unjudged=loud)
@@ -396,7 +413,7 @@ class OwnPaths(AnswerWriter):
                 hearing.first = unit.last
                 return True
             qs.append(theirs)
-            own = unit.encoding.ids[len(ids)] if len(ids) < len(unit.encoding.ids) else None
+            own = None if path.tokens[unit.first].end else unit.encoding.ids[len(ids)]
             if _is(theirs, own):
                 continue
             if _ties(theirs, own, self._tie):
@@ -469,6 +486,10 @@ class OwnPaths(AnswerWriter):
         """Line 4: the assistant's word; None if it spells what the draft wrote, or cannot be put into its path."""
         if theirs.end:
             return _Firing(at, decision, unit, None, at, [theirs])
+        if hearing.same:
+            text = bytes(self._path.text[:at]) + theirs.data
+            own = Restart(unit.first, (theirs.id or 0,), (len(text),), text)
+            return _Firing(at, decision, unit, own, at, [replace(theirs, alternatives=())])
         written = await self._continuation(hearing, at, (*ids, theirs.id or 0), theirs)
         data = b"".join(token.data for token in written)
         way = await restart(self._path, unit.first, at, written, self._draft_encoder)
@@ -515,8 +536,7 @@ class OwnPaths(AnswerWriter):
 
     def _decide(self, hearing: _Hearing, unit: PathUnit, decision: Decision) -> None:
         if self._is_heard(hearing):
-            of_end = self._path.tokens[unit.first].end
-            self._decisions.append(_About(unit.start, unit.end, of_end, decision))
+            self._decisions.append(_About(unit.first, unit.last, decision))
 
     def _count(self, hearing: _Hearing, **more: int) -> None:
         if self._is_heard(hearing):
@@ -529,13 +549,9 @@ class OwnPaths(AnswerWriter):
         """Replace what is to be replaced, and settle what is final."""
         while not self.over:
             judging = [*self._hearings.values()]
-            first = min(
-                (one for one in judging if not one.open),
-                key=lambda one: (self._where(one), -(one.firing.decision.q or 0.0) if one.firing else 0.0, one.model),
-                default=None,
-            )
-            at = -1 if first is None else self._where(first)
-            if first is not None and all(not one.open or self._begins(one) > at for one in judging):
+            stopped = [one for one in judging if not one.open]
+            first = min(stopped, key=self._rank, default=None)
+            if first is not None and all(not one.open or one.first > self._token(first) for one in judging):
                 if first.error is not None:
                     self._give_up(first)
                 else:
@@ -544,13 +560,19 @@ class OwnPaths(AnswerWriter):
             self._let_out(judging)
             return
 
-    def _where(self, hearing: _Hearing) -> int:
-        """The byte that the answer waits at for an assistant that has stopped."""
-        return hearing.firing.changed if hearing.firing is not None else self._begins(hearing)
+    def _rank(self, hearing: _Hearing) -> tuple[float, ...]:
+        """The order of those that have stopped: the first change, then the most confident, then the first listed."""
+        firing = hearing.firing
+        if firing is None:
+            return self._path.offset(hearing.first), hearing.first, 0.0, hearing.model
+        return firing.changed, self._token(hearing), -(firing.decision.q or 0.0), hearing.model
 
-    def _begins(self, hearing: _Hearing) -> int:
-        """The byte at which an assistant's open unit begins."""
-        return self._path.offset(hearing.first)
+    def _token(self, hearing: _Hearing) -> int:
+        """Index of the first token that an assistant that has stopped changes, or could not judge."""
+        firing, ends = hearing.firing, self._path.ends
+        if firing is None or hearing.same:
+            return hearing.first
+        return bisect_right(ends, firing.changed, lo=hearing.first)
 
     def _give_up(self, hearing: _Hearing) -> None:
         """Continue without an assistant that has failed, if it may."""
@@ -567,59 +589,57 @@ class OwnPaths(AnswerWriter):
         assert firing is not None
         self._draft_scope.cancel()
         self._left = self._draft
-        broken = [one for one in self._hearings.values() if one is not hearing and self._begins(one) < firing.changed]
+        broken = [one for one in self._hearings.values() if one is not hearing and one.first < self._token(hearing)]
         self._counts.unjudged = (self._counts.unjudged or 0) + len(broken)
         old = list(zip(path.tokens, path.ends, strict=True))
         path.kept = path.fixed(firing.unit.first)
-        start = self._put_word(hearing.model - 1, firing, old)
+        kept = self._put_word(hearing.model - 1, firing, old, same=hearing.same)
         self._draft_error = self._draft_end = None
         self._stop_end = None
         self._find_stop(len(path.text))
-        unheard = {id(one.firing.decision) for one in self._hearings.values() if one.firing is not None}
-        known = [one for one in self._decisions if one.end <= firing.changed and id(one.decision) not in unheard]
-        self._decisions = [one.before(start) for one in known if min(one.start, one.end - 1) < start]
-        self._decisions.append(_About(min(firing.unit.start, start), len(path.text), firing.way is None, firing.decision))
+        first = min(kept, firing.unit.first)
+        self._decisions = [one for one in self._decisions if one.last <= first]
+        self._decisions.append(_About(first, len(path.tokens), firing.decision))
         heard, self._hearings = [*self._hearings.values()], {}
         for other in heard:
             other.scope.cancel()
-            self._hearings[other.model] = new = _Hearing(other.model, other.encoder, len(path.tokens))
-            new.starts = {one for one in other.starts if one <= start}
-            if start < firing.unit.start:  # new tokens for what was judged before: what is left is a unit of its own
-                new.starts.add(start)
+            self._hearings[other.model] = new = _Hearing(other.model, other.encoder, other.same, len(path.tokens))
+            new.starts = {start for start in other.starts if start <= first}
             self._group.start_soon(self._judge, new)
         self._tell()
 
-    def _put_word(self, source: int, firing: _Firing, old: Sequence[tuple[Token, int]]) -> int:
+    def _put_word(self, source: int, firing: _Firing, old: Sequence[tuple[Token, int]], *, same: bool) -> int:
         """Rewrite the path from a replacement on; `old` are its tokens before, each with the byte at which it ends.
 
         Returns:
-            The byte at which the first of the new tokens begins, perhaps before the unit.
+            The number of tokens that stay.
         """
         path, way, unit, decision = self._path, firing.way, firing.unit, firing.decision
         own = {end: token for token, end in old if end <= firing.at}
         over = unit.first + decision.last
-        over = max(over, next((n for n, (_, end) in enumerate(old, 1) if end > firing.changed), over))
+        over = over if same else max(over, next((n for n, (_, end) in enumerate(old, 1) if end > firing.changed), over))
         keep = bisect_right([end for token, end in old if not token.end], firing.at) if way is None else way.keep
+        keep = min(keep, unit.first) if same else keep
         path.cut_back(keep)
         del self._marks[keep:]
-        tokens: list[Token] = self._spelled(way, own, firing) if way is not None else [firing.tokens[-1]]
+        tokens = [*firing.tokens] if same or way is None else self._spelled(way, own, firing)
         if way is None and path.offset(keep) < firing.at:  # the end comes inside a token of the draft
             part, _ = old[keep]
             self._append(replace(part, data=part.data[: firing.at - path.offset(keep)], id=None), self._mark())
-        while tokens and own.get(len(path.text) + len(tokens[0].data)) is tokens[0]:
+        while tokens and not same and own.get(len(path.text) + len(tokens[0].data)) is tokens[0]:
             self._append(tokens.pop(0), self._mark())
         start = len(path.text)
         replaced = tuple(
             replace(token, data=token.data[max(len(token.data) - end + start, 0) :])
-            for token, end in old[:over]
-            if end > start or token.end
+            for token, end in old[unit.first if same else 0 : over]
+            if same or end > start or token.end
         )
         decision.draft = b"".join(token.data for token in replaced)
         decision.text = b"" if way is None else way.text[start:]
         for token in tokens:
             self._append(token, self._mark(source, decision, replaced))
             replaced = ()
-        return start
+        return keep
 
     def _mark(self, source: int = DRAFT, winner: Decision | None = None, replaced: tuple[Token, ...] = ()) -> _Mark:
         return _Mark(source, winner, replaced, draft=self._draft, at=self._work.timeline.now())
@@ -664,13 +684,8 @@ class OwnPaths(AnswerWriter):
     def _put(self, at: int) -> None:
         """Let one token of the path out."""
         token, mark = self._path.tokens[at], self._marks[at]
-        start, end = self._path.offset(at), self._path.offset(at + 1)
-        self._decisions = [one for one in self._decisions if one.end > start or one.of_end]
-        about = [
-            one.decision
-            for one in self._decisions
-            if (one.of_end if token.end else one.start < end and one.end > start)
-        ]
+        self._decisions = [one for one in self._decisions if one.last > at]
+        about = [one.decision for one in self._decisions if one.first <= at]
         if mark.replaced:
             self._counts.replacements += 1
             self._counts.replaced += len(mark.replaced)
@@ -678,7 +693,7 @@ class OwnPaths(AnswerWriter):
         one.replaced = mark.replaced
         one.verified = not self._lost or not self._could_change(at)
         one.draft, one.at = mark.draft, mark.at
-        if at and all(start in hearing.starts for hearing in self._hearings.values()):
+        if at and all(at in hearing.starts for hearing in self._hearings.values()):
             self._units += 1
         one.unit, one.round = self._units, self._counts.iterations
         if mark.winner is not None and (at + 1 == len(self._marks) or self._marks[at + 1].winner is not mark.winner):

@@ -38,7 +38,8 @@ class Work:
         pace: the schedule of methods that draft.
         skip: leave out questions whose answers cannot matter.
         tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
-        own_paths: whether the models have other ids, and each is asked after its own encoding of the answer.
+        own_paths: whether models have other ids than the draft, and each is asked after its own encoding of the answer.
+        shares: of each assistant, whether it has the draft's ids; empty if none has.
         ends: ids that are known to end one of the models, where these are asked after ids.
         batch_wait: seconds that a question waits for others.
         seed: of what is drawn at random.
@@ -62,6 +63,7 @@ class Work:
     skip: bool = True
     tie: float = 0.0
     own_paths: bool = False
+    shares: Sequence[bool] = ()
     ends: Container[int | None] = ()
     batch_wait: float = 0.0
     conversation: Sequence[Message] | None = None

@@ -88,7 +88,11 @@ def test_one_server() -> None:
             ("good", "textual"),
             f'token by token after the text: one tokenizer, but {TEXTUAL} cannot be asked after ids (unit="token").',
         ),
-        (("good", "other"), 'word by word: different tokenizers (unit="word").'),
+        (
+            ("good", "other"),
+            "word by word, each model on its own ids, because both servers take and show ids and have different ones "
+            '(unit="word"). Ties: tie=0.0031.',
+        ),
         (("good", "silent"), 'word by word: the tokenizer of http://silent is not shown (unit="word").'),
     ],
 )

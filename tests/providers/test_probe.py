@@ -873,6 +873,7 @@ async def test_two_reports_tell_what_a_fusion_judges_by() -> None:
 
 
 OLD = Line(name="lists", value=True, asked="two prompts", seen="both")
+OWN = "word by word, each model on its own ids, because both servers take and show ids and have different ones"
 OLDER = "the report of http://gpu2 is older than contexts by ids: probe it again"
 
 
@@ -884,12 +885,13 @@ OLDER = "the report of http://gpu2 is older than contexts by ids: probe it again
             {"vocabulary": None},
             "token by token after the text: one tokenizer, but http://gpu2 cannot be asked after ids",
         ),
-        ({"vocabulary": "w"}, "token by token after the text: one tokenizer, but the ids are not all the same"),
+        ({"vocabulary": "w"}, OWN),
         (
             {"vocabulary": None, "lines": (OLD,)},
             f"token by token after the text: one tokenizer, but {OLDER}",
         ),
-        ({"vocabulary": "w", "encoding": "f"}, "word by word: different tokenizers"),
+        ({"vocabulary": "w", "encoding": "f"}, OWN),
+        ({"vocabulary": None, "encoding": "f"}, "word by word: different tokenizers"),
         ({"vocabulary": None, "encoding": None}, "word by word: the tokenizer of http://gpu2 is not shown"),
     ],
 )
@@ -897,8 +899,8 @@ def test_the_definition_of_a_pair_and_why(changes: Mapping[str, Any], words: str
     one = ProbeReport(endpoint="http://gpu1", engine="vllm", model="m", encoding="e", vocabulary="v", tie=0.003)
     found = definition_of([one, one.model_copy(update={"endpoint": "http://gpu2", "tie": 0.01, **changes})])
     assert str(found) == words
-    assert found.tie == (None if changes else 0.01)
-    assert found.contexts == ("text" if changes else "ids")
+    by_ids = changes.get("vocabulary", "v") is not None
+    assert (found.contexts, found.tie) == (("ids", 0.01) if by_ids else ("text", None))
     assert str(definition_of([one] * 3)).endswith("because all servers take and show ids and have the same ids")
 
 

@@ -267,7 +267,8 @@ class Definition:
     """The definition by which models are fused, and the reason.
 
     Attributes:
-        contexts: `"ids"` if the assistants are asked after the draft's own ids, else `"text"`.
+        contexts: `"ids"` if the assistants are asked after ids, else `"text"`: after the draft's own token by token,
+            after their own word by word.
         unit: what is judged together.
         reason: in words.
         tie: the greatest of the reports' ties, for `Fusion(tie=...)`; None after text, where none is needed.
@@ -280,7 +281,8 @@ class Definition:
 
     def __str__(self) -> str:
         if self.contexts == "ids":
-            return f"ids to ids, because {self.reason}"
+            way = "ids to ids" if self.unit == "token" else "word by word, each model on its own ids"
+            return f"{way}, because {self.reason}"
         return (
             f"token by token after the text: {self.reason}" if self.unit == "token" else f"word by word: {self.reason}"
         )
@@ -288,16 +290,19 @@ class Definition:
 
 def unit_of(reports: Sequence[ProbeReport]) -> Literal["token", "word"]:
     """The default unit of a fusion of these models: `"token"` where all are known to share one tokenizer."""
-    return "token" if _alike(reports, "vocabulary") or _alike(reports, "encoding") else "word"
+    if all(report.vocabulary is not None for report in reports):
+        return "token" if _alike(reports, "vocabulary") else "word"
+    return "token" if _alike(reports, "encoding") else "word"
 
 
 def definition_of(reports: Sequence[ProbeReport]) -> Definition:
     """The default definition of a fusion of these models."""
     unit = unit_of(reports)
-    if _alike(reports, "vocabulary"):
+    if all(report.vocabulary is not None for report in reports):
         ties = [report.tie for report in reports if report.tie is not None]
         servers = "both servers" if len(reports) == 2 else "all servers"
-        return Definition("ids", unit, f"{servers} take and show ids and have the same ids", max(ties, default=None))
+        which = "the same ids" if unit == "token" else "different ones"
+        return Definition("ids", unit, f"{servers} take and show ids and have {which}", max(ties, default=None))
     if unit == "word":
         hidden = [report for report in reports if report.encoding is None and report.vocabulary is None]
         reason = f"the tokenizer of {_named(hidden)} is not shown" if hidden else "different tokenizers"
@@ -305,10 +310,8 @@ def definition_of(reports: Sequence[ProbeReport]) -> Definition:
     without = [report for report in reports if report.vocabulary is None]
     if old := [report for report in without if report.lines and all(line.name != "after_ids" for line in report.lines)]:
         but = f"the report of {_named(old)} is older than contexts by ids: probe it again"
-    elif without:
-        but = f"{_named(without)} cannot be asked after ids"
     else:
-        but = "the ids are not all the same"
+        but = f"{_named(without)} cannot be asked after ids"
     return Definition("text", unit, f"one tokenizer, but {but}")
 
 
