@@ -96,6 +96,38 @@ class HttpModel:
         return answer
 
 
+class PathModel:
+    """A server behind a prompt, as `reference_paths` wants a model: its ids of an answer alone, and the next token.
+
+    `tokens` are known for the ids of texts that were encoded and of the tokens that were listed.
+    """
+
+    def __init__(self, model: HttpModel, prompt: str) -> None:
+        self._model, self._start = model, model.vocabulary.encode(prompt.encode())
+        self._encoded: dict[bytes, list[int]] = {}
+        self.tokens: Any = model.vocabulary.tokens
+
+    @property
+    def end_ids(self) -> Sequence[int]:
+        """The id that stands for all ends."""
+        return [self._model.vocabulary.end]
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of a text that nothing is added to."""
+        if text and text not in self._encoded:
+            body = {"content": text.decode(), "add_special": False, "parse_special": False, "with_pieces": True}
+            found = self._model.client.post(f"{self._model.url}/tokenize", json=body).json()["tokens"]
+            for one in found:
+                piece = one["piece"]
+                self.tokens.setdefault(one["id"], piece.encode() if isinstance(piece, str) else bytes(piece))
+            self._encoded[text] = [one["id"] for one in found]
+        return self._encoded.get(text, [])
+
+    def next(self, ids: Sequence[int]) -> Sequence[float]:
+        """The probability of every id after the prompt and some ids."""
+        return self._model.next([*self._start, *ids])
+
+
 def known(model: HttpModel, text: bytes) -> dict[bytes, float]:
     """The probability of each token after a text, by its bytes; those of ends are empty, the most probable one's."""
     found: dict[bytes, float] = {}

@@ -11,6 +11,7 @@ import pytest
 import naive
 import reference
 import reference_ids
+import reference_paths
 from cosd_api import Fusion, FusionResult, RuleVerifier, Tuning
 from cosd_api.alignment import Unit
 from cosd_api.demo.questions import KINDS, sample
@@ -20,6 +21,7 @@ from hedged import hedged
 from near_ties import CLOSE, tied
 from one_tokenizer import FOR_THREE, MAY_TIE, PAIRS, THREES
 from one_tokenizer import PROMPTS as FOR_TWO
+from reference import Fires
 from reference_ids import Next
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -53,14 +55,7 @@ async def test_a_hundred_prompts(
     assert len(PROMPTS) == 100
     different = []
     for prompt, result in zip(asked, results, strict=True):
-        wanted = reference.fuse(
-            prompt.encode(),
-            models[draft],
-            [models[assistant]],
-            reference.rule(*bounds),
-            unit="word",
-            max_tokens=MAX_TOKENS,
-        )
+        wanted = by_paths(prompt, [models[draft], models[assistant]], reference.rule(*bounds), MAX_TOKENS)
         if (result.text.encode(), result.finish_reason) != (wanted.text, wanted.finish_reason):
             different.append((prompt, result.text, wanted.text))
     assert different == []
@@ -88,7 +83,7 @@ async def test_token_by_token_and_with_three_models(
         assert excused <= MAY_TIE
         return
     for prompt, result in zip(prompts, results, strict=False):
-        wanted = reference.fuse(prompt.encode(), models[0], models[1:], reference.rule(), unit=unit, max_tokens=30)
+        wanted = by_paths(prompt, models, reference.rule(), 30)
         texts = result.text.encode(), wanted.text
         if tied(prompt.encode(), models, texts, bounds=(0.5, 0.5)):
             excused += 1
@@ -96,6 +91,13 @@ async def test_token_by_token_and_with_three_models(
         assert (result.text.encode(), result.finish_reason) == (wanted.text, wanted.finish_reason), prompt
         assert result.trace.replay() == result.text
     assert excused <= MAY_TIE
+
+
+def by_paths(prompt: str, models: Sequence[naive.HttpModel], fires: Fires, max_tokens: int) -> reference_paths.Fused:
+    """The naive answer of models with different ids."""
+    draft, *assistants = (naive.PathModel(model, prompt) for model in models)
+    decides: reference_paths.Fires = lambda _, p, q: fires(p, q)  # noqa: E731 - its type is written down
+    return reference_paths.Reference(b"", draft, assistants, decides, max_tokens=max_tokens, tie=0.02).fuse()
 
 
 def by_ids(prompt: str, models: Sequence[naive.HttpModel], result: FusionResult) -> bool:

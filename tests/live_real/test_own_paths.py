@@ -1,0 +1,95 @@
+"""The rule for models with different ids, forced on a real model with itself: it writes what it writes alone.
+
+Where it does not, the model itself wrote ids that its own tokenizer does not make of that text.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from cosd_api import Fusion, FusionResult, RuleVerifier
+from live_real.prompts import PROMPTS
+
+LENGTH = 96
+NEAR = 64  # characters within which a place is encoded
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What the model writes by itself: the text, and the byte from which on its ids are not its tokenizer's."""
+
+    text: str
+    parts: int | None
+
+
+def alone(url: str, prompts: list[str]) -> dict[str, Alone]:
+    """The answer of the server itself to each prompt, greedy, without this library."""
+    found: dict[str, Alone] = {}
+    with httpx.Client(base_url=url, timeout=120) as client:
+        for prompt in prompts:
+            conversation = {"messages": [{"role": "user", "content": prompt}]}
+            body = {
+                "prompt": client.post("/apply-template", json=conversation).json()["prompt"],
+                "n_predict": LENGTH,
+                "temperature": 0,
+                "samplers": ["temperature"],
+                "return_tokens": True,
+            }
+            answer = client.post("/completion", json=body).json()
+            text: str = answer["content"].rstrip("\ufffd")
+            made: list[int] = client.post("/tokenize", json={"content": text, "parse_special": False}).json()["tokens"]
+            wrote: list[int] = answer["tokens"][: len(made)]
+            at = next((n for n, (one, other) in enumerate(zip(made, wrote, strict=False)) if one != other), None)
+            parts = None
+            if at is not None:
+                parts = len(client.post("/detokenize", json={"tokens": wrote[:at]}).json()["content"])
+            found[prompt] = Alone(text, parts)
+    return found
+
+
+async def fused(draft: str, assistant: str, prompts: list[str], verifier: RuleVerifier) -> list[FusionResult]:
+    async with Fusion(draft=draft, assistant=assistant, verifier=verifier, unit="word") as fusion:
+        conversations = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        return [await fusion.generate(one, max_tokens=LENGTH) for one in conversations]
+
+
+@pytest.mark.parametrize(("bound", "count"), [(1.0, 40), (0.5, 12)], ids=["everywhere", "rule"])
+async def test_the_model_with_itself_writes_what_it_writes_alone(
+    draft: str, assistant: str, bound: float, count: int
+) -> None:
+    prompts = PROMPTS[:count]
+    wanted = alone(draft, prompts)
+    results = await fused(draft, assistant, prompts, RuleVerifier(alpha=bound, beta=bound))
+    different: list[str] = []
+    for prompt, result in zip(prompts, results, strict=True):
+        own = wanted[prompt]
+        assert (result.settings.contexts, result.settings.unit) == ("ids", "word")
+        assert result.trace.replay() == result.text
+        assert sum(len(token.decisions) for token in result.tokens) > 0
+        if result.text == own.text:
+            continue
+        pairs = enumerate(zip(result.text, own.text, strict=False))
+        parted = next((n for n, (one, other) in pairs if one != other), min(len(result.text), len(own.text)))
+        different.append(f"{prompt!r} from character {parted} on: {own.text[max(0, parted - 20) : parted + 20]!r}")
+        assert own.parts is not None and own.parts <= parted + NEAR, different[-1]
+    unjudged, off_path = (sum(getattr(one, name) for one in results) for name in ("unjudged", "off_path"))
+    words = f"{count - len(different)} of {count} equal; {unjudged} units unjudged, {off_path} asked after a cut text"
+    sys.stderr.write("\n" + "\n".join([words, *different]) + "\n")
+    assert len(different) <= count // 20
+
+
+async def test_a_genuine_pair_replaces_about_as_often_by_words_as_by_tokens(shorter: str, assistant: str) -> None:
+    """Words hold several tokens, and are judged by their least probable one."""
+    prompts = PROMPTS[:8]
+    words = await fused(shorter, assistant, prompts, RuleVerifier())
+    async with Fusion(draft=shorter, assistant=assistant) as fusion:
+        tokens = [await fusion.generate([{"role": "user", "content": one}], max_tokens=LENGTH) for one in prompts]
+    counts = [sum(one.replacements or 0 for one in results) for results in (words, tokens)]
+    sys.stderr.write(f"\n{counts[0]} replacements by words, {counts[1]} by tokens\n")
+    assert min(counts) > 20
+    assert 0.5 * counts[1] <= counts[0] <= 1.5 * counts[1]
+    assert all(result.trace.replay() == result.text for result in words)
