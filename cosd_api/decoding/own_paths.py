@@ -133,6 +133,19 @@ class _About:
     last: int
     decision: Decision
 
+    def before(self, cut: int, ends: Sequence[int]) -> _About | None:
+        """The same of the tokens before `cut`: only of a word that stood is anything left when it is written over.
+
+        `ends` are the bytes at which the tokens ended.
+        """
+        if self.last <= cut:
+            return self
+        if not self.decision.fired:
+            return None
+        text = self.decision.text
+        self.decision.text = text[: max(len(text) - ends[self.last - 1] + ends[cut - 1], 0)]
+        return replace(self, last=cut)
+
 
 class OwnPaths(AnswerWriter):
     """The run of one answer.
@@ -598,13 +611,17 @@ class OwnPaths(AnswerWriter):
         self._stop_end = None
         self._find_stop(len(path.text))
         first = min(kept, firing.unit.first)
-        self._decisions = [one for one in self._decisions if one.last <= first]
+        pending = {id(one.firing.decision) for one in self._hearings.values() if one.firing is not None}
+        known = [one for one in self._decisions if one.first < first and id(one.decision) not in pending]
+        self._decisions = [short for one in known if (short := one.before(first, [end for _, end in old])) is not None]
         self._decisions.append(_About(first, len(path.tokens), firing.decision))
         heard, self._hearings = [*self._hearings.values()], {}
         for other in heard:
             other.scope.cancel()
             self._hearings[other.model] = new = _Hearing(other.model, other.encoder, other.same, len(path.tokens))
             new.starts = {start for start in other.starts if start <= first}
+            if first < firing.unit.first:  # what is left of a unit judged before is one by itself
+                new.starts.add(first)
             self._group.start_soon(self._judge, new)
         self._tell()
 
