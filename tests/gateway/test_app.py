@@ -246,3 +246,16 @@ async def test_the_document_describes_what_is_answered() -> None:
     for field, value in (("model", "other"), ("temperature", 1), ("max_tokens", 8193)):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**BODY, field: value}, taken)
+
+
+async def test_the_document_has_own_messages_of_the_models_that_are_there() -> None:
+    asked = {"model": "fused", "messages": [{"role": "user", "content": "Hi"}]}
+    async with opened(Fusion(draft=draft(), assistant=[assistant(), assistant()])) as app:
+        document = (await visit(app, "/openapi.json")).json
+    taken = {**document["components"]["schemas"]["ChatBody"], "components": document["components"]}
+    system = {"role": "system", "content": "x"}
+    for own in (None, {}, {"draft": "x", "assistant 2": [system, *asked["messages"]]}, {"assistant 1": None}):
+        jsonschema.validate({**asked, "own": own}, taken)
+    for own in ("x", {"assistant": "x"}, {"draft": 3}, {"draft": [*asked["messages"], system]}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**asked, "own": own}, taken)
