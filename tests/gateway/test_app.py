@@ -249,13 +249,15 @@ async def test_the_document_describes_what_is_answered() -> None:
 
 
 async def test_the_document_has_own_messages_of_the_models_that_are_there() -> None:
-    asked = {"model": "fused", "messages": [{"role": "user", "content": "Hi"}]}
+    asked: dict[str, Any] = {"model": "fused", "messages": [{"role": "user", "content": "Hi"}]}
     async with opened(Fusion(draft=draft(), assistant=[assistant(), assistant()])) as app:
         document = (await visit(app, "/openapi.json")).json
     taken = {**document["components"]["schemas"]["ChatBody"], "components": document["components"]}
-    system = {"role": "system", "content": "x"}
-    for own in (None, {}, {"draft": "x", "assistant 2": [system, *asked["messages"]]}, {"assistant 1": None}):
+    hello, system = ({"role": role, "content": "x"} for role in ("user", "system"))
+    good: list[Any] = [None, {}, {"draft": "x", "assistant 2": [system, hello]}, {"assistant 1": None}]
+    bad: list[Any] = ["x", {"assistant": "x"}, {"draft": 3}, {"draft": [hello, system]}]
+    for own in good:
         jsonschema.validate({**asked, "own": own}, taken)
-    for own in ("x", {"assistant": "x"}, {"draft": 3}, {"draft": [*asked["messages"], system]}):
+    for own in bad:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**asked, "own": own}, taken)

@@ -47,8 +47,8 @@ def test_what_means_nothing_else_is_taken() -> None:
     )
     assert (found.options, found.stream, found.logprobs, found.temperature) == ({}, False, False, 0)
     assert text(**NEUTRAL, best_of=1, echo=False, suffix=None, own={}, logprobs=None).prompts == ("Q:",)
-    for nothing in (None, {}, {"draft": None}, {"draft": []}):
-        assert "own" not in chat(own=nothing).options
+    several: list[Any] = [None, {}, {"draft": None}, {"draft": []}]
+    assert not any("own" in chat(own=one).options for one in several)
 
 
 def test_lengths_and_stops_are_those_of_an_answer() -> None:
