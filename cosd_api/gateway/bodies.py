@@ -311,8 +311,8 @@ def read_completion(data: bytes, limits: GatewayLimits) -> Asked:
     return Asked.of(body, prompts, logprobs=body.logprobs is not None)
 
 
-def _checked_own(given: Any, most: int) -> dict[str, tuple[Message, ...]]:
-    """The messages of single models; not those of models that have none.
+def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
+    """The messages of single models.
 
     Raises:
         ApiError: they are invalid, or more than `most`.
@@ -327,7 +327,7 @@ def _checked_own(given: Any, most: int) -> dict[str, tuple[Message, ...]]:
             words = f"own has {count} messages, and at most {most} are allowed here beside those of the conversation"
             raise ApiError(words, param="own")
     try:
-        return {name: messages for name, messages in check_own(given).items() if messages}
+        return check_own(cast("Own | None", given))
     except SettingError as error:
         raise ApiError(str(error), param="own") from None
 

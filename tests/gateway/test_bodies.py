@@ -47,8 +47,8 @@ def test_what_means_nothing_else_is_taken() -> None:
     )
     assert (found.options, found.stream, found.logprobs, found.temperature) == ({}, False, False, 0)
     assert text(**NEUTRAL, best_of=1, echo=False, suffix=None, own={}, logprobs=None).prompts == ("Q:",)
-    several: list[Any] = [None, {}, {"draft": None}, {"draft": []}]
-    assert not any("own" in chat(own=one).options for one in several)
+    assert chat(own=None).options == chat(own={}).options == {}
+    assert chat(own={"draft": None, "assistant": []}).options == {"own": {"draft": (), "assistant": ()}}
 
 
 def test_lengths_and_stops_are_those_of_an_answer() -> None:
@@ -186,7 +186,7 @@ def test_own_messages_stand_after_those_of_the_fusion() -> None:
     }
     words = "own has messages for 'judge', and the models are draft, assistant"
     with pytest.raises(ApiError, match=words) as caught:
-        chat(own={"assistant": "x", "judge": "x"}).options_for(fusion, LIMITS)
+        chat(own={"assistant": "x", "judge": None}).options_for(fusion, LIMITS)
     assert (caught.value.status, caught.value.param) == (400, "own")
 
 
