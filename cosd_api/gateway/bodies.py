@@ -34,21 +34,25 @@ _LONGEST_NAME = 40
 _SEEDS = 2**31  # of what is drawn: a seed of any sign and size is taken
 
 _PART = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-    "additionalProperties": False,
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+            "required": ["text"],
+        },
+    ]
 }
 
 
-def _message(*roles: str) -> dict[str, Any]:
-    """The schema of a message by one of these."""
+def _message(*roles: str, **more: Any) -> dict[str, Any]:
+    """The schema of a message by one of these, with more properties."""
     return {
         "type": "object",
         "properties": {
             "role": {"enum": [*roles]},
             "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]},
-            "name": {"type": ["string", "null"]},
+            **more,
         },
         "required": ["role", "content"],
     }
@@ -58,7 +62,7 @@ _MESSAGES = {
     "type": "array",
     "minItems": 1,
     "description": "The conversation. At least one message is the user's; a last one of the assistant is continued.",
-    "items": _message("system", "developer", "user", "assistant"),
+    "items": _message("system", "developer", "user", "assistant", name={"type": ["string", "null"]}),
     "contains": {"type": "object", "properties": {"role": {"const": "user"}}, "required": ["role"]},
 }
 _OWN = {
