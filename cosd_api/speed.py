@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 
 from cosd_api.endpoints import Endpoints
@@ -29,12 +28,12 @@ _MESSAGES = (Message("user", "Count from 1 to 100, with commas."),)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Speed of a model, in seconds.
+    """Speed of a model, in seconds. With several requests at the same time it is the time until all are answered.
 
     Attributes:
-        request: for a request of one token, after a short or a cached prompt.
-        token: for each further token.
-        reading: for a prompt that is in no cache, in addition; 0 if that was not measured.
+        request: of a request of one token, after a short prompt or a cached one.
+        token: of each further token.
+        reading: of a prompt that is in no cache, in addition; 0 if that was not measured.
     """
 
     request: float
@@ -99,24 +98,24 @@ async def measured(
         if reading:
             with suppress(ContextLengthError):  # other prompts may fit
                 read, _ = await _timed(long[at], 1)
-        request, _ = await _mean(short[at], 1, at_once)
-        whole, tokens = await _mean(short[at], MEASURED, at_once)
+        request, _ = await _timed(short[at], 1, at_once)
+        whole, tokens = await _timed(short[at], MEASURED, at_once)
         token = max(0.0, whole - request) / (tokens - 1) if tokens > 1 else request
         found[name] = Speed(request, token, max(0.0, read - request))
     return found
 
 
-async def _mean(turn: RenderedPrompt, max_tokens: int, at_once: int) -> tuple[float, float]:
-    """The mean seconds and tokens of this number of requests at the same time."""
-    times = await concurrently([partial(_timed, turn, max_tokens)] * at_once, at_once)
-    return sum(seconds for seconds, _ in times) / at_once, sum(tokens for _, tokens in times) / at_once
+async def _timed(turn: RenderedPrompt, max_tokens: int, at_once: int = 1) -> tuple[float, float]:
+    """The seconds until all of these requests are answered, and the mean number of tokens that each has generated."""
 
+    async def ask() -> int:
+        usage = Usage()
+        stream = turn.provider.generate(Context(turn.prompt), max_tokens=max_tokens, usage=usage)
+        async with aclosing(stream):
+            async for _ in stream:
+                pass
+        return usage.completion_tokens
 
-async def _timed(turn: RenderedPrompt, max_tokens: int) -> tuple[float, int]:
-    """The seconds of one request, and the tokens that it generated."""
-    usage, began = Usage(), perf_counter()
-    stream = turn.provider.generate(Context(turn.prompt), max_tokens=max_tokens, usage=usage)
-    async with aclosing(stream):
-        async for _ in stream:
-            pass
-    return perf_counter() - began, usage.completion_tokens
+    began = perf_counter()
+    tokens = await concurrently([ask] * at_once, at_once)
+    return perf_counter() - began, sum(tokens) / at_once
