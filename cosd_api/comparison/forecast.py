@@ -185,9 +185,10 @@ def with_test(
     times = [(first, 1.0), (models, 1.0), *((one, 1 / len(ways)) for one in ways)]
     durations: dict[str, float] = {}
     for part, share in times:
-        for name, seconds in part.durations.items():
-            durations[name] = durations.get(name, 0.0) + share * seconds
-    measured = [share * part.seconds for part, share in times if part.seconds is not None]
+        for name, duration in part.durations.items():
+            durations[name] = durations.get(name, 0.0) + share * duration
+    seconds = [one.seconds for one in (first, models) if one.seconds is not None]  # in which the questions are read
+    seconds += [sum(one.durations.values()) / len(ways) for one in ways]
     return first.model_copy(
         update={
             "questions": first.questions + models.questions,
@@ -197,7 +198,7 @@ def with_test(
             "billed_tokens": both("billed_tokens"),
             "test": second("billed_tokens"),
             "money": money,
-            "seconds": sum(measured) if measured else None,
+            "seconds": sum(seconds) if durations else None,
             "durations": durations,
             "assumptions": tuple(dict.fromkeys([*first.assumptions, *models.assumptions])),
         }
