@@ -184,7 +184,7 @@ class Endpoints:
         for name, info in named:
             if not (info.capabilities.continues or self.method.by_messages):
                 words = f"the {name} takes messages only, and does not continue a partial answer"
-                hint = 'method="steps" asks by messages. ' + _CONTINUES
+                hint = 'method="steps" and method="switch" ask by messages. ' + _CONTINUES
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
         unit, everybody, ids = self.unit, len(known) == len(self.names), False
