@@ -186,7 +186,7 @@ class Endpoints:
         for name, info in named:
             if not (info.capabilities.continues or self.method.by_messages):
                 words = f"the {name} takes messages only, and does not continue a partial answer"
-                hint = 'method="steps" asks by messages. ' + _CONTINUES
+                hint = 'method="steps" and method="switch" ask by messages. ' + _CONTINUES
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
         unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
@@ -238,7 +238,7 @@ class Endpoints:
             ProviderError: one of them failed.
         """
         everybody = [self.draft, *self.assistants]
-        self._check_own(own)
+        self.check_own(own)
         if isinstance(prompt, str):
             self._refuse_own(own)
             return [RenderedPrompt(provider, prompt) for provider in everybody], facts
@@ -267,8 +267,12 @@ class Endpoints:
         whole = after_own(own.get([DRAFT, *self.names][at], ()), messages)
         return await _turn([self.draft, *self.assistants][at], whole, on_special_tokens)
 
-    def _check_own(self, own: OwnByName) -> None:
-        """Refuse own messages of a model that is not there."""
+    def check_own(self, own: Mapping[str, object]) -> None:
+        """Refuse own messages of a model that is not there.
+
+        Raises:
+            SettingError: nobody has such a name; the message lists the names.
+        """
         names = [DRAFT, *self.names]
         for name in own:
             if name not in names:

@@ -37,7 +37,8 @@ _WIDTH = 4
 _TEXT = Capabilities(token_ids=False, end_prob=False, tokenize=False, score=False)
 _WHOLE = Capabilities(True, True, True, True, top_k=999, score_top_k=999, sampling=True)
 _EVERYTHING = replace(_WHOLE, hidden_states=_WIDTH)
-_LISTED = replace(_TEXT, end_prob=True, top_k=19, sampling=True)
+_DRAWN = replace(_TEXT, draws=True)
+_LISTED = replace(_DRAWN, end_prob=True, top_k=19, sampling=True)
 
 ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
     "llama.cpp": {
@@ -55,18 +56,18 @@ ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
     },
     "Ollama": {"": _TEXT},
     "OpenAI-compatible": {
-        "": _TEXT,
-        "where `echo` is proved": replace(_TEXT, score=True),
+        "": _DRAWN,
+        "where `echo` is proved": replace(_DRAWN, score=True),
         "`/v1` of llama.cpp, vLLM": _LISTED,
         "`/v1` of vLLM": replace(_LISTED, score=True, score_top_k=19),
         "`/v1` of vLLM, with `tokenizer=`": replace(_LISTED, tokenize=True, score=True, score_top_k=19),
     },
     "messages only": {
-        "": replace(_TEXT, probs=False),
-        "where it reports probabilities": _TEXT,
-        "of llama.cpp, vLLM": replace(_TEXT, top_k=19, sampling=True),
+        "": replace(_DRAWN, probs=False),
+        "where it reports probabilities": _DRAWN,
+        "of llama.cpp, vLLM": replace(_DRAWN, top_k=19, sampling=True),
     },
-    "whole answers only": {"": replace(_TEXT, probs=False, continues=False)},
+    "whole answers only": {"": replace(_DRAWN, probs=False, continues=False)},
 }
 """For each engine its capabilities, and then what more it has on a condition; tests hold them against the adapters."""
 

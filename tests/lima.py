@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cosd_api import Speculative
@@ -24,6 +25,16 @@ def draft(**options: Any) -> ScriptedProvider:
 
 def assistant(**options: Any) -> ScriptedProvider:
     return ScriptedProvider.from_texts(ASSISTANT, **options)
+
+
+def scripted(script: Mapping[str, list[ScriptToken]], prompt: str) -> ScriptedProvider:
+    """A model that reads `prompt` where the script has `Q:`."""
+    return ScriptedProvider.from_texts({text.replace("Q:", prompt): tokens for text, tokens in script.items()})
+
+
+def read(provider: ScriptedProvider) -> str:
+    """All that a model was given."""
+    return repr([(call.prompt, call.text, call.contexts) for call in provider.calls])
 
 
 def sampled() -> dict[str, Any]:

@@ -10,22 +10,11 @@ import pytest
 from cosd_api import Fusion, FusionConfig, Message, SettingError, fuse
 from cosd_providers import connect
 from cosd_providers.messages import after_own, checked_own
-from cosd_providers.testing import ScriptedProvider
-from lima import ASSISTANT, DRAFT, FUSED
+from lima import ASSISTANT, DRAFT, FUSED, read, scripted
 
 DOCUMENT = "SECRET-4711"
 ASKED = [{"role": "user", "content": "Hi"}]
 PROMPT = "user: Hi\nassistant: "
-
-
-def scripted(script: Any, prompt: str) -> ScriptedProvider:
-    """A model that reads `prompt` where the script has `Q:`."""
-    return ScriptedProvider.from_texts({text.replace("Q:", prompt): tokens for text, tokens in script.items()})
-
-
-def read(provider: ScriptedProvider) -> str:
-    """All that a model was given."""
-    return repr([(call.prompt, call.text, call.contexts) for call in provider.calls])
 
 
 @pytest.mark.parametrize(

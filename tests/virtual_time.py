@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, TypeVarTuple
 
-__all__ = ["BACKEND", "VirtualTime"]
+import anyio
+
+__all__ = ["BACKEND", "VirtualTime", "run"]
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 class _Skipping(selectors.DefaultSelector):
@@ -40,3 +46,8 @@ class VirtualTime(asyncio.SelectorEventLoop):
 
 BACKEND: tuple[str, dict[str, Any]] = ("asyncio", {"loop_factory": VirtualTime})
 """For a fixture `anyio_backend`."""
+
+
+def run(function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
+    """`anyio.run` in virtual time."""
+    return anyio.run(function, *args, backend_options=BACKEND[1])

@@ -27,7 +27,7 @@ __all__ = ["ActorState", "FusionActor", "FusionSource", "LineActor"]
 FusionSource: TypeAlias = Callable[[], Fusion]
 """Maker of a fusion, which is called in the process that owns it."""
 
-_TAKEN = ("custom_id", "prompt", "messages", "max_tokens", "stop", "seed", "temperature")
+_TAKEN = ("custom_id", "prompt", "messages", "own", "max_tokens", "stop", "seed", "temperature")
 """Columns that are read as the fields of a plain line."""
 
 
@@ -86,9 +86,9 @@ class LineActor:
 class FusionActor:
     """Owner of one fusion, as a class for Ray's `Dataset.map_batches`.
 
-    A row has a `prompt`, or `messages`, and may have `max_tokens`, `stop`, `seed` and `temperature`. It gets the
-    columns `text`, `finish_reason`, `error` and `billed_tokens`; others stay. An error is a row with empty text, and
-    without one `error` is empty, so that every column has one type.
+    A row has a `prompt`, or `messages`, and may have `max_tokens`, `stop`, `seed` and `temperature`, and with messages
+    `own`. It gets the columns `text`, `finish_reason`, `error` and `billed_tokens`; others stay. An error is a row with
+    empty text, and without one `error` is empty, so that every column has one type.
 
     Args:
         source: the settings of the fusion; the path of their file on the actor's machine; or a function that makes the

@@ -5,6 +5,7 @@
     {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "cosd", "messages": [...]}}
     {"prompt": "2 + 2 ="}
     {"custom_id": "b", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20}
+    {"messages": [{"role": "user", "content": "Hello"}], "own": {"assistant": "The user is Ada."}}
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class _PlainLine(BaseModel):
     custom_id: _CustomId | None = None
     prompt: str | None = None
     messages: list[Any] | None = None
+    own: dict[str, Any] | None = None
     max_tokens: Any = None
     stop: Any = None
     seed: Any = None
@@ -77,10 +79,15 @@ class BatchLine:
 
     @property
     def asked(self) -> str:
-        """The prompt or the messages as one text, which begins as another line's if they begin alike."""
+        """The prompt or the messages as one text, which begins as another line's if they begin alike.
+
+        Messages of single models stand first, as they do before the conversation.
+        """
         name = "messages" if self.url == CHAT else "prompt"
         value = self.body.get(name)
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        own = self.body.get("own")
+        return json.dumps(own, ensure_ascii=False, sort_keys=True) + text if own else text
 
 
 def read_batch(path: Path) -> Iterator[BatchLine]:
@@ -130,6 +137,8 @@ def _plain(line: JsonLine) -> BatchLine:
     found = _PlainLine.model_validate(line.fields)
     if (found.prompt is None) == (found.messages is None):
         raise SettingError("give prompt or messages, and not both")
+    if found.own and found.messages is None:
+        raise SettingError("own has messages of single models, and the prompt is text: give messages")
     try:
         json.dumps(found.metadata, ensure_ascii=False, allow_nan=False).encode()
     except ValueError:  # what Python reads may be neither

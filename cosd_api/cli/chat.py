@@ -18,6 +18,7 @@ from rich.text import Text
 
 from cosd_api.cli.console import MessageReader, Waiting, Writer, guarded, say, without_echo
 from cosd_api.cli.options import SharedOptions, with_options
+from cosd_api.cli.spending import bounded
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.records import FusedToken
@@ -47,6 +48,12 @@ _COMMAND = re.compile(r"/\w*(?=\s|$)")
 def chat(
     options: SharedOptions,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message, before all others.")] = None,
+    max_billed_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Limit on tokens of an answer, read and written by all servers; see cosd fuse."
+        ),
+    ] = None,
 ) -> None:
     """Hold a conversation: each model reads it through its own chat template, and both write the answers.
 
@@ -57,7 +64,7 @@ def chat(
     """
     with guarded():
         fusion = options.fusion()
-        limits = options.limits(fusion)
+        limits = options.limits(fusion, max_billed_tokens=max_billed_tokens)
         # The event loop runs in another thread: connections are kept up while this one waits for a line, and Ctrl-C
         # works as usual.
         with portal().wrap_async_context_manager(fusion):
@@ -109,6 +116,7 @@ class _Session:
         self._screen = Console(stderr=True, highlight=False, soft_wrap=True)
         self._colour = sys.stderr.isatty() and has_colour(self._screen)
         self._answers = 0
+        self._told = False
         self._warned: set[str] = set()
         self._saved: set[Path] = set()
 
@@ -151,8 +159,9 @@ class _Session:
     def _answer(self, messages: Sequence[Message]) -> FusionResult:
         """Print an answer as it is written; an interrupt cancels it at the servers."""
 
-        async def work(emit: Callable[[FusedToken | FusionResult], None]) -> None:
-            async with self._fusion.stream(messages, **asdict(self._limits)) as stream:
+        async def work(emit: Callable[[FusedToken | FusionResult | str], None]) -> None:
+            limits = await bounded(self._fusion, messages, self._limits, told=self._told, announce=emit)
+            async with self._fusion.stream(messages, **asdict(limits)) as stream:
                 async for token in stream:
                     emit(token)
             emit(stream.result)
@@ -164,6 +173,10 @@ class _Session:
         try:
             with without_echo(typed), waiting, closing(iterated(work, "cosd chat")) as items:
                 for item in items:
+                    if isinstance(item, str):
+                        waiting.say(item)
+                        self._told = True
+                        continue
                     waiting.over()
                     if isinstance(item, FusionResult):
                         result = item

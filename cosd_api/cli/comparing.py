@@ -104,7 +104,14 @@ class ComparingOptions(GraderOptions):
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of what is drawn.")] = 0
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Answers at the same time.")] = 4
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask if the estimate is all right.")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimate, and ask the models nothing.")] = False
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the estimate, with the time, and answer no question. Each model's speed is measured on a few "
+            "short requests.",
+        ),
+    ] = False
 
     def questions(self, path: Path, limit: int | None) -> list[Example]:
         """The first questions of a file.

@@ -96,6 +96,7 @@ class Waiting:
 
     def __init__(self, *, shown: bool) -> None:
         self._over = threading.Event()
+        self._lock, self._line = threading.Lock(), ""
         self._thread = threading.Thread(target=self._count, daemon=True) if shown else None
 
     def __enter__(self) -> Self:
@@ -106,6 +107,12 @@ class Waiting:
     def __exit__(self, *exc: object) -> None:
         self.over()
 
+    def say(self, message: str) -> None:
+        """Print one line to standard error, in place of the sign of life, which comes again below it."""
+        with self._lock:
+            self._clear()
+            say(message)
+
     def over(self) -> None:
         """Remove the line; nothing is printed after that."""
         if not self._over.is_set():
@@ -114,12 +121,17 @@ class Waiting:
                 self._thread.join()
 
     def _count(self) -> None:
-        began, line = time.monotonic(), ""
+        began = time.monotonic()
         while not self._over.wait(1):
-            line = f"waiting for the first word: {time.monotonic() - began:.0f} s"
-            print(f"\r{line}", end="", file=sys.stderr, flush=True)
-        if line:
-            print(f"\r{' ' * len(line)}\r", end="", file=sys.stderr, flush=True)
+            with self._lock:
+                self._line = f"waiting for the first word: {time.monotonic() - began:.0f} s"
+                print(f"\r{self._line}", end="", file=sys.stderr, flush=True)
+        self._clear()
+
+    def _clear(self) -> None:
+        if self._line:
+            print(f"\r{' ' * len(self._line)}\r", end="", file=sys.stderr, flush=True)
+        self._line = ""
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import typer
 
 from cosd_api.cli.console import Writer, guarded, say
 from cosd_api.cli.options import ChosenTie, ChosenUnit, SharedOptions, check_writable, seconds, with_options
+from cosd_api.cli.spending import bounded
 from cosd_api.event_loop import run_async
 from cosd_api.fusion import Fusion
 from cosd_api.report.terminal import show, summary
@@ -75,7 +76,13 @@ def fuse(
         int | None, typer.Option(min=1, metavar="N", help="Limit on requests to all servers, retries included.")
     ] = None,
     max_billed_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Limit on tokens read and written by all servers.")
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Limit on tokens read and written by all servers; by default a method that bills more than ten times "
+            "the draft alone has one, and says so.",
+        ),
     ] = None,
     on_budget: Annotated[
         OnBudget,
@@ -98,7 +105,7 @@ def fuse(
             metavar="FILE", help="Record why each token is there, as JSON lines; `cosd explain FILE` shows it."
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary on standard error.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary and no notes on standard error.")] = False,
 ) -> None:
     """Fuse one answer.
 
@@ -127,7 +134,7 @@ def fuse(
         )
         try:
             asked = _asked(prompt, system, chat=chat or bool(limits.own))
-            result = run_async(_answer, fusion, asked, limits, Writer(silent=as_json or explain))
+            result = run_async(_answer, fusion, asked, limits, Writer(silent=as_json or explain), quiet)
         except ProviderError as error:
             if error.partial is not None:
                 _show(error.partial, as_json=as_json, explain=explain, trace=trace)
@@ -149,12 +156,20 @@ def _show(result: FusionResult, *, as_json: bool, explain: bool, trace: Path | N
         show(result)
 
 
-async def _answer(fusion: Fusion, prompt: str | list[Message], limits: AnswerLimits, writer: Writer) -> FusionResult:
+async def _answer(
+    fusion: Fusion,
+    prompt: str | list[Message],
+    limits: AnswerLimits,
+    writer: Writer,
+    quiet: bool,
+) -> FusionResult:
     try:
-        async with fusion, fusion.stream(prompt, **asdict(limits)) as stream:
-            async for token in stream:
-                writer.write(token)
-            return stream.result
+        async with fusion:
+            limits = await bounded(fusion, prompt, limits, told=quiet)
+            async with fusion.stream(prompt, **asdict(limits)) as stream:
+                async for token in stream:
+                    writer.write(token)
+                return stream.result
     finally:
         writer.end()
 

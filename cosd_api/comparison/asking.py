@@ -29,9 +29,11 @@ from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerOptions
+from cosd_api.speed import Speed, measured
 from cosd_api.training.dataset import Example
 from cosd_providers.concurrency import concurrently
 from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError, UnsupportedError
+from cosd_providers.messages import Message
 
 __all__ = ["Asking"]
 
@@ -72,6 +74,7 @@ class Asking:
         self._limit = SharedLimit(self.settings.max_billed_tokens, lambda: self.journal.billed)
         self._before = self.journal.billed
         self._known = Known(self.journal, self.judge, [*self.named.values()], self.settings)
+        self._speeds: Mapping[str, Speed] | None = None
         self.failures = Failures()
         self.notes: list[str] = []
         self.prices: Mapping[str, Price] | None = checked_prices(self.settings.prices, self.named)
@@ -156,7 +159,15 @@ class Asking:
             known=sum(map(len, asked.values())) - sum(map(len, to_come.values())),
             questions=questions,
             most=self.settings.max_billed_tokens,
+            concurrency=self.settings.concurrency,
+            measure=self._measure if self.settings.dry_run else None,
         )
+
+    async def _measure(self, prompt: str | Sequence[Message], at_once: int) -> Mapping[str, Speed]:
+        """The models' speeds, measured at the first call; see `measured`."""
+        if self._speeds is None:
+            self._speeds = await measured(self.models, prompt, at_once=at_once, reading=True)
+        return self._speeds
 
     # ------------------------------------------------------------------------------------------------------- answers
 

@@ -20,7 +20,7 @@ from cosd_api.fusion import Fusion
 from cosd_api.methods.base import METHODS, DraftFirst, Method, Models, Written, method_named
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.gated import check_sampling
+from cosd_api.methods.gated import check_draws
 from cosd_api.methods.switch import Switch
 from cosd_api.settings import CustomVerifier, FusionOptions, describe_verifier
 from cosd_api.verification import ChowVerifier, DiffVerifier, RandomVerifier, RuleVerifier, SurpriseVerifier
@@ -138,9 +138,8 @@ class SelfConsistency(Switch):
         return super().read(writer, text) if self.reads is None else self.reads(writer.prompt, text)
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a first model that does not draw; see `Method.examine`."""
-        check_sampling([("better model", models[0][1])], f"{self.name!r}")
-        return ()
+        """Refuse a first model that does not draw; see `Switch.examine`."""
+        return check_draws([("better model", models[0][1])], f"{self.name!r}")
 
     def is_consistent(self, answers: Sequence[str | None]) -> bool:  # noqa: ARG002
         """True: the other models are not asked, whether the samples agree or not."""

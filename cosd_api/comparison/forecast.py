@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cosd_api.comparison.contestants import SELF_CONSISTENCY
 from cosd_api.comparison.prices import MILLION, ComparisonEstimate, Price
 from cosd_api.estimate import EndpointEstimate, Range
 from cosd_api.fusion import Fusion
+from cosd_api.speed import Speed, time_of
 from cosd_api.training.dataset import Example
+from cosd_providers.messages import Message
 
-__all__ = ["MOST_SAMPLES", "Later", "equal_bill", "estimated", "with_test"]
+__all__ = ["MOST_SAMPLES", "Later", "Measure", "equal_bill", "estimated", "with_test"]
 
 MOST_SAMPLES = 40
 """Samples of self-consistency, at most: where CoSD's bill pays for more, they would change little."""
@@ -20,6 +22,9 @@ _LOOKED_AT = 3
 """Questions that an estimate is made of: the shortest, one in the middle and the longest."""
 _TWICE = 2
 """Requests for one sample, at most; see `Switch.cost`."""
+
+Measure = Callable[[str | Sequence[Message], int], Awaitable[Mapping[str, Speed]]]
+"""Measures the speed of each endpoint, by name, on a question and with a number of requests at the same time."""
 
 _FREE = Price(0, 0)
 _Bound = tuple[float, float, float]
@@ -53,9 +58,10 @@ class _Cost:
     requests: _Bound
     tokens: _Bound
     money: _Bound = (0, 0, 0)
+    seconds: _Bound = (0, 0, 0)
 
     def changed(self, change: Callable[[_Bound], _Bound]) -> _Cost:
-        return _Cost(change(self.requests), change(self.tokens), change(self.money))
+        return _Cost(*map(change, (self.requests, self.tokens, self.money, self.seconds)))
 
 
 async def estimated(
@@ -70,6 +76,8 @@ async def estimated(
     known: int,
     questions: int,
     most: int | None,
+    concurrency: int,
+    measure: Measure | None,
 ) -> ComparisonEstimate:
     """Estimate what answers to come may cost.
 
@@ -84,6 +92,8 @@ async def estimated(
         known: number of answers that are there.
         questions: number of all questions.
         most: the limit of billed tokens.
+        concurrency: number of answers at the same time.
+        measure: measures the models' speeds; None to estimate no time.
 
     Raises:
         ProviderError: an endpoint failed.
@@ -96,6 +106,11 @@ async def estimated(
     needed |= {later.alike[name] for name in needed & {*later.alike}}
     if later.votes is not None and SELF_CONSISTENCY in needed:
         needed |= {*models, later.votes}
+    number = sum(map(len, to_come.values()))
+    at_once = max(1, min(concurrency, number))
+    speeds: Mapping[str, Speed] = {}
+    if measure is not None and examples:
+        speeds = await measure(examples[len(examples) // 2].prompt, at_once)
     made: dict[str, _Cost] = {}
     for name in (name for name in fusions if name in needed):
         answers: list[_Endpoints] = []
@@ -104,7 +119,7 @@ async def estimated(
             answers.append({roles[name][at]: one for at, one in found.endpoints.items()})
             if to_come.get(name):
                 assumptions[f"{name}: {'; '.join(found.assumptions)}"] = None
-        made[name] = _mean([_cost(one, prices or {}) for one in answers])
+        made[name] = _mean([_cost(one, prices or {}, speeds, max_tokens) for one in answers])
     for name in needed & {*later.alike}:
         made[name] = made[later.alike[name]]
     if later.votes is not None and SELF_CONSISTENCY in needed:
@@ -118,15 +133,20 @@ async def estimated(
         bounds = [tuple(scales[name] * bound for bound in of(made[name])) for name in names]
         return sum(one[0] for one in bounds), sum(one[1] for one in bounds), sum(one[2] for one in bounds)
 
+    durations = {name: over(lambda one: one.seconds, [name])[1] / at_once for name in scales}
+    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # after that a question is in the caches
     return ComparisonEstimate(
         questions=questions,
         contestants={name: _range(over(lambda one: one.tokens, [name])) for name in scales},
         known=known,
-        answers=sum(map(len, to_come.values())),
+        answers=number,
         requests=_range(over(lambda one: one.requests, [*scales])),
         billed_tokens=_range(over(lambda one: one.tokens, [*scales])),
         money=None if prices is None else over(lambda one: one.money, [*scales]),
         most=most,
+        seconds=sum(durations.values()) + reading if speeds else None,
+        durations=durations if speeds else {},
+        concurrency=at_once,
         assumptions=tuple(assumptions),
     )
 
@@ -162,6 +182,13 @@ def with_test(
         expected = models.money[1] + sum(one[1] for one in each) / len(each)
         high = models.money[2] + max(one[2] for one in each)
         money = (first.money[0] + low, first.money[1] + expected, first.money[2] + high)
+    times = [(first, 1.0), (models, 1.0), *((one, 1 / len(ways)) for one in ways)]
+    durations: dict[str, float] = {}
+    for part, share in times:
+        for name, duration in part.durations.items():
+            durations[name] = durations.get(name, 0.0) + share * duration
+    seconds = [one.seconds for one in (first, models) if one.seconds is not None]  # in which the questions are read
+    seconds += [sum(one.durations.values()) / len(ways) for one in ways]
     return first.model_copy(
         update={
             "questions": first.questions + models.questions,
@@ -171,6 +198,8 @@ def with_test(
             "billed_tokens": both("billed_tokens"),
             "test": second("billed_tokens"),
             "money": money,
+            "seconds": sum(seconds) if durations else None,
+            "durations": durations,
             "assumptions": tuple(dict.fromkeys([*first.assumptions, *models.assumptions])),
         }
     )
@@ -194,10 +223,11 @@ def _mean(several: Sequence[_Cost]) -> _Cost:
         mean([one.requests for one in several]),
         mean([one.tokens for one in several]),
         mean([one.money for one in several]),
+        mean([one.seconds for one in several]),
     )
 
 
-def _cost(answer: _Endpoints, prices: Mapping[str, Price]) -> _Cost:
+def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, Speed], max_tokens: int) -> _Cost:
     """The cost of one answer."""
 
     def total(of: Callable[[EndpointEstimate], Range]) -> _Bound:
@@ -211,7 +241,13 @@ def _cost(answer: _Endpoints, prices: Mapping[str, Price]) -> _Cost:
         low += tokens.low * price.least / MILLION
         expected += price.of(tokens.expected - written, written)
         high += tokens.high * price.most / MILLION
-    return _Cost(total(lambda one: one.requests), total(lambda one: one.billed_tokens), (low, expected, high))
+    seconds = time_of(answer, speeds, max_tokens)
+    return _Cost(
+        total(lambda one: one.requests),
+        total(lambda one: one.billed_tokens),
+        (low, expected, high),
+        (seconds, seconds, seconds),
+    )
 
 
 def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
@@ -233,7 +269,12 @@ def _voted(models: Sequence[_Cost], paying: _Cost) -> _Cost:
         low, expected, high = zip(*map(of, found), strict=True)
         return min(low), sum(expected) / len(found), max(high)
 
-    return _Cost(either(lambda one: one.requests), either(lambda one: one.tokens), either(lambda one: one.money))
+    return _Cost(
+        either(lambda one: one.requests),
+        either(lambda one: one.tokens),
+        either(lambda one: one.money),
+        either(lambda one: one.seconds),
+    )
 
 
 def _samples(alone: _Cost, count: int) -> _Cost:

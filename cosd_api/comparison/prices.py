@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import Field
+
 from cosd_api.errors import SettingError
 from cosd_api.estimate import Range
 from cosd_api.records import Record
-from cosd_api.wording import counted, in_words, the
+from cosd_api.speed import MEASURED
+from cosd_api.wording import counted, duration, in_words, the
 
 __all__ = ["ComparisonEstimate", "Price", "Prices", "checked_prices", "prices_from"]
 
@@ -151,6 +154,10 @@ class ComparisonEstimate(Record):
         most: the limit of billed tokens, with those of the journal; None without one.
         test: of `advise`, tokens of the second part, which are in `billed_tokens`: none if no way is ahead, most likely
             those of the models alone and of a way like the mean of all, at most with the dearest.
+        seconds: about how long it takes, as measured on a few tokens of each model; None where nothing was measured, as
+            outside of a dry run.
+        durations: the part of each contestant in it, in seconds, by name.
+        concurrency: number of answers at the same time.
         assumptions: the basis, in words.
     """
 
@@ -163,6 +170,9 @@ class ComparisonEstimate(Record):
     money: tuple[float, float, float] | None = None
     most: int | None = None
     test: Range | None = None
+    seconds: float | None = None
+    durations: dict[str, float] = Field(default_factory=dict[str, float])
+    concurrency: int = 1
     assumptions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -183,4 +193,14 @@ class ComparisonEstimate(Record):
             words += "" if self.most is not None else ": max_billed_tokens sets one"
         if self.most is not None:
             words += f"; stops at {counted(self.most, 'billed token')}"
+        if self.seconds is not None:
+            words += f"; takes about {duration(self.seconds)}{self._basis_of_time()}"
+        return words
+
+    def _basis_of_time(self) -> str:
+        together = f" with {self.concurrency} answers at the same time" if self.concurrency > 1 else ""
+        words = f"{together}, estimated from {MEASURED} tokens of each model"
+        if len(self.durations) > 1:
+            longest = max(self.durations, key=self.durations.__getitem__)
+            words += f" (the longest part: {longest}, {duration(self.durations[longest])})"
         return words

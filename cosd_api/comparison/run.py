@@ -28,7 +28,7 @@ __all__ = ["DEVELOPMENT", "DRY", "compare", "opened"]
 
 DEVELOPMENT = 0.2
 """Share of the questions that are for development, by default."""
-DRY = "nothing was asked, in a dry run"
+DRY = "no question was asked, in a dry run"
 """The reason why a dry run has no result."""
 _CHOOSING = ("alone", "pilot")
 """Kinds of contestants that answer the development questions."""
@@ -79,8 +79,10 @@ async def compare(
             `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`. Several assistants are `"assistant 1"` and so on.
         confirm: called with the estimate of what is still to be asked, before it is; nothing is if it returns False.
         progress: called at first and after each answer.
-        dry_run: end after the estimate, which `confirm` gets: no model answers. `path` is only read, also while another
-            run has it open, and need not be there.
+        dry_run: end after the estimate, which `confirm` gets: no model answers. The estimate then has the time, too:
+            the speed of each model is measured by 2 * `concurrency` + 2 requests of at most 16 tokens, one of which
+            reads a question. They are in no bill. `path` is only read, also while another run has it open, and need
+            not be there.
 
     Returns:
         The comparison; `stopped` says why it is not complete.
@@ -89,7 +91,7 @@ async def compare(
         SettingError: an argument or an example is invalid; a method that was named does not take so many models; or the
             file holds something else.
         UnsupportedError: an endpoint cannot answer at all.
-        ProviderError: an endpoint failed when it was asked what it is.
+        ProviderError: an endpoint failed when it was asked what it is, or when its speed was measured.
         OSError: the file cannot be read or written.
     """
     refuse(settings, compare)

@@ -28,6 +28,7 @@ from cosd_api.gateway.exchange import Exchange, request_id
 from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_api.gateway.openapi import openapi
 from cosd_api.gateway.readiness import Readiness
+from cosd_api.records import DRAFT
 from cosd_api.telemetry.start import callers_context
 
 __all__ = ["Gateway"]
@@ -266,7 +267,8 @@ class Gateway:
 
     async def _openapi(self, request: Request) -> Response:  # noqa: ARG002
         drawn = {fusion.settings.temperature for fusion in self._fusions.values()}
-        document = openapi([*self._fusions], drawn, self.limits, secured=self._clients.secured)
+        names = dict.fromkeys(name for one in self._fusions.values() for name in (DRAFT, *one.endpoints.names))
+        document = openapi([*self._fusions], drawn, names, self.limits, secured=self._clients.secured)
         return JSONResponse(document)
 
 

@@ -18,12 +18,13 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, from_json
 
-from cosd_api.checks import check_stop
+from cosd_api.checks import Own, check_own, check_stop
+from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.config import GatewayLimits
 from cosd_api.settings import DEFAULT_MAX_TOKENS, REFUSED, AnswerOptions
-from cosd_providers.messages import Message, checked_messages
+from cosd_providers.messages import Message, after_own, checked_messages
 
 __all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
 
@@ -33,25 +34,51 @@ _LONGEST_NAME = 40
 _SEEDS = 2**31  # of what is drawn: a seed of any sign and size is taken
 
 _PART = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-    "additionalProperties": False,
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+            "required": ["text"],
+        },
+    ]
 }
+
+
+def _message(*roles: str, **more: Any) -> dict[str, Any]:
+    """The schema of a message by one of these, with more properties."""
+    return {
+        "type": "object",
+        "properties": {
+            "role": {"enum": [*roles]},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]},
+            **more,
+        },
+        "required": ["role", "content"],
+    }
+
+
 _MESSAGES = {
     "type": "array",
     "minItems": 1,
     "description": "The conversation. At least one message is the user's; a last one of the assistant is continued.",
-    "items": {
-        "type": "object",
-        "properties": {
-            "role": {"enum": ["system", "developer", "user", "assistant"]},
-            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]},
-            "name": {"type": ["string", "null"]},
-        },
-        "required": ["role", "content"],
-    },
+    "items": _message("system", "developer", "user", "assistant", name={"type": ["string", "null"]}),
     "contains": {"type": "object", "properties": {"role": {"const": "user"}}, "required": ["role"]},
+}
+_OWN = {
+    "type": ["object", "null"],
+    "description": "Messages of single models, by the endpoint's name. They stand before the conversation, and reach "
+    "that model alone. Text is a system message; of several messages only the first may be one.",
+    "additionalProperties": {
+        "anyOf": [
+            {"type": ["string", "null"]},
+            {
+                "type": "array",
+                "prefixItems": [_message("system", "developer", "user", "assistant")],
+                "items": _message("user", "assistant"),
+            },
+        ]
+    },
 }
 
 _NO_TOOLS = "a fusion writes text and calls no tools"
@@ -72,6 +99,7 @@ _REASONS: Mapping[str, str] = {
     "logprobs": "only the probability of the chosen token is known: give true or false, for completions 0 or 1",
     "top_logprobs": "only the probability of the chosen token is known: give 0 or 1",
     "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers; none empty",
+    "own": "a model's own messages stand before a conversation: give messages, not a text as the prompt",
     "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
 }
 """Reasons why a field, or its value, is refused."""
@@ -147,6 +175,7 @@ class ChatBody(RequestBody):
     """The body of `POST /v1/chat/completions`."""
 
     messages: Annotated[list[Any], WithJsonSchema(_MESSAGES)]
+    own: Annotated[Any, WithJsonSchema(_OWN)] = None
     logprobs: bool | None = None
     top_logprobs: _UpToOne | None = None
     response_format: _TextFormat | None = None
@@ -169,6 +198,7 @@ class CompletionBody(RequestBody):
     best_of: _One | None = None
     echo: _False | None = None
     suffix: None = None
+    own: Annotated[dict[str, Any], Field(max_length=0)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,14 +228,24 @@ class Asked:
     temperature: float | None
 
     @classmethod
-    def of(cls, body: RequestBody, prompts: Sequence[str | tuple[Message, ...]], *, logprobs: bool) -> Self:
+    def of(
+        cls,
+        body: RequestBody,
+        prompts: Sequence[str | tuple[Message, ...]],
+        *,
+        logprobs: bool,
+        own: Mapping[str, tuple[Message, ...]] | None = None,
+    ) -> Self:
         """The request of a body."""
         stream = bool(body.stream)
+        options = body.options()
+        if own:
+            options["own"] = own
         return cls(
             chat=isinstance(body, ChatBody),
             model=body.model,
             prompts=tuple(prompts),
-            options=body.options(),
+            options=options,
             stream=stream,
             include_usage=bool(body.stream_options and body.stream_options.include_usage),
             logprobs=logprobs,
@@ -217,7 +257,8 @@ class Asked:
         """The arguments of `Fusion.stream`: the request's own, within the fusion's and the gateway's limits.
 
         Raises:
-            ApiError: it asks for another temperature than the fusion's method has.
+            ApiError: it asks for another temperature than the fusion's method has, or has messages for a model that is
+                not in the fusion.
         """
         own, asked = fusion.limits, self.options
         found: AnswerOptions = {**own, **asked}
@@ -226,6 +267,8 @@ class Asked:
         stops = [*check_stop(own.get("stop")), *check_stop(asked.get("stop"))]
         if stops:
             found["stop"] = stops
+        if messages := asked.get("own"):
+            found["own"] = _after_those_of(fusion, messages)
         drawn = fusion.settings.temperature
         if self.temperature is not None and self.temperature != drawn:
             words = f"temperature={self.temperature:g} is refused: the fusion {self.model!r} has {drawn:g}"
@@ -254,7 +297,8 @@ def read_chat(data: bytes, limits: GatewayLimits) -> Asked:
         messages = checked_messages(body.messages)
     except ValueError as error:
         raise ApiError(str(error), param="messages") from None
-    return Asked.of(body, [messages], logprobs=bool(body.logprobs))
+    own = _checked_own(body.own, limits.messages - len(messages))
+    return Asked.of(body, [messages], logprobs=bool(body.logprobs), own=own)
 
 
 def read_completion(data: bytes, limits: GatewayLimits) -> Asked:
@@ -269,6 +313,41 @@ def read_completion(data: bytes, limits: GatewayLimits) -> Asked:
         words = f"prompt has {len(prompts)} texts, and at most {limits.prompts} are allowed here"
         raise ApiError(words, param="prompt")
     return Asked.of(body, prompts, logprobs=body.logprobs is not None)
+
+
+def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
+    """The messages of single models.
+
+    Raises:
+        ApiError: they are invalid, or more than `most`.
+    """
+    if isinstance(given, dict):
+        several = cast("dict[str, object]", given)
+        if longest := next((name for name in several if len(name) > _LONGEST_NAME), None):
+            raise ApiError(f"own has messages for a name of {len(longest)} characters", param="own")
+        lists = (cast("list[object]", one) for one in several.values() if isinstance(one, list))
+        count = len(several) + sum(max(0, len(one) - 1) for one in lists)
+        if count > most:
+            words = f"own has {count} messages, and at most {most} are allowed here beside those of the conversation"
+            raise ApiError(words, param="own")
+    try:
+        return check_own(cast("Own | None", given))
+    except SettingError as error:
+        raise ApiError(str(error), param="own") from None
+
+
+def _after_those_of(fusion: Fusion, asked: Own) -> Own:
+    """The own messages of a request, after those of the fusion's limits.
+
+    Raises:
+        ApiError: a name is not that of a model.
+    """
+    try:
+        fusion.endpoints.check_own(asked)
+        first, then = check_own(fusion.limits.get("own")), check_own(asked)
+    except SettingError as error:
+        raise ApiError(str(error), param="own") from None
+    return {name: after_own(first.get(name, ()), then.get(name, ())) for name in {**first, **then}}
 
 
 _Body = TypeVar("_Body", bound=RequestBody)

@@ -35,7 +35,7 @@ class GatewayLimits(BaseModel):
 
     Attributes:
         body_bytes: size of a request.
-        messages: in one conversation.
+        messages: in one conversation, those of single models (`own`) included.
         prompts: in one request.
         max_tokens: of one answer. A request for more is refused.
         concurrency: requests in progress; further ones are refused with status 429.

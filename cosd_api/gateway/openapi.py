@@ -52,13 +52,19 @@ _STATUS = {"type": "object", "required": ["status"], "properties": {"status": _T
 
 
 def openapi(
-    models: Sequence[str], temperatures: Collection[float], limits: GatewayLimits, *, secured: bool
+    models: Sequence[str],
+    temperatures: Collection[float],
+    names: Collection[str],
+    limits: GatewayLimits,
+    *,
+    secured: bool,
 ) -> dict[str, Any]:
     """The document.
 
     Args:
         models: that are served.
         temperatures: that their methods have.
+        names: of their endpoints.
         limits: of requests.
         secured: whether clients need a key.
     """
@@ -73,7 +79,10 @@ def openapi(
         fields["temperature"] = {"enum": [*sorted(temperatures), None]}
         for count in {"max_tokens", "max_completion_tokens"} & fields.keys():
             fields[count] = {"type": ["integer", "null"], "minimum": 1, "maximum": limits.max_tokens}
-    schemas[ChatBody.__name__]["properties"]["messages"]["maxItems"] = limits.messages
+    chat = schemas[ChatBody.__name__]["properties"]
+    chat["messages"]["maxItems"] = limits.messages
+    each = chat["own"].pop("additionalProperties")
+    chat["own"] |= {"properties": dict.fromkeys(names, each), "additionalProperties": False}
     name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
     paths: dict[str, Any] = {
         **answers,

@@ -48,6 +48,28 @@ def check_sampling(models: Models, needed_by: str) -> None:
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
 
+def check_draws(models: Models, needed_by: str) -> tuple[str, ...]:
+    """Check that every model draws, in whatever way.
+
+    Returns:
+        Warnings about models that do so in their server's own way.
+
+    Raises:
+        UnsupportedError: one of them does not draw.
+    """
+    for name, info in models:
+        if not (info.capabilities.sampling or info.capabilities.draws):
+            words = f"the {name} does not draw tokens, which {needed_by} needs"
+            hint = 'Most servers do over OpenAI\'s route for messages: connect(url, engine="openai", api="messages").'
+            raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
+    return tuple(
+        f"{name} draws in its server's own way: perhaps not from the model's own distribution, and perhaps other "
+        "tokens for the same seed"
+        for name, info in models
+        if not info.capabilities.sampling
+    )
+
+
 def check_gate(models: Models) -> None:
     """Check that every model shows its most probable tokens, and draws.
 

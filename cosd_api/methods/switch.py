@@ -2,7 +2,7 @@
 
 ::
 
-    1   the model draws `samples` whole answers, each from its own distribution                    `_sampled`
+    1   the model draws `samples` whole answers                                                    `_sampled`
     2   of each answer that counts which `answer` finds in it; of equal ones there is one          `found_in`
     3   if the most frequent one is that of at least `threshold` of the samples, nobody else is
         asked; otherwise the next model goes through 1 to 3                                        `is_consistent`
@@ -20,8 +20,12 @@ empty text, or one in which nothing is found, votes for nothing, and counts as a
 **Ties** go to the answer that came first: by the order of the models, then of the samples. Where no sample has an
 answer the first sample of the first model is taken.
 
+**Draws** are from the model's own distribution if its server is known to do that, else in the server's own way, as
+those of hosted models. A model that takes messages only gets a text as one message of a user's.
+
 Sample number s of model i (from 0) is drawn by a seed of its own, hash `("sample", i, s)` of `Chance`, so the answer
-depends neither on the order in which samples come nor on who else was asked.
+depends neither on the order in which samples come nor on who else was asked. A server that draws in its own way may
+draw other tokens for the same seed.
 """
 
 from __future__ import annotations
@@ -36,16 +40,17 @@ from typing import ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contest, Entry, Finish
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.gated import check_sampling
+from cosd_api.methods.gated import check_draws
 from cosd_api.methods.lists import ROUNDING
 from cosd_api.methods.weighted import Weighted
 from cosd_providers.concurrency import concurrently
+from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable
 
 _DISAGREE = 0.5  # of the prompts, by assumption
@@ -57,8 +62,9 @@ class Switch(Weighted):
     r"""One model answers several times; where it does not agree with itself the next one does, and all samples vote.
 
     ModelSwitch (arXiv 2504.00762, AAAI 2026). It takes two or more models with any tokenizers, the one to ask first
-    listed first, each of which draws from its own distribution (`Capabilities.sampling`). It needs no probabilities.
-    The answer comes at once. The `seed` of an answer decides all draws.
+    listed first. They draw, and need no more: neither probabilities nor a partial answer that is continued. A warning
+    names those that are not known to draw from their own distribution (`Capabilities.draws` without `sampling`). The
+    answer comes at once. The `seed` of an answer decides all draws, as far as the servers repeat theirs.
 
     Attributes:
         weights: of the models' votes, in their order; equal by default. Only their ratios count.
@@ -76,6 +82,7 @@ class Switch(Weighted):
 
     name: ClassVar[str] = "switch"
     decides: ClassVar[str] = "a vote of whole answers"
+    by_messages: ClassVar[bool] = True
 
     samples: int = 5
     threshold: float = 1.0
@@ -99,9 +106,8 @@ class Switch(Weighted):
         return 1.0
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that does not draw; see `Method.examine`."""
-        check_sampling(models, f"{self.name!r}")
-        return super().examine(models, unit)
+        """Refuse a model that does not draw, and warn of one that draws in its own way; see `Method.examine`."""
+        return check_draws(models, f"{self.name!r}") + super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""
@@ -123,10 +129,15 @@ class Switch(Weighted):
         passage = winner.passage
         writer.write(passage.tokens, winner.model, number=passage.number, contest=contest)
         writer.end_with(passage)
+        if not writer.over:  # it has as many of the server's own tokens
+            writer.end(Finish("length", "max_tokens"))
 
     async def _sampled(self, writer: AnswerWriter, model: int) -> list[DrawnAnswer]:
         """Steps 1 and 2: a model's answers, in the order of their numbers."""
         drawn: dict[int, DrawnAnswer] = {}
+        turn: RenderedPrompt | None = None
+        if writer.conversation is None and not await writer.continues(model):
+            turn = await writer.rendered(model, [Message("user", writer.prompt)])
 
         async def draw(number: int) -> None:
             passage = await writer.continuation(
@@ -136,6 +147,7 @@ class Switch(Weighted):
                 enough=writer.stops,
                 temperature=1,
                 seed=writer.chance.seed("sample", model, number),
+                turn=turn,
             )
             alone = writer.alone(passage.tokens)
             ends = bool(alone.tokens) and alone.tokens[-1].token.end

@@ -93,8 +93,9 @@ class DraftEnd:
     """The last item of a draft: why it ended.
 
     Attributes:
-        reason: `"end"` (the end token was the last one), `"limit"` (after `max_tokens` tokens), `"context"` (the
-            model's context is full) or `"filter"` (a content filter intervened).
+        reason: `"end"` (the end token was the last one), `"limit"` (after `max_tokens` tokens, or after as
+            many of the server's own where it only `draws`), `"context"` (the model's context is full) or `"filter"` (a
+            content filter intervened).
         continuation: opaque; a later `generate` continues from its token ids. None if the endpoint takes text only.
     """
 
@@ -158,6 +159,8 @@ class Capabilities:
         top_k: the most alternatives that `generate` and `propose` can give with a token; 0 if none are listed.
         score_top_k: the same for `score`.
         sampling: `generate(temperature=1, seed=...)` draws from the model's own distribution, with raw probabilities.
+        draws: `generate(temperature=1, seed=...)` draws in the server's own way, perhaps not from the model's own
+            distribution, and perhaps other tokens for the same seed. Drawn tokens then need no probability.
         continues: the endpoint continues a text or a partial answer. Without it, it answers conversations
             (`messages.ChatProvider`), and takes no `text` in `generate`.
         hidden_states: the width of the model's last hidden state, if the endpoint reports it (`HiddenStates`); else 0.
@@ -174,6 +177,7 @@ class Capabilities:
     top_k: int = 0
     score_top_k: int = 0
     sampling: bool = False
+    draws: bool = False
     continues: bool = True
     hidden_states: int = 0
     scores_by_token: bool = False
@@ -255,6 +259,7 @@ class Provider(Protocol):
         With `temperature=1` each token is drawn from the model's full distribution; its probability is its own there,
         and the most probable token is the drawn one or its first alternative. A `seed` makes the server draw the same
         tokens again, as far as it can. Give each draft a seed of its own: equal seeds draw by equal random numbers.
+        Without `Capabilities.sampling` only `draws` holds.
 
         If the response has grown too long for the model's context the draft ends at once, with reason `"context"`; a
         prompt that is too long by itself raises `ContextLengthError`.

@@ -219,6 +219,7 @@ class ScriptedProvider:
         probs: whether any probability is reported.
         top_k: alternatives that are listed at most; None for the whole vocabulary.
         sampling: whether it can sample.
+        draws: whether it says that it draws in its own way; it draws as with `sampling`.
         continues: whether it continues a text; else it answers whole conversations only.
         context: tokens that fit, prompt and answer together; None for no limit.
         answer_cue: the chat template's text before an answer; None for a model without one.
@@ -245,6 +246,7 @@ class ScriptedProvider:
     probs: bool = True
     top_k: int | None = None
     sampling: bool = True
+    draws: bool = False
     continues: bool = True
     context: int | None = None
     answer_cue: str | None = None
@@ -292,6 +294,7 @@ class ScriptedProvider:
             top_k=top_k,
             score_top_k=top_k,
             sampling=self.sampling,
+            draws=self.draws,
             continues=self.continues,
             hidden_states=0 if self.states is None else len(self.states(())),
             ids=self.ids,
@@ -404,7 +407,7 @@ class ScriptedProvider:
             hint = "continues=True"
             raise UnsupportedError("the scripted provider does not continue a text", endpoint="scripted:", hint=hint)
         sampled = options.sampled
-        if sampled and not self.sampling:
+        if sampled and not (self.sampling or self.draws):
             raise UnsupportedError("the scripted provider does not sample", endpoint="scripted:", hint="sampling=True")
         alternatives = self._listed(options.alternatives)
         chance = random.Random(options.seed) if sampled else None  # noqa: S311 - no secret

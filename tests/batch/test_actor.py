@@ -12,6 +12,7 @@ from cosd_api.batch.actor import LineActor
 from cosd_api.batch.lines import line_of
 from cosd_providers import ServerError
 from cosd_providers.testing import Fault
+from lima import ASSISTANT, DRAFT, FUSED, read, scripted
 
 
 async def test_rows_are_answered_and_errors_are_rows() -> None:
@@ -28,6 +29,18 @@ async def test_rows_are_answered_and_errors_are_rows() -> None:
     assert await actor({"prompt": []}) == {name: [] for name in found if name not in ("max_tokens", "kept")}
     messages = await actor({"messages": [[{"role": "user", "content": "b:"}]], "unknown": [object()]})
     assert messages["text"] == [" yes."]
+
+
+async def test_own_messages_of_a_row_reach_one_model_alone() -> None:
+    document, asked = "SECRET-4711", "user: Hi\nassistant: "
+    draft, assistant = scripted(DRAFT, asked), scripted(ASSISTANT, f"system: {document}\n{asked}")
+    actor = FusionActor(lambda: Fusion(draft=draft, assistant=assistant))
+    messages = [{"role": "user", "content": "Hi"}]
+    own = [{"assistant": document, "draft": None}, {"assistant": None, "draft": 3}]  # as columns of a table have them
+    found = await actor({"messages": [messages, messages], "own": own})
+    assert found["text"] == [FUSED, ""]
+    assert found["error"] == ["", "own['draft']: messages must be a list of messages, not int"]
+    assert document in read(assistant) and document not in read(draft)
 
 
 async def test_an_error_of_a_server_is_a_row() -> None:

@@ -12,10 +12,12 @@ import pytest
 
 from batches import PROMPTS, batch_form, fusion, input_file, pair, read, run, texts
 from cosd_api import Fusion, SettingError
-from cosd_api.batch.lines import BatchLine, near_each_other
+from cosd_api.batch.lines import CHAT, BatchLine, near_each_other
 from cosd_providers import ConnectError, ContextLengthError, InvalidRequestError, ServerError
 from cosd_providers.contract import Context
 from cosd_providers.testing import Fault, ScriptedProvider
+from lima import ASSISTANT, DRAFT, FUSED, scripted
+from lima import read as given
 
 ALL = {one[0]: " yes." for one in PROMPTS}
 
@@ -93,6 +95,48 @@ async def test_conversations_limits_and_metadata_of_plain_lines(tmp_path: Path) 
     assert lines["m"]["metadata"] == {"source": 7} and "metadata" not in lines["short"]
     assert "temperature=1 is refused" in lines["warm"]["error"]["message"]
     assert "the conversation is empty" in lines["none"]["error"]["message"]
+
+
+async def test_own_messages_of_a_line_reach_one_model_alone(tmp_path: Path) -> None:
+    document, asked = "SECRET-4711", "user: Hi\nassistant: "
+    messages, own = [{"role": "user", "content": "Hi"}], {"assistant": document}
+    rows: list[dict[str, Any]] = [
+        {"custom_id": "plain", "messages": messages, "own": own},
+        batch_form("framed", "Hi", own=own),
+        {"custom_id": "judge", "messages": messages, "own": {"judge": document}},
+        {"custom_id": "wrong", "messages": messages, "own": {"draft": [{"role": "x", "content": document}]}},
+        batch_form("text", "Hi", chat=False, own=own),
+    ]
+    draft, assistant = scripted(DRAFT, asked), scripted(ASSISTANT, f"system: {document}\n{asked}")
+    target = tmp_path / "out.jsonl"
+    async with Fusion(draft=draft, assistant=assistant) as fused:
+        await run(input_file(tmp_path / "in.jsonl", rows), target, fused)
+    lines = read(target)
+    assert lines["plain"]["text"] == FUSED
+    assert lines["framed"]["response"]["body"]["choices"][0]["message"]["content"] == FUSED
+    assert document in given(assistant) and document not in given(draft)
+    assert document not in target.read_text()
+    errors = {name: one["error"] for name, one in lines.items() if one["error"] is not None}
+    assert errors.keys() == {"judge", "wrong", "text"} and {one["param"] for one in errors.values()} == {"own"}
+    assert errors["judge"]["message"] == "own has messages for 'judge', and the models are draft, assistant"
+    assert "own['draft']: messages[0] has the role 'x'" in errors["wrong"]["message"]
+    assert "give messages, not a text as the prompt" in errors["text"]["message"]
+
+
+async def test_other_own_messages_are_another_question(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "a:"}]
+
+    def answers(own: str, front: str) -> ScriptedProvider:
+        return ScriptedProvider.from_texts({f"{front}user: a:\nassistant: ": [f" {own}", "."]})
+
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    for own in ("one", "two"):
+        input_file(source, [{"messages": messages, "own": {"draft": own, "assistant": own}}])
+        models = [answers(own, f"system: {own}\n") for _ in range(2)]
+        async with Fusion(draft=models[0], assistant=models[1]) as fused:
+            assert (await run(source, target, fused)).answered == 1
+            assert (await run(source, target, fused)).answered == 0
+    assert [*texts(target).values()] == [" one.", " two."]
 
 
 async def test_a_line_without_an_id_is_known_by_its_number_and_content(tmp_path: Path) -> None:
@@ -213,6 +257,8 @@ async def test_one_run_at_a_time_writes_a_file(paths: tuple[Path, Path]) -> None
         ([{"prompt": "a", "messages": []}], "line 1: give prompt or messages, and not both"),
         ([{"prompt": "a", "max_token": 3}], "line 1: unknown field 'max_token'; did you mean 'max_tokens'?"),
         ([{"prompt": "a", "reference": 3}], "line 1: unknown field 'reference'; known are custom_id, "),
+        ([{"prompt": "a"}, {"prompt": "a", "own": {"draft": "x"}}], "line 2: own has messages of single models, and"),
+        ([{"messages": [], "own": "x"}], "line 1: own: Input should be a valid dictionary"),
         ([{"prompt": ["a"]}], "line 1: prompt: Input should be a valid string"),
         ([{"custom_id": "", "prompt": "a"}], "line 1: custom_id is empty"),
         (['{"custom_id": "\\ud800", "prompt": "a"}'], "line 1: custom_id: Input should be a valid string"),
@@ -293,6 +339,15 @@ async def test_lines_that_begin_alike_are_asked_near_each_other(tmp_path: Path) 
     assert asked[1] == prompts
     assert asked[3] == ["a: 1", "b: 0", "b: 1", "a: 0", "b: 2", "c: 0"]
     assert asked[100] == sorted(prompts)
+
+
+def test_lines_with_one_document_begin_alike() -> None:
+    def line(at: int, own: Any) -> BatchLine:
+        return BatchLine(at, "", CHAT, {"messages": [{"role": "user", "content": f"{at}"}], "own": own}, plain=True)
+
+    lines = [line(at, {"draft": f"{at % 2}", "assistant": "x"}) for at in range(3)]
+    lines.append(line(3, {"assistant": "x", "draft": "1"}))
+    assert [one.number for one in near_each_other(lines, 100, 1)] == [0, 2, 1, 3]
 
 
 def test_lines_that_begin_alike_are_not_asked_at_the_same_time() -> None:

@@ -6,6 +6,7 @@ import re
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from typer.testing import Result
 
 from commands import Process, Scripted, cosd, start_scripted
-from cosd_api.cli.console import MessageReader
+from cosd_api.cli.console import MessageReader, Waiting
 from cosd_api.demo.servers import Pair
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
@@ -112,6 +113,27 @@ def test_the_first_error_ends_what_comes_from_a_pipe(scripted: Scripted) -> None
     result = chat("Q\nR\nQ\n")
     assert (result.exit_code, result.stdout) == (1, " a c.\n")
     assert result.stderr.endswith(f"> cosd: {error}\n")
+
+
+def test_a_dear_method_is_announced_before_its_first_answer_and_bounded() -> None:
+    dear = ("--method", "adafuse")
+    result = chat("Q\nQ\n", *dear)
+    assert (result.exit_code, result.stderr.count("note: the method 'adafuse' is dear")) == (0, 1)
+    before, _, after = result.stderr.partition("cosd: note: the method 'adafuse' is dear")
+    assert before == "> " and "--max-billed-tokens N sets another limit\n" in after
+    cut = chat("Q\n", *dear, "--max-billed-tokens", "1")
+    assert cut.exit_code == 1 and "is dear" not in cut.stderr and "max_billed_tokens=1 " in cut.stderr
+
+
+def test_a_line_comes_in_place_of_the_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    with Waiting(shown=True) as waiting:
+        printed = ""
+        while not printed:
+            time.sleep(0.01)
+            printed = capsys.readouterr().err
+        waiting.say("a note")
+    printed += capsys.readouterr().err
+    assert re.match(r"(\rwaiting for the first word: \d+ s)+\r +\rcosd: a note\n", printed)
 
 
 # Commands.

@@ -97,8 +97,9 @@ def test_the_estimate_alone(scripted: Scripted, questions: Path, tmp_path: Path)
     done = compare(questions, "--dry-run", "--out", str(tmp_path / "out"), *prices, "--max-billed-tokens", "9000")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("24 answers to 5 questions: about ")
-    assert "; price about " in done.stdout and done.stdout.endswith("; stops at 9,000 billed tokens\n")
-    assert all(one.requests == 0 for one in scripted.providers.values())
+    assert "; price about " in done.stdout and "; stops at 9,000 billed tokens; takes about " in done.stdout
+    assert " with 4 answers at the same time, estimated from 16 tokens of each model (the longest part: " in done.stdout
+    assert all(one.requests == 10 for one in scripted.providers.values())
     assert not (tmp_path / "out").exists()
 
 

@@ -8,8 +8,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+import virtual_time
 from commands import ANSWER, TEXTS, Scripted, cosd, start, start_scripted, words
 from cosd_api import (
     AgreementVerifier,
@@ -37,6 +39,53 @@ PERU = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the 
 
 def requests(scripted: Scripted) -> list[int]:
     return [provider.requests for provider in scripted.providers.values()]
+
+
+# Dear methods.
+
+
+def test_a_dear_method_is_announced_and_bounded(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    for provider in scripted.providers.values():
+        provider.request_delay = 1.0
+    monkeypatch.setattr("cosd_api.cli.fuse.run_async", virtual_time.run)
+    monkeypatch.setattr("cosd_api.speed.perf_counter", anyio.current_time)
+    dear = ("Q", "--method", "average", "--unit", "token", "--json")
+    result = scripted(*dear)
+    assert result.exit_code == 0
+    assert result.stderr.splitlines()[0] == (
+        "cosd: note: the method 'average' is dear: this answer is expected to bill about 42,048 tokens, 164 times the "
+        "draft alone, and to take about 13 minutes (measured on 16 tokens of each model). It stops at 420,480 billed "
+        "tokens; --max-billed-tokens N sets another limit"
+    )
+    assert FusionResult.model_validate_json(result.stdout).settings.max_billed_tokens == 420_480
+    quiet = scripted(*dear, "--quiet")
+    assert quiet.stderr == ""
+    assert FusionResult.model_validate_json(quiet.stdout).settings.max_billed_tokens == 420_480
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--method", "average", "--unit", "token", "--max-billed-tokens", "5000"),
+        ("--method", "average", "--unit", "token", "--max-tokens", "2"),
+        ("--method", "rerank"),
+        (),
+    ],
+)
+def test_what_is_not_dear_or_has_a_limit_is_not_announced(scripted: Scripted, more: tuple[str, ...]) -> None:
+    result = scripted("Q", *more, "--json")
+    assert (result.exit_code, "is dear" in result.stderr) == (0, False)
+    given = int(more[-1]) if "--max-billed-tokens" in more else None
+    assert FusionResult.model_validate_json(result.stdout).settings.max_billed_tokens == given
+    calls = scripted.providers["http://draft"].calls
+    assert all(call.prompt == "Q" for call in calls)  # nothing was measured
+
+
+def test_a_model_that_fails_while_it_is_measured_leaves_out_the_time_alone(scripted: Scripted) -> None:
+    scripted.providers["http://one"].faults = [Fault(ConnectError("no connection"), request=2)]
+    result = scripted("Q", "--method", "average", "--unit", "token")
+    assert result.exit_code == 0
+    assert "164 times the draft alone. It stops at 420,480 billed tokens" in result.stderr
 
 
 # The answer and the rest.

@@ -81,7 +81,7 @@ async def test_every_number_by_hand() -> None:
     # In the development questions the models differ at one place, and CoSD replaces the draft's word there.
     assert found["random gate"].settings["verifier"]["rate"] == 1
     assert [(one.name, one.reason.split(",")[0]) for one in found.left_out] == [
-        ("self-consistency", "the better model does not draw tokens from the model's own distribution")
+        ("self-consistency", "the better model does not draw tokens")
     ]
     places = found["cosd"].replaced
     assert places is not None
@@ -747,7 +747,7 @@ async def test_the_estimate_comes_first_and_may_be_refused() -> None:
     assert str(estimate).startswith("48 answers to 10 questions: about ")
 
 
-async def test_a_dry_run_asks_and_keeps_nothing(tmp_path: Path) -> None:
+async def test_a_dry_run_answers_and_keeps_nothing(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     seen: list[ComparisonEstimate] = []
 
@@ -756,8 +756,11 @@ async def test_a_dry_run_asks_and_keeps_nothing(tmp_path: Path) -> None:
         return True
 
     found, *providers = await cosd_alone(ASKED, path=path, dry_run=True, confirm=confirm)
-    assert (sent(*providers), path.exists(), seen[0].answers) == (0, False, 48)
-    assert found.stopped == "nothing was asked, in a dry run"
+    assert (path.exists(), seen[0].answers) == (False, 48)
+    calls = [call for provider in providers for call in provider.calls]
+    assert [call.max_tokens for call in calls if call.prompt.startswith("Q")] == [1, 1]  # which is read to measure it
+    assert {call.max_tokens for call in calls} == {1, 16} and len(calls) == 2 * (1 + 1 + 4 + 4)
+    assert found.stopped == "no question was asked, in a dry run"
 
 
 async def test_what_is_known_costs_nothing(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 import toys
 from cosd_api import AgreementVerifier, Fusion
 from cosd_api.gateway import Gateway, answering
+from cosd_api.telemetry import names
 from cosd_providers import ConnectError, InvalidRequestError, RateLimitError, ServerError
 from cosd_providers.testing import Fault, ScriptedProvider
 from drawn import costly
-from lima import FUSED, assistant, draft
+from lima import ASSISTANT, DRAFT, FUSED, assistant, draft, read, scripted
+from traced import collected
 from visits import Reply, Visit, opened, until, visit
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -120,6 +122,32 @@ async def test_a_conversation_is_answered(stream: bool) -> None:
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
     assert reply.texts() == ["Hel", "lo", "."]
     assert (last["choices"][0]["delta"], last["choices"][0]["finish_reason"], done) == ({}, "stop", "[DONE]")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_own_messages_reach_one_model_alone(
+    stream: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in no answer, log, metric or span, even where spans hold conversations."""
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv(names.CAPTURE, "true")
+    document, asked = "SECRET-4711", "user: Hi\nassistant: "
+    models = scripted(DRAFT, asked), scripted(ASSISTANT, f"system: {document}\n{asked}")
+    messages = [{"role": "user", "content": "Hi"}]
+    sent = {"model": "fused", "messages": messages, "own": {"assistant": document}, "stream": stream}
+    with collected() as spans:
+        async with opened(fused(models)) as app:
+            reply = await visit(app, CHAT, sent)
+            refused = await visit(app, CHAT, {**sent, "own": {"judge": document}})
+            page = (await visit(app, "/metrics")).body.decode()
+    text = "".join(reply.texts()) if stream else reply.json["choices"][0]["message"]["content"]
+    assert text == FUSED
+    assert document in read(models[1]) and document not in read(models[0])
+    words = "own has messages for 'judge', and the models are draft, assistant"
+    assert (refused.status, refused.error["param"], refused.error["message"]) == (400, "own", words)
+    recorded = "".join(span.to_json() for span in spans.ended)
+    assert caplog.text.count('"outcome": "ok"') == 1 and "Hi" in recorded
+    assert not any(document in one for one in (caplog.text, recorded, page, str(reply.parts), str(refused.parts)))
 
 
 async def test_usage_comes_at_the_end_of_a_stream_if_it_is_asked_for() -> None:

@@ -246,3 +246,18 @@ async def test_the_document_describes_what_is_answered() -> None:
     for field, value in (("model", "other"), ("temperature", 1), ("max_tokens", 8193)):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**BODY, field: value}, taken)
+
+
+async def test_the_document_has_own_messages_of_the_models_that_are_there() -> None:
+    asked: dict[str, Any] = {"model": "fused", "messages": [{"role": "user", "content": "Hi"}]}
+    async with opened(Fusion(draft=draft(), assistant=[assistant(), assistant()])) as app:
+        document = (await visit(app, "/openapi.json")).json
+    taken = {**document["components"]["schemas"]["ChatBody"], "components": document["components"]}
+    hello, system = ({"role": role, "content": "x"} for role in ("user", "system"))
+    good: list[Any] = [None, {}, {"draft": "x", "assistant 2": [system, hello]}, {"assistant 1": None}]
+    bad: list[Any] = ["x", {"assistant": "x"}, {"draft": 3}, {"draft": [hello, system]}]
+    for own in good:
+        jsonschema.validate({**asked, "own": own}, taken)
+    for own in bad:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**asked, "own": own}, taken)

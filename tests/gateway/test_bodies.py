@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cosd_api import Fusion
+from cosd_api import Fusion, Message
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.bodies import read_chat, read_completion
 from cosd_api.gateway.config import GatewayLimits
@@ -46,7 +46,9 @@ def test_what_means_nothing_else_is_taken() -> None:
         **NEUTRAL, **of_chat, top_logprobs=1, stream_options={}, metadata={"a": "b"}, store=False, service_tier="auto"
     )
     assert (found.options, found.stream, found.logprobs, found.temperature) == ({}, False, False, 0)
-    assert text(**NEUTRAL, best_of=1, echo=False, suffix=None, logprobs=None).prompts == ("Q:",)
+    assert text(**NEUTRAL, best_of=1, echo=False, suffix=None, own={}, logprobs=None).prompts == ("Q:",)
+    assert chat(own=None).options == chat(own={}).options == {}
+    assert chat(own={"draft": None, "assistant": []}).options == {"own": {"draft": (), "assistant": ()}}
 
 
 def test_lengths_and_stops_are_those_of_an_answer() -> None:
@@ -93,6 +95,13 @@ def test_messages_are_read_as_the_library_reads_them() -> None:
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages", "has the role 'tool'"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "a fusion takes text only"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages", "a fusion takes no tools"),
+        ({"own": "x"}, "own", "own must map names of models to their messages, not str"),
+        ({"own": {"draft": 3}}, "own", r"own\['draft'\]: messages must be a list of messages, not int"),
+        ({"own": {"draft": [{"role": "tool", "content": ""}]}}, "own", r"messages\[0\] has the role 'tool'"),
+        ({"own": {"draft": [*HELLO, {"role": "system", "content": ""}]}}, "own", "only the first of a model's own"),
+        ({"own": {"x" * 5000: ""}}, "own", "own has messages for a name of 5000 characters"),
+        ({"own": {"draft": HELLO * 2, "assistant": ""}}, "own", "own has 3 messages, and at most 2 are allowed here"),
+        ({"own": {f"{at}": [] for at in range(50_000)}}, "own", "own has 50000 messages, and at most 2 are allowed"),
     ],
 )
 def test_what_a_fusion_cannot_do_is_refused_with_the_reason(given: Any, param: str, words: str) -> None:
@@ -118,6 +127,7 @@ def test_what_a_fusion_cannot_do_is_refused_with_the_reason(given: Any, param: s
         ({"echo": 0}, "echo", REFUSED["echo"]),
         ({"n": True}, "n", REFUSED["n"]),
         ({"suffix": "x"}, "suffix", "not what fits between two"),
+        ({"own": {"draft": "x"}}, "own", "own is refused: .* give messages, not a text as the prompt"),
         ({"best_of": 2}, "best_of", REFUSED["best_of"]),
     ],
 )
@@ -161,6 +171,23 @@ def test_the_limits_of_an_answer_are_within_the_fusions_and_the_gateways() -> No
         chat(max_completion_tokens=101, max_tokens=5)
     with pytest.raises(ApiError, match="max_tokens=101 is more than the 100 that are allowed here"):
         text(max_tokens=101)
+
+
+def test_own_messages_stand_after_those_of_the_fusion() -> None:
+    fusion = Fusion(draft=draft(), assistant=assistant())
+    found = chat(own={"assistant": "theirs"}).options_for(fusion, LIMITS)
+    assert found["own"] == {"assistant": [Message("system", "theirs")]}
+    fusion.limits = {"own": {"draft": "a pirate", "assistant": "mine"}}
+    assert chat().options_for(fusion, LIMITS)["own"] == fusion.limits["own"]
+    found = chat(own={"assistant": [{"role": "developer", "content": "theirs"}, *HELLO]}).options_for(fusion, LIMITS)
+    assert found["own"] == {
+        "draft": [Message("system", "a pirate")],
+        "assistant": [Message("system", "mine\n\ntheirs"), Message("user", "Hello")],
+    }
+    words = "own has messages for 'judge', and the models are draft, assistant"
+    with pytest.raises(ApiError, match=words) as caught:
+        chat(own={"assistant": "x", "judge": None}).options_for(fusion, LIMITS)
+    assert (caught.value.status, caught.value.param) == (400, "own")
 
 
 def test_temperature_and_seed_are_the_methods() -> None:

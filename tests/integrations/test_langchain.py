@@ -416,3 +416,34 @@ async def test_an_answer_from_a_cache_is_that_of_the_same_model(make: Callable[.
     other = make(cache=cache)  # like it by all names
     other.invoke("Q:")
     assert other.draft.requests == 2
+
+
+@pytest.mark.parametrize("way", ["field", "call", "bound"])
+async def test_traces_and_caches_hold_a_digest_of_own_messages(way: str) -> None:
+    """Of several, each is another question to a cache."""
+    traced: list[str] = []
+
+    class Tracer(BaseCallbackHandler):
+        def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+            traced.append(repr((args, kwargs)))
+
+    def same(messages: Sequence[Any]) -> str:
+        return "Q:"
+
+    config: Any = {"callbacks": [Tracer()]}
+    cache, documents = InMemoryCache(), ("SECRET-1", "SECRET-2")
+    servers = Fusion(draft=draft(template=same), assistant=assistant(template=same))
+    models: list[Any] = []
+    for document in documents:
+        own: Any = {"assistant": document}
+        model = ChatCoSD(fusion=servers, cache=cache, **({"own": own} if way == "field" else {}))
+        models.append(model.bind(own=own) if way == "bound" else model)
+        call: Any = {"own": own} if way == "call" else {}
+        found = [models[-1].invoke("Hi", config, **call), await models[-1].ainvoke("Hi", config, **call)]
+        found.append([chunk async for chunk in models[-1].astream("Hi", config, **call)])
+        assert found[0].text == FUSED
+        assert document not in repr(found)
+    assert len(traced) == 6
+    assert not any(document in one for document in documents for one in traced)
+    assert len(cache._cache) == 2
+    assert "SECRET" not in repr(cache._cache)

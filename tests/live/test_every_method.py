@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 _SCORES = "does not report the probabilities of a given text"
 _LISTS = "lists no other tokens"
 _LISTING = ("adafuse", "average", "safe", "safe of three", "chared", "chared of three")
-_DRAWING = ("mixture", "switch", "cosd drawn", "speculative drawn")
+_EXACT = ("mixture", "cosd drawn", "speculative drawn")
 
 
 class TestCompletions(EveryMethod):
@@ -44,7 +44,7 @@ class TestUnknownServer(EveryMethod):
     refused: ClassVar[Mapping[str, str]] = {
         **TestCompletions.refused,
         **dict.fromkeys(_LISTING, "does not list its most probable tokens"),
-        **dict.fromkeys(_DRAWING, "does not draw tokens from the model's own distribution"),
+        **dict.fromkeys(_EXACT, "does not draw tokens from the model's own distribution"),
         "surprise": _LISTS,
         "defer": _LISTS,
     }
@@ -55,7 +55,7 @@ class TestUnknownServer(EveryMethod):
         return lambda name: connect(pair[name], engine="openai")
 
 
-_UNSEEN = ("agreement", "chow", "random", "cascade", "nudging", "steps")
+_UNSEEN = ("agreement", "chow", "random", "cascade", "nudging", "steps", "switch")
 
 
 class TestUnseenAssistant(EveryMethod):
@@ -80,7 +80,8 @@ class TestWholeAnswers(EveryMethod):
     engine = "an assistant that answers messages"
     stated = ("whole answers only", "")
     refused = dict.fromkeys(
-        (line.name for line in LINES if line.name not in ("cascade", "steps")), "does not continue a partial answer"
+        (line.name for line in LINES if line.name not in ("cascade", "steps", "switch")),
+        "does not continue a partial answer",
     )
     apart = ("steps",)  # it asks in other words
     space = True  # nothing shows whose the space before an answer is: the template's, or the model's

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from batches import input_file, run
 from cosd_api import Fusion
 from cosd_api.demo.servers import Pair
 from cosd_providers import Provider, connect
 from every_method import LINES, Line
+from visits import opened, visit
 
 pytestmark = pytest.mark.live
 
@@ -60,3 +63,37 @@ async def test_the_document_reaches_one_server_alone(line: Line, way: str, pair:
     await answer(fusion, line, **own)
     assert any(DOCUMENT in body for body in recorded.sent["assistant"])
     assert not any(DOCUMENT in body for body in recorded.sent["draft"])
+
+
+def fused(pair: Pair, recorded: Recorded) -> Fusion:
+    draft = connect(pair.sums, http_client=recorded.draft)
+    return Fusion(draft=draft, assistant=connect(pair.facts, http_client=recorded.assistant))
+
+
+@pytest.mark.parametrize("reader", ["draft", "assistant"])
+async def test_a_document_of_a_gateways_client_reaches_one_server_alone(
+    reader: str, pair: Pair, recorded: Recorded
+) -> None:
+    own = {
+        reader: [{"role": "user", "content": f"The password is {DOCUMENT}."}, {"role": "assistant", "content": "Ok"}]
+    }
+    async with opened(fused(pair, recorded)) as app:
+        body = {"model": "fused", "messages": ASKED, "own": own, "max_tokens": 12}
+        for stream in (False, True):
+            reply = await visit(app, "/v1/chat/completions", {**body, "stream": stream})
+            assert reply.status == 200
+    assert {name for name, bodies in recorded.sent.items() if DOCUMENT in str(bodies)} == {reader}
+
+
+@pytest.mark.parametrize("reader", ["draft", "assistant"])
+async def test_a_document_of_a_batchs_line_reaches_one_server_alone(
+    reader: str, pair: Pair, recorded: Recorded, tmp_path: Path
+) -> None:
+    own = {reader: f"The password is {DOCUMENT}."}
+    body = {"model": "m", "messages": ASKED, "own": own, "max_tokens": 12}
+    framed = {"custom_id": "framed", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    rows = [{"messages": ASKED, "own": own, "max_tokens": 12}, framed]
+    async with fused(pair, recorded) as fusion:
+        found = await run(input_file(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl", fusion)
+    assert found.answered == 2
+    assert {name for name, bodies in recorded.sent.items() if DOCUMENT in str(bodies)} == {reader}

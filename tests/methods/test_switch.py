@@ -20,9 +20,10 @@ import naive_switch
 from cosd_api import Fusion, FusionResult, SettingError, Switch, Trace, fuse
 from cosd_api.methods.base import method_from_text
 from cosd_api.methods.switch import consistency, found_in
-from cosd_providers import BudgetError, ConnectError, UnsupportedError
-from cosd_providers.testing import Fault, ScriptedProvider, TableModel
+from cosd_providers import BudgetError, ConnectError, Message, UnsupportedError, connect
+from cosd_providers.testing import Fault, ScriptedProvider, TableModel, TextModel
 from drawn import costly, partly
+from fake_openai import FakeOpenAI
 from reference import Fused, Out
 
 pytestmark = pytest.mark.timeout(400)
@@ -226,10 +227,40 @@ async def test_it_comes_at_once() -> None:
 
 
 async def test_models_that_do_not_draw_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"the assistant does not draw tokens .*, which 'switch' needs"):
+    words = r"the assistant does not draw tokens, which 'switch' needs.* api=\"messages\""
+    with pytest.raises(UnsupportedError, match=words):
         await answer(models=[letter(*FIRST), letter(*SECOND, sampling=False)])
     with pytest.raises(SettingError, match="temperature=0 is not accepted by the method 'switch', which draws"):
         await answer(temperature=0)
+
+
+async def test_models_that_draw_in_their_own_way_and_answer_messages_only() -> None:
+    hosted: dict[str, Any] = {"sampling": False, "draws": True, "probs": False, "continues": False}
+    rendered: list[Sequence[Message]] = []
+
+    def template(messages: Sequence[Message]) -> str:
+        rendered.append(messages)
+        return "Q"
+
+    models = [letter(*FIRST, **hosted, template=template), letter(*SECOND, **hosted, template=template)]
+    result = await fuse("What?", models=models, method=Switch(samples=3), seed=1)
+    assert result.text in ("a", "b", "c")
+    warnings = [one for one in result.warnings if "draws in its server's own way: perhaps not from" in one]
+    assert [one.split()[0] for one in warnings] == ["draft", "assistant"]
+    assert [[*one] for one in rendered] == [[Message("user", "What?")]] * 2
+    assert {(call.prompt, call.text, call.temperature) for one in models for call in one.calls} == {("Q", b"", 1)}
+    by_messages = await fuse([{"role": "user", "content": "What?"}], models=models, method=Switch(samples=3), seed=1)
+    assert {*by_messages.text} <= {*"abc"}
+
+
+async def test_an_answer_of_fewer_and_longer_tokens_ends_at_the_limit() -> None:
+    """A server that draws in its own way may send several tokens at a time."""
+    server = FakeOpenAI(TextModel({"Q": [*"abcdef"]}), probs="refused", per_event=(2,))
+    models = [connect(f"http://{name}", engine="openai", api="messages", http_client=server.client()) for name in "ab"]
+    result = await fuse("Q", models=models, method=Switch(samples=2), seed=1, max_tokens=4)
+    assert (result.text, result.finish_reason, result.stop_reason) == ("abcd", "length", "max_tokens")
+    assert {body["messages"][0]["content"] for body in server.bodies} == {"Q"}
+    assert len(result.tokens) == 2
 
 
 async def test_a_first_model_that_fails() -> None:

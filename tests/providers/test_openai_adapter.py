@@ -311,14 +311,29 @@ async def test_a_text_that_has_grown_is_drawn_with_another_seed() -> None:
     assert asked[0] == ("Q", 5)
 
 
-async def test_other_servers_are_not_known_to_draw() -> None:
-    server, provider = fake(SCRIPT)
-    assert not (await provider.describe()).capabilities.sampling
-    with pytest.raises(UnsupportedError, match=r"not known to draw tokens .* Use a method that drafts greedily"):
-        await draft(provider, temperature=1, seed=1)
+async def test_other_servers_draw_in_their_own_way() -> None:
+    server, provider = fake({"Q": [(" a", 0.5), "b"]})
+    able = (await provider.describe()).capabilities
+    assert (able.sampling, able.draws) == (False, True)
     with pytest.raises(ValueError, match="temperature must be 0 or 1"):
         await draft(provider, temperature=0.5)
     assert all(not body["temperature"] for body in server.bodies)
+    server.requests.clear()
+    *tokens, end = await draft(provider, temperature=1, seed=7, alternatives=3)
+    [body] = server.bodies
+    assert (body["temperature"], body["seed"], "logprobs" in body) == (1, 7, False)
+    assert b"".join(token.data for token in tokens) == server.drawn[-1]
+    assert {token.prob for token in tokens} == {None} and end.reason == "end"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "seed"), [("mistral", {"random_seed": 7}), ("openrouter", {}), ("groq", {"seed": 7})]
+)
+async def test_a_seed_has_the_name_that_the_service_knows(dialect: str, seed: dict[str, int]) -> None:
+    server = FakeOpenAI(TextModel({"Q": [" a", " b"]}), probs="refused")
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=dialect, api="messages")
+    await draft(provider, temperature=1, seed=7)
+    assert {name: value for name, value in server.bodies[-1].items() if "seed" in name} == seed
 
 
 async def test_messages_that_cannot_be_continued() -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
+import httpx
 import pytest
 
 from asked import draft
+from breaking import Break, Breaking
 from chats import ChatModel, chatml
 from cosd_api import Fusion, Steps
-from cosd_providers import OpenAICompatible, Question, UnsupportedError, Usage, connect
+from cosd_providers import OpenAICompatible, Question, ResponseError, UnsupportedError, Usage, connect
 from cosd_providers.contract import Context
 from cosd_providers.messages import Message
-from cosd_providers.testing import ScriptToken
+from cosd_providers.testing import ScriptToken, TableModel
 from fake_openai import FakeOpenAI
 
 URL = "http://gpu:8000"
@@ -68,6 +71,43 @@ async def test_a_limit_of_tokens_is_reached_without_a_partial_answer(per_event: 
     *tokens, _ = await draft(turn.provider, turn.prompt, limit=3)
     assert b"abcdef".startswith(b"".join(token.data for token in tokens))
     assert all(message["role"] == "user" for body in server.bodies for message in body["messages"])
+
+
+class Careless(FakeOpenAI):
+    """Draws other tokens each time, whatever the seed."""
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        if request.content and b'"seed"' in request.content:
+            body = json.loads(request.content)
+            request = httpx.Request("POST", request.url, json={**body, "seed": len(self.requests)})
+        return super().handle(request)
+
+
+UNSURE = TableModel([b"", b"Q", *(bytes([one]) for one in b"abcd")], lambda ids: [0, 0] + [0.25] * 4, end_ids=(0,))
+
+
+@pytest.mark.parametrize("per_event", [(1,), (2,), (3, 1)])
+async def test_a_drawn_answer_ends_at_the_servers_own_number_of_tokens(per_event: Any) -> None:
+    """The same request would draw another answer."""
+    server = Careless(UNSURE, per_event=per_event)
+    provider = OpenAICompatible(URL, http_client=server.client(), api="messages")
+    *tokens, end = await draft(provider, "Q", limit=6, temperature=1, seed=3)
+    assert [body["max_tokens"] for body in server.bodies] == [6]
+    assert (b"".join(token.data for token in tokens), end.reason) == (server.drawn[-1], "limit")
+
+
+@pytest.mark.usefixtures("no_waiting")
+async def test_a_drawn_answer_that_breaks_off_is_not_mixed_with_another() -> None:
+    server = Careless(UNSURE)
+    breaking = Breaking(server.handle, Break("breaks", 1500))
+    provider = OpenAICompatible(URL, http_client=breaking.client(), api="messages")
+    with pytest.raises(ResponseError, match="asked again the server draws another answer"):
+        await draft(provider, "Q", limit=20, temperature=1, seed=3)
+    obeys = FakeOpenAI(UNSURE)
+    breaking = Breaking(obeys.handle, Break("breaks", 1500))
+    provider = OpenAICompatible(URL, http_client=breaking.client(), api="messages")
+    *tokens, _ = await draft(provider, "Q", limit=20, temperature=1, seed=3)
+    assert breaking.happened and b"".join(token.data for token in tokens) == obeys.drawn[-1]
 
 
 async def test_steps_over_two_of_them() -> None:

@@ -151,8 +151,6 @@ async def test_its_own_choices_token_by_token_are_refused(probs: Any) -> None:
     assert [body["prompt"] for body in server.bodies] == (["a"] if probs == "refused" else ["a", "Q"])
     with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text"):
         await provider.score(Context("Q", b" The"), usage=Usage())
-    with pytest.raises(UnsupportedError, match="not known to draw tokens"):
-        await draft(provider, "Q", temperature=1)
 
 
 @pytest.mark.parametrize("probs", ["ignored", "refused"])
@@ -172,6 +170,26 @@ async def test_it_writes_what_the_events_of_its_stream_hold(probs: Any, per_even
         assert [token.data for token in tokens] == [*(one.encode() for one in ANSWER), b""][:limit]
         assert usage.requests == 1
     assert not any({"logprobs", "top_logprobs"} & {*body} for body in server.bodies[2:])
+
+
+@pytest.mark.parametrize("probs", ["ignored", "refused"])
+@pytest.mark.parametrize("per_event", [(1,), (2, 3), (99,)])
+@pytest.mark.parametrize("limit", [1, 4, 10, 11, 20])
+async def test_it_draws(probs: Any, per_event: Any, limit: int) -> None:
+    """Where an event holds several tokens the text is continued: the same request might draw others."""
+    server, provider = over(probs=probs, per_event=per_event)
+    able = (await provider.describe()).capabilities
+    assert (able.probs, able.sampling, able.draws) == (False, False, True)
+    server.requests.clear()
+    *tokens, end = await draft(provider, "Q", limit=limit, temperature=1, seed=5)
+    written = b"".join(token.data for token in tokens)
+    assert "".join(ANSWER).encode().startswith(written)
+    assert end.reason == ("end" if tokens[-1].end else "limit")
+    assert len(tokens) == limit or tokens[-1].end
+    assert {body["temperature"] for body in server.bodies} == {1}
+    assert server.bodies[0]["seed"] == 5
+    prompts = [body["prompt"] for body in server.bodies]
+    assert len({*prompts}) == len(prompts) == len({body["seed"] for body in server.bodies})
 
 
 async def test_it_continues_a_text_and_an_answer() -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -14,6 +15,7 @@ from uuid import uuid4
 from langchain_core import exceptions as langchain
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models.base import BaseLanguageModel, LangSmithParams
+from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from pydantic import (
@@ -57,7 +59,7 @@ from cosd_providers.contract import Provider
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, checked_messages
 
-__all__ = ["LangChainFusion", "conversation", "langchain_error"]
+__all__ = ["LangChainFusion", "conversation", "digest", "langchain_error"]
 
 _Chunk = TypeVar("_Chunk", ChatGenerationChunk, GenerationChunk)
 
@@ -250,14 +252,22 @@ class LangChainFusion(BaseLanguageModel[Any]):
             saved["method"] = {"name": self.method.name, **self.method.options()}
         return saved
 
+    @cached_property
+    def _serialized(self) -> dict[str, Any]:
+        """The saved form as traces and caches have it, with a digest of messages that one model alone may read."""
+        saved: dict[str, Any] = dumpd(self)
+        if self.own is not None:
+            saved["kwargs"]["own"] = digest(self.own)
+        return saved
+
     @property
     def _identifying_params(self) -> Mapping[str, Any]:
         """Everything that the text depends on, for traces and caches."""
         endpoints, verifier = self._pattern().endpoints, describe_verifier(self._pattern().settings.verifier)
         names = (*_OF_AN_ANSWER, "stop", *_OF_A_FUSION)
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        if self.own is not None:  # traces are no place for what one model alone may read
-            given["own"] = hashlib.sha256(repr(check_own(self.own)).encode()).hexdigest()
+        if self.own is not None:
+            given["own"] = digest(check_own(self.own))
         own = {} if self._can_be_saved() else {"object": self._mark}  # two of one name may differ
         return {
             "model_name": self._model_name(),
@@ -407,6 +417,11 @@ def _host(url: str) -> str:
     """The host of a URL."""
     connect(url)  # raises for an invalid URL
     return urlsplit(url.strip()).hostname or ""
+
+
+def digest(own: object) -> str:
+    """A name for messages that one model alone may read, in traces and caches."""
+    return hashlib.sha256(repr(own).encode()).hexdigest()
 
 
 # Messages.

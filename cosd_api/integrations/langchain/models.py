@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.outputs import ChatGenerationChunk, ChatResult, Generation, GenerationChunk, LLMResult
 
-from cosd_api.integrations.langchain.base import LangChainFusion, conversation
+from cosd_api.integrations.langchain.base import LangChainFusion, conversation, digest
 from cosd_api.records import FusedToken
 from cosd_api.result import FusionResult
 from cosd_api.sync import iterated
@@ -79,7 +79,12 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
         """The key of an answer in a cache, which must tell models apart that cannot be saved."""
-        return super()._get_llm_string(stop=stop, **kwargs) + repr(sorted(self._identifying_params.items()))
+        named = _without_own(kwargs)
+        return super()._get_llm_string(stop=stop, **named) + repr(sorted(self._identifying_params.items()))
+
+    def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
+        """The settings of an answer, for traces."""
+        return super()._get_invocation_params(stop=stop, **_without_own(kwargs))
 
     def _astream(
         self,
@@ -230,6 +235,11 @@ class CoSDLLM(LangChainFusion, LLM):
                 if at == 0 and run_manager is not None:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
         return _together(answers)
+
+
+def _without_own(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, with a digest of messages that one model alone may read."""
+    return {name: digest(one) if name == "own" and one is not None else one for name, one in call.items()}
 
 
 def _together(answers: Sequence[Sequence[GenerationChunk]]) -> LLMResult:

@@ -8,6 +8,8 @@ Such a server takes text only, and each shows its tokens in its own way: `logpro
   An echo answers in mid-text only with a local tokenizer, where the encoding of the text up to there is the start of
   the encoding of the whole. Without one it answers at the end of the text; prompts do the rest.
 - A server without log probabilities can only be asked whether it agrees, word by word (`no_logprobs`).
+- Every server draws at temperature 1; only few are known to draw from the model's own distribution
+  (`Dialect.sampling`). The others do so in their own way, and may draw other tokens for the same seed.
 - A server may hide tokens that leave a character unfinished (llama.cpp does): the token that completes the character
   then has an unknown probability (None). That server's own adapter knows it.
 - Before the first use it is checked, where in doubt, that a prompt reaches the model as it is (`Dialect.templates`),
@@ -28,7 +30,7 @@ from cosd_providers.chat.templates import Template
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Capabilities, Context, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.drafting import streamed
-from cosd_providers.engine import Adapter, cannot_sample, no_probs
+from cosd_providers.engine import Adapter, no_probs
 from cosd_providers.engines.openai.chat import ChatRouteRenderer, no_partial
 from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect, dialect_of
@@ -163,7 +165,8 @@ class OpenAICompatible(Adapter):
                 probs=facts.probs,
                 top_k=listed,
                 score_top_k=listed if scores and self._echo.lists else 0,
-                sampling=facts.probs and dialect.sampling is not None,
+                sampling=client.samples,
+                draws=True,
                 continues=client.partial,
             ),
         )
@@ -181,7 +184,8 @@ class OpenAICompatible(Adapter):
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Stream a draft; see `contract.Provider`. A `continuation` by token ids is refused.
 
-        Without log probabilities a token is what the server sends in one event.
+        Without log probabilities a token is what the server sends in one event. So it is where tokens are drawn and the
+        server is not known to draw from the model's own distribution: their probabilities would mean nothing.
         """
         prompt, text = context.prompt, context.text
 
@@ -189,14 +193,13 @@ class OpenAICompatible(Adapter):
             if text and not self._client.partial:
                 raise no_partial(self._transport.endpoint)
             options = DraftOptions(alternatives, temperature, seed)
-            if options.sampled and self._client.dialect.sampling is None:
-                raise cannot_sample(self._transport.endpoint)
             if continuation is not None:
                 raise self._unsupported("a draft cannot continue from token ids: the server takes text only", "")
-            if not (await self._know()).probs and options.sampled:
-                raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
+            await self._know()
             await self._client.check_whole(Prefix(prompt, sendable(text)), usage)
-            return Drafting(self._client, prompt, text, usage, options, max_tokens)
+            own_way = options.sampled and not self._client.samples
+            client = self._client.without_probs() if own_way else self._client
+            return Drafting(client, prompt, text, usage, options, max_tokens)
 
         return streamed(begin)
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Literal, Self
@@ -178,6 +178,17 @@ class OpenAIClient:
             words = f"{self.dialect.engine} has no route for api={self.api!r}"
             raise UnsupportedError(words, endpoint=self.endpoint, hint=f"Give api={other!r}.")
         return path
+
+    @property
+    def samples(self) -> bool:
+        """True if drafts are known to be drawn from the model's own distribution, with raw probabilities."""
+        return self.facts.probs and self.dialect.sampling is not None
+
+    def without_probs(self) -> Self:
+        """The same client, which asks for no probabilities."""
+        view = copy(self)
+        view.facts = replace(self.facts, probs=False)
+        return view
 
     def of_chat(self, conversation: Conversation) -> Self:
         """The same client within a conversation, where everything that the model writes is text."""

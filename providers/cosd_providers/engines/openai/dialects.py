@@ -74,6 +74,7 @@ class Dialect:
         spaced: the strings in them are known to keep the space before a word; elsewhere one that has it shows that.
         sampling: fields that draw from the model's full distribution, where the probabilities of drawn tokens are known
             to be raw; None elsewhere.
+        seed: field with the seed of the draws; None where none may be sent.
         stream_options: fields that ask for the usage in a stream; empty where it comes unasked or must not be asked.
         lists: one request may hold a list of prompts.
         list_bills_first: the usage of a list is that of its first prompt alone.
@@ -117,6 +118,7 @@ class Dialect:
     ranked: bool = False
     spaced: bool = False
     sampling: Mapping[str, object] | None = None
+    seed: str | None = "seed"
     stream_options: Mapping[str, object] = field(default_factory=lambda: {"include_usage": True})
     lists: bool | None = None
     list_bills_first: bool = False
@@ -287,8 +289,8 @@ DIALECTS: Mapping[str, Dialect] = {
         continues={},
         continued={"prefix": True},
     ),
-    # A field of the last message continues it; the answer repeats it (unverified). No probabilities in its schema;
-    # unknown fields are refused with 422.
+    # A field of the last message continues it; the answer repeats it (unverified). No probabilities in its schema, and
+    # the seed has a name of its own; unknown fields are refused with 422.
     "mistral": Dialect(
         "mistral",
         completions=None,
@@ -297,6 +299,7 @@ DIALECTS: Mapping[str, Dialect] = {
         stream_options={},
         continues={},
         continued={"prefix": True},
+        seed="random_seed",
         repeats=True,
         no_probs=("logprob", "extra_forbidden", "extra inputs"),
     ),
@@ -304,12 +307,14 @@ DIALECTS: Mapping[str, Dialect] = {
     # 1e-8.
     "groq": Dialect("groq", completions=None, api="chat", hosts=("api.groq.com",), base="/openai", continues={}),
     # The provider behind a model changes between requests: so only providers that know every field are allowed, and
-    # cutting the middle out of a long prompt is forbidden. A user's own `provider` setting is kept.
+    # cutting the middle out of a long prompt is forbidden. A user's own `provider` setting is kept. A seed would rule
+    # out the providers that take none.
     "openrouter": Dialect(
         "openrouter",
         hosts=("openrouter.ai",),
         base="/api",
         extra={"provider": {"require_parameters": True}},
+        seed=None,
         whole={"transforms": []},
         lists=False,
         echo=False,

@@ -14,7 +14,7 @@ from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_lo
 from cosd_providers.engines.openai.events import EventReader
 from cosd_providers.engines.openai.logprobs import CheckedAligner
 from cosd_providers.engines.openai.wire import Answer, Billed, bill
-from cosd_providers.errors import ContextLengthError, InvalidRequestError
+from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
 from cosd_providers.greedy import Draft, Position, with_alternatives
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import sendable
@@ -26,6 +26,7 @@ _AGAIN = 2  # attempts that resume from the same text; after that, from the text
 _MARGIN = 8  # special tokens that a prompt may get
 _MORE = 3  # raw tokens that may be needed to finish a character
 _PARTS = 4  # raw tokens of a character, at most
+_OWN_WAY = {"temperature": 1}  # drawn by a server that is not known to draw from the model's own distribution
 _SEEDS = 2**32 - 1  # the last number of 32 bits stands for a random one on some servers
 
 
@@ -34,7 +35,8 @@ class Drafting:
 
     An answer ends at a number of raw tokens, a draft at a number of whole characters. Where an answer was too short for
     that, the same text is sent again with a higher limit, so that the model continues from its own tokens. A server
-    that draws them does so from the same seed, and draws the same; behind a grown text it has another seed.
+    that draws them does so from the same seed, and draws the same; behind a grown text it has another seed. One that
+    draws in its own way may draw others: it continues the grown text, or ends at its own number of tokens.
 
     Args:
         client: requests to the server.
@@ -55,6 +57,7 @@ class Drafting:
         if options.sampled and options.seed is None:
             options = replace(options, seed=randbelow(_SEEDS))
         self._options = options
+        self._own_way = options.sampled and not client.samples
         self._draft = Draft(max_tokens)
         self._known: list[bytes] = []  # raw tokens received after this text
         self._given: list[bytes] = []  # whole tokens given out after it
@@ -98,7 +101,7 @@ class Drafting:
         if not self._draft.over and stream.finish == "content_filter":
             self._over = DraftEnd("filter")
         elif not self._draft.over and not self._continues(stream, prefix, limit):
-            self._over = DraftEnd("context")
+            self._over = self._over or DraftEnd("context")
 
     def _start(self, left: int) -> None:
         """Reset everything that belongs to one text."""
@@ -119,10 +122,20 @@ class Drafting:
         higher limit, by the tokens per character so far. After a shorter or different answer the grown text is sent.
         """
         left, continues = self._draft.left, self._client.partial
+        full = stream.written >= limit == self._wanted and not self._refused
+        if self._own_way and not continues and stream.differs:
+            words = "the stream broke off, and asked again the server draws another answer"
+            raise ResponseError(words, endpoint=self._client.endpoint, retryable=True)
+        if self._own_way and full and self._given:
+            if continues:
+                self._grow(left)
+            else:
+                self._over = DraftEnd("limit")
+            return continues
         if stream.differs and continues:  # with more than what is left, at least one whole token comes
             self._grow(max(self._wanted, left + _MORE))
             return True
-        if stream.written >= limit == self._wanted and not self._refused:
+        if full:
             parts = min(stream.written / len(self._given), _PARTS) if self._given else 1
             self._wanted += ceil(left * parts) + _MORE
             return True
@@ -163,10 +176,11 @@ class Drafting:
 
     def _drawn(self) -> Mapping[str, object]:
         """Fields by which tokens are drawn; none for greedy decoding."""
-        seed = self._options.seed_after(self._before)
+        seed, dialect = self._options.seed_after(self._before), self._client.dialect
         if not self._options.sampled or seed is None:
             return {}
-        return {**(self._client.dialect.sampling or {}), "seed": seed % _SEEDS}
+        seeded = {} if dialect.seed is None else {dialect.seed: seed % _SEEDS}
+        return {**(dialect.sampling or _OWN_WAY), **seeded}
 
     def _limit(self, prefix: Prefix) -> int:
         """The number of raw tokens to ask for; less than 1 where none fits."""

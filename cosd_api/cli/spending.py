@@ -1,0 +1,87 @@
+"""Dear answers: announced before they are generated, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from anyio import move_on_after
+
+from cosd_api.cli.console import say
+from cosd_api.estimate import Estimate
+from cosd_api.fusion import Fusion
+from cosd_api.methods.cosd import CoSD
+from cosd_api.records import DRAFT
+from cosd_api.settings import AnswerLimits
+from cosd_api.speed import MEASURED, measured, time_of
+from cosd_api.wording import counted, duration
+from cosd_providers.errors import ProviderError
+from cosd_providers.messages import Message
+
+__all__ = ["bounded"]
+
+_DEAR = 10
+"""Times the draft alone; an answer that is expected to bill more is dear."""
+_BOUND = 10
+"""Times the expected tokens, at which a dear answer stops."""
+_PATIENCE = 20.0
+"""Seconds for measuring the models' speed."""
+
+
+async def bounded(
+    fusion: Fusion,
+    prompt: str | Sequence[Message],
+    limits: AnswerLimits,
+    *,
+    told: bool = False,
+    announce: Callable[[str], None] = say,
+) -> AnswerLimits:
+    """Bound the billed tokens of a dear answer, and announce it: its tokens, its time and the bound.
+
+    CoSD and answers with a limit of billed tokens keep their limits, and so does one that cannot be estimated: it fails
+    with a better message, or continues without the model that has failed.
+
+    Args:
+        fusion: the open fusion that is to answer.
+        prompt: text or a conversation.
+        limits: of the answer.
+        told: whether a dear answer has been announced already. Then nothing is measured or printed.
+        announce: gets the note, one line.
+
+    Returns:
+        The limits, with the bound where the answer is dear.
+
+    Raises:
+        SettingError: the prompt or a limit is invalid.
+    """
+    if fusion.settings.method.name == CoSD.name or limits.max_billed_tokens is not None:
+        return limits
+    with suppress(ProviderError), move_on_after(limits.timeout):
+        estimate = await fusion.estimate(prompt, max_tokens=limits.max_tokens)
+        expected = estimate.billed_tokens.expected
+        times = expected / (estimate.endpoints[DRAFT].prompt_tokens + limits.max_tokens)
+        if times <= _DEAR:
+            return limits
+        most = _BOUND * expected
+        if not told:
+            seconds = await _seconds(fusion, prompt, estimate)
+            time = ""
+            if seconds is not None:
+                time = f", and to take about {duration(seconds)} (measured on {MEASURED} tokens of each model)"
+            announce(
+                f"note: the method {fusion.settings.method.name!r} is dear: this answer is expected to bill about "
+                f"{counted(expected, 'token')}, {times:,.0f} times the draft alone{time}. It stops at {most:,} billed "
+                "tokens; --max-billed-tokens N sets another limit"
+            )
+        return replace(limits, max_billed_tokens=most)
+    return limits
+
+
+async def _seconds(fusion: Fusion, prompt: str | Sequence[Message], estimate: Estimate) -> float | None:
+    """The expected seconds of an answer; None where a model does not answer, or takes long for a few tokens."""
+    special = fusion.settings.on_special_tokens
+    with suppress(ProviderError), move_on_after(_PATIENCE):
+        speeds = await measured(fusion.endpoints, prompt, on_special_tokens=special)
+        return time_of(estimate.endpoints, speeds, estimate.max_tokens)
+    return None

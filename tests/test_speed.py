@@ -1,0 +1,218 @@
+"""The speed of models, measured in virtual time, and the time of answers at it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import astuple
+from typing import Any
+
+import anyio
+import pytest
+
+import virtual_time
+from cosd_api import ComparisonEstimate, EndpointEstimate, Example, Fusion, Range, advise, compare
+from cosd_api.endpoints import Endpoints
+from cosd_api.speed import Speed, measured, time_of
+from cosd_api.wording import duration
+from cosd_providers import ConnectError
+from cosd_providers.testing import Fault, ScriptedProvider, TableModel
+
+END, LETTERS = 0, [bytes([byte]) for byte in range(256)]
+CHAT = [{"role": "user", "content": "Q"}]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return virtual_time.BACKEND
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosd_api.speed.perf_counter", anyio.current_time)
+
+
+def writes(length: int | None = None) -> TableModel:
+    """A model that writes `x`, and after so many of them its end."""
+
+    def following(ids: Sequence[int]) -> list[float]:
+        ends = length is not None and [*ids[-length:]] == [1 + ord("x")] * length
+        return [float(at == (END if ends else 1 + ord("x"))) for at in range(257)]
+
+    return TableModel([b"", *LETTERS], following, end_ids=(END,))
+
+
+def model(name: str = "model", length: int | None = None, **options: Any) -> ScriptedProvider:
+    return ScriptedProvider(writes(length), name, **{"request_delay": 0.5, "token_delay": 0.1, **options})
+
+
+class OneByOne(ScriptedProvider):
+    """Serves one request at a time, and reads a character of a prompt in 10 ms unless it is in its cache."""
+
+    def __init__(self) -> None:
+        super().__init__(writes(), request_delay=0.5, token_delay=0.1)
+        self.lock, self.cache = anyio.Lock(), set[str]()
+
+    async def generate(self, context: Any, **options: Any) -> AsyncGenerator[Any, None]:
+        async with self.lock:
+            if context.prompt not in self.cache:
+                await anyio.sleep(len(context.prompt) / 100)
+            self.cache.add(context.prompt)
+            async for item in super().generate(context, **options):
+                yield item
+
+
+async def speed(provider: ScriptedProvider, prompt: Any = "Q", **options: Any) -> Speed:
+    async with Endpoints(provider, provider) as endpoints:
+        return (await measured(endpoints, prompt, **options))["draft"]
+
+
+async def test_a_request_and_each_further_token() -> None:
+    found = await speed(model())
+    assert astuple(found) == pytest.approx((0.6, 0.1, 0))
+
+
+async def test_few_requests_of_few_tokens_that_do_not_have_the_users_prompt() -> None:
+    draft, assistant = model(), model("one")
+    async with Endpoints(draft, assistant) as endpoints:
+        assert [*await measured(endpoints, "a secret")] == ["draft", "assistant"]
+    assert [call.max_tokens for call in draft.calls] == [call.max_tokens for call in assistant.calls] == [1, 1, 16]
+    assert not any("secret" in call.prompt for call in draft.calls)
+
+
+async def test_messages_are_measured_as_messages() -> None:
+    provider = model()
+    await speed(provider, CHAT)
+    assert all(call.prompt.startswith("user: ") for call in provider.calls)
+
+
+async def test_a_server_that_answers_one_by_one_is_as_much_slower() -> None:
+    together = await speed(model(), at_once=4)
+    assert astuple(together) == pytest.approx((0.6, 0.1, 0))
+    found = await speed(OneByOne(), at_once=4)
+    assert astuple(found) == pytest.approx((4 * 0.6, 4 * 0.1, 0))
+
+
+async def test_reading_a_prompt_counts_by_itself() -> None:
+    found = await speed(OneByOne(), "Q" * 300, reading=True)
+    assert astuple(found) == pytest.approx((0.6, 0.1, 3.0))
+    assert (await speed(model(context=40), "Q" * 300, reading=True)).reading == 0  # it does not fit, as others may
+
+
+async def test_a_model_that_ends_at_once_takes_a_request_for_each_token() -> None:
+    found = await speed(ScriptedProvider.from_texts({"Q": []}, request_delay=0.5))
+    assert found.request == found.token == pytest.approx(0.5)
+
+
+async def test_what_the_server_refuses_is_its_error() -> None:
+    with pytest.raises(ConnectError):
+        await speed(model(faults=[Fault(ConnectError("no connection"))]))
+
+
+def cost(requests: int, read: int, written: int) -> EndpointEstimate:
+    several = (Range(low=0, expected=one, high=one) for one in (requests, read + written))
+    return EndpointEstimate(
+        prompt_tokens=100, counted=True, requests=next(several), billed_tokens=next(several), written_tokens=written
+    )
+
+
+def test_the_time_of_an_answer() -> None:
+    one, other = Speed(0.5, 0.1), Speed(1.0, 0.2)
+    assert one.time_of(cost(1, 100, 21), 20) == pytest.approx(0.5 + 20 * 0.1)
+    assert one.time_of(cost(4, 440, 8), 20) == pytest.approx(4 * 0.5 + 4 * 0.1)
+    assert one.time_of(cost(1, 1100, 0), 20) == pytest.approx(10 * 0.5)  # ten prompts in one request
+    assert one.time_of(cost(0, 0, 0), 20) == 0
+    both = time_of({"draft": cost(1, 100, 21), "assistant": cost(1, 110, 1)}, {"draft": one, "assistant": other}, 20)
+    assert both == pytest.approx(2.5 + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.01, "1 second"),
+        (45.4, "45 seconds"),
+        (99.4, "99 seconds"),
+        (120, "2 minutes"),
+        (5900, "98 minutes"),
+        (9000, "2.5 hours"),
+        (360_000, "100 hours"),
+    ],
+)
+def test_durations_in_words(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+# ------------------------------------------------------------------------------------------------------- comparisons
+
+
+def questions(count: int) -> list[Example]:
+    return [Example(prompt=f"Q{at}" + "." * 98, answer="x") for at in range(count)]
+
+
+async def dry(function: Any, count: int, **options: Any) -> ComparisonEstimate:
+    """The estimate of a dry run, by default with four answers of eight tokens at the same time."""
+    seen: list[ComparisonEstimate] = []
+
+    def confirm(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return True
+
+    draft, assistant = model("small"), model("large", request_delay=1.1)
+    given = {"methods": ["average"], "max_tokens": 8, "dry_run": True, "confirm": confirm, **options}
+    found = await function(questions(count), draft=draft, assistant=assistant, **given)
+    assert found.stopped == "no question was asked, in a dry run"
+    calls = [call.max_tokens for call in draft.calls]
+    at_once = seen[0].concurrency
+    assert calls == [1] * (2 + at_once) + [16] * at_once
+    return seen[0]
+
+
+async def test_a_dry_run_says_how_long() -> None:
+    estimate = await dry(compare, 20, baselines=False)
+    async with Fusion(models=[model(), model("one")], method="average") as fusion:
+        one = (await fusion.estimate(questions(1)[0].prompt, max_tokens=8)).endpoints
+    speeds = {"draft": Speed(0.6, 0.1), "assistant": Speed(1.2, 0.1)}
+    assert estimate.durations == {
+        "draft": pytest.approx(20 * (0.6 + 7 * 0.1) / 4),
+        "assistant": pytest.approx(20 * (1.2 + 7 * 0.1) / 4),
+        "average": pytest.approx(16 * time_of(one, speeds, 8) / 4, rel=0.01),
+    }
+    assert estimate.seconds == pytest.approx(sum(estimate.durations.values()))
+    assert str(estimate).endswith(
+        "; takes about 65 seconds with 4 answers at the same time, estimated from 16 tokens of each model "
+        "(the longest part: average, 49 seconds)"
+    )
+
+
+async def test_fewer_answers_than_could_be_at_the_same_time() -> None:
+    estimate = await dry(compare, 2, baselines=False, concurrency=8)
+    assert (estimate.answers, estimate.concurrency) == (5, 5)
+    assert "with 5 answers at the same time" in str(estimate)
+
+
+async def test_advice_takes_both_parts() -> None:
+    estimate = await dry(advise, 30, methods=["average", "rerank"])
+    assert estimate.seconds is not None and estimate.test is not None
+    assert estimate.durations["draft"] == pytest.approx(30 * (0.6 + 7 * 0.1) / 4)
+    assert estimate.seconds == pytest.approx(sum(estimate.durations.values()))
+
+
+async def test_no_time_where_nothing_was_measured() -> None:
+    seen: list[ComparisonEstimate] = []
+
+    def refuse(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return False
+
+    draft, assistant = model(), model("one")
+    options: dict[str, Any] = {"methods": ["average"], "max_tokens": 8, "confirm": refuse}
+    await compare(questions(4), draft=draft, assistant=assistant, **options)
+    assert (seen[0].seconds, seen[0].durations, draft.requests) == (None, {}, 0)
+    assert " takes about " not in str(seen[0])
+
+
+async def test_a_dry_run_of_a_server_that_fails_is_its_error() -> None:
+    draft, assistant = model(), model("one", faults=[Fault(ConnectError("no connection"))])
+    with pytest.raises(ConnectError):
+        await compare(
+            questions(4), draft=draft, assistant=assistant, methods=["average"], dry_run=True, confirm=lambda _: True
+        )
