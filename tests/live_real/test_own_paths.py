@@ -6,6 +6,7 @@ Where it does not, the model itself wrote ids that its own tokenizer does not ma
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import httpx
@@ -26,7 +27,7 @@ class Alone:
     parts: int | None
 
 
-def alone(url: str, prompts: list[str]) -> dict[str, Alone]:
+def alone(url: str, prompts: Sequence[str]) -> dict[str, Alone]:
     """The answer of the server itself to each prompt, greedy, without this library."""
     found: dict[str, Alone] = {}
     with httpx.Client(base_url=url, timeout=120) as client:
@@ -51,7 +52,7 @@ def alone(url: str, prompts: list[str]) -> dict[str, Alone]:
     return found
 
 
-async def fused(draft: str, assistant: str, prompts: list[str], verifier: RuleVerifier) -> list[FusionResult]:
+async def fused(draft: str, assistant: str, prompts: Sequence[str], verifier: RuleVerifier) -> list[FusionResult]:
     async with Fusion(draft=draft, assistant=assistant, verifier=verifier, unit="word") as fusion:
         conversations = [[{"role": "user", "content": prompt}] for prompt in prompts]
         return [await fusion.generate(one, max_tokens=LENGTH) for one in conversations]
