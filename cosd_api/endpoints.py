@@ -52,7 +52,7 @@ class Facts:
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
         unit: what is judged together.
-        ids: whether all models have the same ids, and are asked after those of the answer.
+        ids: whether all models have the same ids, and take those of the answer.
         warnings: for any answer.
         cues: for each chat model its name and what its template writes before an answer.
         without: the assistants that the answer leaves out, by their index, and why.
@@ -188,7 +188,7 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
         unit, everybody, ids = self.unit, len(known) == len(self.names), False
-        if everybody and self.method.compares_tokenizers and unit != "word":
+        if everybody and (self.method.compares_tokenizers or self.method.own_paths) and unit != "word":
             ids = await self._same_ids(infos)
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
             unit = "token" if ids else "word"

@@ -67,7 +67,8 @@ class FusionStream:
         self._discovery = 0.0
         self._notes: list[str] = []
         self._span = FusionSpan()
-        self._ids = False  # the models are asked after ids: tokens may be parts of characters
+        self._ids = False  # all models are asked after ids: tokens may be parts of characters
+        self._same_ids = False  # ... and these are the same, by which they are judged
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
         self._caught_up = asyncio.Event()
@@ -191,8 +192,10 @@ class FusionStream:
         facts = await endpoints.check_length(turns, facts)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
         infos = {at: await turn.provider.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
-        by_ids = all(info.capabilities.ids for info in infos.values())
-        self._ids = facts.ids and by_ids and settings.method.asks_by_ids
+        takes_ids = {at: info.capabilities.ids for at, info in infos.items()}
+        self._same_ids = facts.ids and all(takes_ids.values()) and settings.method.asks_by_ids
+        own_paths = settings.method.own_paths
+        self._ids = self._same_ids or (own_paths and all(takes_ids.values()))
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
         work = Work(
@@ -207,10 +210,12 @@ class FusionStream:
             unit=facts.unit,
             survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
             without=facts.without,
-            pace=replace(settings.pace, ids=self._ids, places=tuple(places)),
+            pace=replace(settings.pace, ids=self._same_ids, places=tuple(places)),
             skip=settings.ask == "contestable",
             tie=settings.tie,
-            ends={one for info in infos.values() for one in info.ends} if self._ids else (),
+            ends={one for info in infos.values() for one in info.ends} if self._same_ids else (),
+            by_ids=[own_paths and takes_ids.get(at, False) for at in range(-1, len(endpoints.assistants))],
+            same_ids=facts.ids,
             batch_wait=settings.tuning.batch_wait,
             seed=limits.seed or 0,
             conversation=None if isinstance(self._prompt, str) else self._prompt,
@@ -287,7 +292,7 @@ class FusionStream:
             kept_tokens=report.kept if report.judged else None,
             replaced_tokens=report.replaced if report.judged else None,
             drafted_tokens=calls.drafted_tokens,
-            ties=report.ties if self._ids else None,
+            ties=report.ties if self._same_ids else None,
             units=len({token.unit for token in self._all}) if report.judged else None,
             off_path=_off_path(self._all, ids=self._ids) if report.judged else None,
             wasted_tokens=max(0, calls.drafted_tokens - report.kept) if report.judged else None,
@@ -316,7 +321,7 @@ class FusionStream:
             ),
             draft=facts.draft,
             assistants=facts.assistants,
-            settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._ids),
+            settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._ids, ties=self._same_ids),
             segments=tuple(Segment.of(one, everybody) for one in report.segments),
             weights=None if report.weights is None else {everybody[at]: one for at, one in report.weights.items()},
             requests=tuple(Request.of(span, everybody) for span in self._timeline.spans),

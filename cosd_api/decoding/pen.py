@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import anyio
 
+from cosd_api.decoding.paths import Trail
 from cosd_providers.contract import DraftEnd, Token
 
 
@@ -21,6 +22,7 @@ class Pen:
         end: why it ended; None before.
         error: why it failed.
         scope: cancels the request.
+        trail: its raw tokens, where the model is asked after ids.
     """
 
     def __init__(self, start: bytes, number: int) -> None:
@@ -30,12 +32,17 @@ class Pen:
         self.end: DraftEnd | None = None
         self.error: Exception | None = None
         self.scope = anyio.CancelScope()
+        self.trail: Trail | None = None
         self._changed = anyio.Event()
 
     @property
     def over(self) -> bool:
         """True if nothing more will come."""
         return self.end is not None or self.error is not None
+
+    def began(self, trail: Trail) -> None:
+        """Take the trail of its raw tokens."""
+        self.trail = trail
 
     def take(self, item: Token | DraftEnd) -> bool:
         """Take the next item of the stream; see `Calls.generate`."""

@@ -39,6 +39,8 @@ class Work:
         skip: leave out questions whose answers cannot matter.
         tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
         ends: ids that are known to end one of the models, where these are asked after ids.
+        by_ids: whether each model is asked after its own path, of ids, by methods that write (`decoding.paths`).
+        same_ids: whether all models have the same ids.
         batch_wait: seconds that a question waits for others.
         seed: of what is drawn at random.
         room: gives an event to wait for while the reader of the answer is far behind, else None; it is None where
@@ -61,6 +63,8 @@ class Work:
     skip: bool = True
     tie: float = 0.0
     ends: Container[int | None] = ()
+    by_ids: Sequence[bool] = ()
+    same_ids: bool = False
     batch_wait: float = 0.0
     conversation: Sequence[Message] | None = None
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None

@@ -191,7 +191,7 @@ async def choose(
 
     async def measure(model: int, one: ProposedText) -> _Measure:
         tokens = one.written_by(model)
-        if tokens is None or not await writer.encodings.reads_as(model, writer.text, tokens):
+        if tokens is None or not await writer.reads_as(model, writer.text, tokens):
             tokens = await writer.score(model, writer.text + one.text, start, end=one.end)
         text = [token for token in tokens if not token.end]
         return _Measure(perplexity(tokens, normalisation), perplexity(text, normalisation))

@@ -173,7 +173,7 @@ class Safe(Weighted):
         """Step 2: what each verifier makes of the text with everything that was written ahead."""
 
         async def ask(model: int) -> Encoding | None:
-            return await writer.encodings.tokens(model, ahead.text)
+            return await writer.tokens(model, ahead.text)
 
         left = [model for model in writer.models[1:] if model not in ahead.encodings]
         for model, encoding in (await writer.everybody(ask, left)).items():
@@ -250,7 +250,7 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
     if sendable(data).encode() != data:
         first = None
     elif not end:
-        encoding = await writer.encodings.tokens(model, place.text + data)
+        encoding = await writer.tokens(model, place.text + data)
         first = None if encoding is None else encoding.get(seen(place.text))
     told = None if first is None else place.told(model).get((first, end))
     if first is None:
