@@ -16,7 +16,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from os.path import commonprefix
 
 from cosd_providers.contract import Piece, Token
 from cosd_providers.errors import UnsupportedError
@@ -59,27 +58,61 @@ class Path:
 class Trail:
     """A path that one model has written, or is writing: raw tokens behind a path of its own.
 
+    Args:
+        model: the model.
+        path: the path after which it was asked.
+        ahead: whether tokens are written ahead of what is read: they count once they are read (`read`), so that
+            nothing depends on when they come.
+
     Attributes:
         model: the model.
         text: the text so far.
     """
 
-    def __init__(self, model: int, path: Path) -> None:
+    def __init__(self, model: int, path: Path, *, ahead: bool = False) -> None:
         self.model = model
         self.text = bytearray(path.text)
         self._ids = [*path.ids]
         self._ends = [*path.ends]
+        self._probs: dict[int, float | None] = {}  # by the end of the token
+        self._ahead = ahead
+        self._unread: list[Token] = []
         self._copied: tuple[Trail, int] | None = None  # the last ids are those of another trail, up to this number
 
     def add(self, token: Token) -> None:
         """Take the next raw token; the end of sequence is no part of a path."""
-        if not token.end and token.id is not None:
-            self.text += token.data
-            self._ids.append(token.id)
-            self._ends.append(len(self.text))
+        if token.end or token.id is None:
+            return
+        if self._ahead:
+            self._unread.append(token)
+            return
+        self.text += token.data
+        self._ids.append(token.id)
+        self._ends.append(len(self.text))
+        self._probs[len(self.text)] = token.prob
+
+    def read(self, length: int | None = None) -> None:
+        """Count the tokens up to so many bytes of the text; by default all."""
+        unread, self._unread, self._ahead = self._unread, [], False
+        for at, token in enumerate(unread):
+            if length is not None and len(self.text) >= length:
+                self._unread = unread[at:]
+                break
+            self.add(token)
+        self._ahead = length is not None
+
+    def beyond(self, text: bytes) -> Token | None:
+        """The rest of the token inside which a text ends, with the probability of all of it; None if there is none."""
+        if not self.text.startswith(text):
+            return None
+        place = bisect_right(self._ends, len(text))
+        if place == len(self._ends) or (self._ends[place - 1] if place else 0) == len(text):
+            return None
+        end = self._ends[place]
+        return Token(bytes(self.text[len(text) : end]), self._probs.get(end))
 
     def follow(self, other: Trail, at: int) -> bool:
-        """Become the beginning of another trail, up to byte `at` of its text; false if none of its tokens ends there."""
+        """Become the beginning of another trail, up to byte `at`; false if none of its tokens ends there."""
         count = _count(other._ends, at)
         if count is None:
             return False
@@ -103,7 +136,7 @@ class Trail:
         whole = bytes(self.text)
         if text.startswith(whole):
             return Path(whole, tuple(self._ids), tuple(self._ends))
-        common = len(text) if whole.startswith(text) else len(commonprefix([whole, text]))
+        common = len(text) if whole.startswith(text) else _common(whole, text)
         count = bisect_right(self._ends, common)
         if count and self._ends[count - 1] == len(text):  # tokens without bytes belong to what follows
             count = bisect_left(self._ends, len(text)) + 1
@@ -137,9 +170,9 @@ class Paths:
         """True if a model is asked after ids."""
         return self._takes_ids[model]
 
-    def begin(self, model: int, path: Path, tokens: Sequence[Token] = ()) -> Trail:
+    def begin(self, model: int, path: Path, tokens: Sequence[Token] = (), *, ahead: bool = False) -> Trail:
         """Note that a model was asked after `path`, and what it has written there; more of that may be added."""
-        trail = Trail(model, path)
+        trail = Trail(model, path, ahead=ahead)
         for token in tokens:
             trail.add(token)
         self._trails.append(trail)
@@ -178,6 +211,27 @@ class Paths:
     def wrote(self, model: int, path: Path) -> bool:
         """Test whether a model has written the end of a path by itself, behind the beginning of it."""
         return any(trail.model == model and trail.shared(path.text) == path for trail in self._trails)
+
+    def beyond(self, model: int, text: bytes) -> tuple[Path, Token] | None:
+        """A path of the model's own that passes the end of a text inside a token, up to the end of that, and its rest.
+
+        There the model has no other own path: it can only be asked behind that token.
+        """
+        if not self._takes_ids[model]:
+            return None
+        for trail in self._trails:
+            if trail.model == model and (rest := trail.beyond(text)) is not None:
+                path = trail.path.before(len(text) + len(rest.data))
+                assert path is not None, "it is a boundary"
+                return path, rest
+        return None
+
+    def follows(self, trail: Trail, text: bytes) -> bool:
+        """Test whether a text is what a model has written, and the answer has no other ids for it."""
+        spine = self._spines.get(self._home(trail.model))
+        return trail.text.startswith(text) and (
+            spine is None or spine.text != text or spine.path.ids == trail.shared(text).ids
+        )
 
     def forget(self, text: bytes) -> None:
         """Forget what is of no use to an answer that begins with `text`."""
@@ -261,6 +315,15 @@ def safe_cut(text: bytes, path: Path) -> int:
             return at
         at -= 1
     return 0
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """The number of bytes with which both texts begin."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
 
 
 def _count(ends: Sequence[int], at: int) -> int | None:

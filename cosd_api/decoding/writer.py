@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -367,46 +367,65 @@ class AnswerWriter:
         take: Callable[[Token | DraftEnd], bool],
         *,
         turn: RenderedPrompt | None = None,
-        began: Callable[[Trail], None] = lambda _: None,
+        began: Callable[[Trail], None] | None = None,
     ) -> None:
         """Let a model continue a text on its own path; `take` gets whole characters. See `Calls.generate`."""
-        path = await self._path(model, command.text) if turn is None else None
+        beyond = None if turn is not None else self._paths.beyond(model, command.text)
+        path = beyond[0] if beyond else await self._path(model, command.text) if turn is None else None
         if path is None:
             await self.calls.generate(model, command, take, turn=turn)
             return
-        trail = self._paths.begin(model, path)
-        began(trail)
-        await self._along(model, command, take, trail)
+        trail = self._paths.begin(model, path, ahead=began is not None)
+        if began is not None:
+            began(trail)
+        await self._along(model, command, take, trail, beyond[1] if beyond else None)
 
     async def _along(
-        self, model: int, command: StartDraft, take: Callable[[Token | DraftEnd], bool], trail: Trail
+        self,
+        model: int,
+        command: StartDraft,
+        take: Callable[[Token | DraftEnd], bool],
+        trail: Trail,
+        rest: Token | None,
     ) -> None:
         """Requests by ids until there are so many whole characters: each continues the ids of the one before it."""
         characters, left, drawn = Characters(), command.max_tokens, 0
-        over, ends = False, list[DraftEnd]()
+        over, ended, ends = False, False, list[DraftEnd]()
+        ids, data = [*trail.path.ids], bytearray(trail.path.text)
 
         def raw(item: Token | DraftEnd) -> bool:
-            nonlocal left, drawn, over
+            nonlocal drawn
             if isinstance(item, DraftEnd):
                 ends.append(item)
                 return False
             trail.add(item)
+            ids.append(item.id or 0)
+            data.extend(item.data)
             drawn += 1
+            return feed(item)
+
+        def feed(item: Token) -> bool:
+            nonlocal left, over, ended
             for token in characters.feed(item)[:left]:
-                left -= 1
+                left, ended = left - 1, token.end
                 over = take(token) or over
             return over
 
+        if rest is not None:
+            feed(rest)
         while not over:
-            here = trail.path
+            if not left:
+                take(DraftEnd("limit"))
+                break
             seed = other_seed(command.seed, drawn)
-            more = replace(command, text=here.text, ids=here.ids, max_tokens=left, continuation=None, seed=seed)
+            now: dict[str, Any] = {"text": bytes(data), "ids": tuple(ids), "max_tokens": left, "seed": seed}
+            more = replace(command, continuation=None, **now)
             await self.calls.generate(model, more, raw)
             if over:
                 break
             end = ends.pop()
             if end.reason != "limit" or not left:
-                take(end)
+                take(end if ended or end.reason != "end" else DraftEnd("limit"))
                 break
 
     async def read_on(
@@ -434,23 +453,28 @@ class AnswerWriter:
             ProviderError: the model failed, or a limit is reached. What was read ahead may fail: it is asked again.
         """
         pen = self._pens.pop(model, None)
-        at = await self._follows(model, pen)
-        fresh = pen is None or at is None
-        if pen is None or at is None:
+        followed = await self._follows(model, pen)
+        fresh = pen is None or followed is None
+        if pen is None or followed is None:
             if pen is not None:
                 pen.scope.cancel()
-            pen, at = self._begin(model, ahead, alternatives), 0
+            pen, followed = self._begin(model, ahead, alternatives), (0, [])
+        at, begun = followed
         tokens: list[Token] = []
         while True:
-            for token in pen.tokens[at:]:
-                at += 1
+            for token in (*begun, *pen.tokens[at:]):
+                at, begun = (at, []) if begun else (at + 1, begun)
                 tokens.append(token)
                 if not token.end and enough(tokens):
                     self._pens[model] = pen
+                    pen.read(at)
                     return Passage(tuple(tokens), pen.number, None)
                 if not token.end and len(tokens) == max_tokens:
                     self._pens[model] = pen
+                    pen.read(at)
                     return Passage(tuple(tokens), pen.number, DraftEnd("limit"))
+            begun = []
+            pen.read(at)
             if pen.end is not None and (fresh or pen.end.reason != "limit"):
                 return Passage(tuple(tokens), pen.number, pen.end)
             if pen.error is not None and fresh:
@@ -474,14 +498,22 @@ class AnswerWriter:
         self._group.start_soon(write)
         return pen
 
-    async def _follows(self, model: int, pen: Pen | None) -> int | None:
-        """The number of a pen's tokens that the answer has followed, if a new request would write on as it does."""
-        tokens = None if pen is None or pen.error is not None else pen.own(self.text)
-        if pen is None or tokens is None:
+    async def _follows(self, model: int, pen: Pen | None) -> tuple[int, list[Token]] | None:
+        """The place of a pen up to which the answer has followed it, if a new request would write on as it does.
+
+        It is the number of its tokens up to there, and the rest of one inside which the answer ends, if it does.
+        """
+        if pen is None or pen.error is not None:
             return None
-        if pen.trail is not None:
-            return len(tokens) if pen.trail.shared(self.text) == await self._path(model, self.text) else None
-        return len(tokens) if await self._encodings.reads_as(model, pen.start, tokens) else None
+        if pen.trail is None:
+            tokens = pen.own(self.text)
+            same = tokens is not None and await self._encodings.reads_as(model, pen.start, tokens)
+            return (len(tokens), []) if same and tokens is not None else None
+        while not pen.over and pen.behind(self.text):
+            await pen.more()
+        count, rest = pen.followed(self.text)
+        pen.read(count + len(rest))
+        return (count + len(rest), rest) if count + len(rest) and self._paths.follows(pen.trail, self.text) else None
 
     async def propose(
         self, model: int, text: bytes, questions: Sequence[Question], *, alternatives: int = 0
@@ -586,10 +618,8 @@ class AnswerWriter:
         path = await self._path(model, text + data)
         if path is not None and self._scores_ids(model):
             tokens = await self._with_place(model, self._scored(model, text + data, len(text), end=end))
-            lies = len(data) - sum(len(token.data) for token in tokens)  # bytes of the first token before `data`, less
-            return [
-                replace(one, data=one.data[-lies:]) if lies < 0 and not at else one for at, one in enumerate(tokens)
-            ]
+            before = sum(len(token.data) for token in tokens) - len(data)  # bytes of the first token
+            return [replace(tokens[0], data=tokens[0].data[before:]), *tokens[1:]] if before > 0 else tokens
         turn = self._work.turns[model]
         longer = RenderedPrompt(turn.provider, turn.prompt + sendable(text))
         return await self._with_place(model, self.calls.score(model, data, 0, end=end, turn=longer))
@@ -624,11 +654,12 @@ class AnswerWriter:
             return self._paths.wrote(model, path)
         return await self._encodings.reads_as(model, text, tokens)
 
-    async def begun(self, model: int, text: bytes, tokens: Sequence[Token]) -> None:
-        """Note that a model would write these tokens behind a text: they are on its path where the answer has them."""
+    async def begun(self, model: int, text: bytes, choices: Sequence[Token]) -> None:
+        """Note that a model would write each of these tokens behind a text, so that they are on its path there."""
         path = await self._path(model, text)
-        if path is not None and all(token.id is not None for token in tokens):
-            self._paths.begin(model, path, tokens)
+        for token in choices:
+            if path is not None and token.id is not None:
+                self._paths.begin(model, path, [token])
 
     async def score_prompt(self, model: int) -> list[Token]:
         """The tokens of a model's own encoding of the prompt's plain text (`Work.plain`), with their probabilities.

@@ -142,6 +142,7 @@ class AdaFuse(ByPerplexity):
         [first] = passage.tokens
         room = min(writer.left, LONGEST) - 1
         if room and not first.end and not first_word(first.data, words):
+            await writer.begun(model, writer.text, [first])
             more = await writer.continuation(
                 model,
                 writer.text + first.data,

@@ -121,6 +121,7 @@ class CharED(Weighted):
                 [token] = passage.tokens
                 alone += not token.alternatives and token.prob != 1
                 models[model].asked(token, self.listed, passage.number)
+                await writer.begun(model, writer.text, token.alternatives)
             else:
                 writer.end_with(passage)
 

@@ -469,8 +469,8 @@ class LlamaCppClient:
             value = None if best is None else probs[best]
             name = None if best is None else self.facts.ends.get(best)
             token = Token(b"", value, end=True, name=name) if piece is None else Token(piece.data, value)
-            position = Position(Choice(best or 0, token), position.top)
-            tokens.append((with_listed if raw else with_alternatives)(position, alternatives))
+            own = Position(Choice(best or 0, token), position.top)
+            tokens.append((with_listed if raw else with_alternatives)(own, alternatives))
         return tokens
 
     async def _probs(self, prefixes: Sequence[_Prefix], token_id: int, usage: Usage) -> list[float | None]:
