@@ -49,6 +49,13 @@ class Path:
         count = self.count_before(at)
         return None if count is None else Path(self.text[:at], self.ids[:count], self.ends[:count])
 
+    def over(self, at: int) -> Path:
+        """The path up to the end of the token with the byte before `at`."""
+        count = bisect_left(self.ends, at) + 1
+        if count >= len(self.ids):
+            return self
+        return Path(self.text[: self.ends[count - 1]], self.ids[:count], self.ends[:count])
+
     def pieces(self, start: int) -> list[Piece]:
         """The tokens from index `start` on, each with its bytes."""
         edges = [self.ends[start - 1] if start else 0, *self.ends[start:]]

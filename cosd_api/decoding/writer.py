@@ -575,7 +575,7 @@ class AnswerWriter:
         here = None if whole is None else whole.before(at)
         return here if whole is None or here is not None else await self._path(model, text[:at])
 
-    async def score(self, model: int, text: bytes, start: int, *, end: bool = False) -> list[Token]:
+    async def score(self, model: int, text: bytes, start: int, *, end: bool = False, ahead: bytes = b"") -> list[Token]:
         """The tokens of a model's own path through `text` that end behind byte `start`, with their probabilities.
 
         Args:
@@ -584,22 +584,27 @@ class AnswerWriter:
             start: byte offset; a token that lies across it is scored whole.
             end: whether the end of sequence behind `text` is scored as one token more; its probability is None where
                 the endpoint does not report it.
+            ahead: what is known to follow `text`, which a model that is asked after ids takes into account: a token
+                that lies across the end of `text` is scored whole, too.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
         try:
-            return await self._with_place(model, self._scored(model, text, start, end=end))
+            return await self._with_place(model, self._scored(model, text, start, end=end, ahead=ahead))
         except UnsupportedError:
             if not end:
                 raise
         tokens = await self._with_place(model, self._scored(model, text, start)) if text[start:] else []
         return [*tokens, Token(b"", None, end=True)]
 
-    async def _scored(self, model: int, text: bytes, start: int, *, end: bool = False) -> list[Token]:
-        path = await self._path(model, text)
+    async def _scored(
+        self, model: int, text: bytes, start: int, *, end: bool = False, ahead: bytes = b""
+    ) -> list[Token]:
+        path = await self._path(model, text + ahead)
         if path is None or not self._scores_ids(model):
             return await self.calls.score(model, text, start, end=end)
+        path = path.over(len(text))
         tokens = await self.calls.score_path(model, path, bisect_right(path.ends, start), end=end)
         return [*_joined(one for one in tokens if not one.end), *(one for one in tokens if one.end)]
 

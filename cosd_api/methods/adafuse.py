@@ -204,8 +204,7 @@ def _proposal(passage: Passage, length: int) -> ProposedText:
     if passage.end is not None or not length:
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)
-    tokens = passage.first(length)
-    return ProposedText(_text(tokens), False, tokens, passage)
+    return ProposedText.of(passage, length)
 
 
 def first_word(data: bytes, words: Sequence[WordEnds]) -> int:

@@ -184,8 +184,7 @@ async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) 
     if passage.end is not None:  # no word is complete, or it is the last one
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)
-    tokens = passage.first(complete(passage.tokens))
-    return ProposedText(b"".join(token.data for token in tokens), False, tokens, passage)
+    return ProposedText.of(passage, complete(passage.tokens))
 
 
 def _sum(one: Bounds, other: Bounds) -> Bounds:
