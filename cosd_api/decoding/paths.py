@@ -73,11 +73,13 @@ class Trail:
 
     Attributes:
         model: the model.
+        start: the byte at which its own tokens begin.
         text: the text so far.
     """
 
     def __init__(self, model: int, path: Path, *, ahead: bool = False) -> None:
         self.model = model
+        self.start = len(path.text)
         self.text = bytearray(path.text)
         self._ids = [*path.ids]
         self._ends = [*path.ends]
@@ -191,8 +193,9 @@ class Paths:
             return
         spine = self._spines.setdefault(self._home(model), Trail(model, Path()))
         text = before + token.data
-        for trail in self._trails:
-            if trail.model == model and trail.text.startswith(text) and spine.follow(trail, len(text)):
+        for trail in reversed(self._trails):
+            own = trail.model == model and trail.start <= len(before)
+            if own and trail.text.startswith(text) and spine.follow(trail, len(text)):
                 return
         if token.id is not None and spine.text == before:
             spine.add(token)
@@ -259,7 +262,7 @@ class Paths:
     def _own(self, model: int, text: bytes) -> Path:
         """The longest path through the beginning of a text that was written: by the model, or in the same ids."""
         trails = [one for one in self._trails if one.model == model or self._same]
-        trails.sort(key=lambda one: one.model != model)
+        trails.sort(key=lambda one: (one.model != model, one.start >= len(text)))
         first = [self._spines.get(self._home(model)), self._settled.get(model)]
         best = Path()
         for trail in (*first, *trails):

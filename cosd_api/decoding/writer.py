@@ -553,8 +553,9 @@ class AnswerWriter:
             )
             open_ = list[int]()
             for at, proposal in zip(left, asked, strict=True):
-                tokens = joined[at].flush()
-                if proposal is not None:
+                if proposal is None:
+                    tokens = joined[at].flush()
+                else:
                     trails[at].add(proposal.tokens[0])
                     tokens = joined[at].feed(proposal.tokens[0])
                 if tokens:
