@@ -284,15 +284,15 @@ class Paths:
         pieces = await self._pieces(model, sent)
         if pieces is None:
             return None
-        if len(sent.encode()) != len(text) - start:  # bytes that are no characters cannot be sent
-            ends: list[int] = [len(text)] * len(pieces)
-        else:
-            ends = [*accumulate((len(piece.data) for piece in pieces), initial=start)][1:]
-            shared = {*ends}.intersection(own.ends)
-            if shared:
-                base = own.before(max(shared)) or base
-            first = bisect_right(ends, len(base.text))
-            pieces, ends = pieces[first:], ends[first:]
+        ends = [*accumulate((len(piece.data) for piece in pieces), initial=0)][1:]
+        if len(sent.encode()) != len(text) - start:
+            offsets = _offsets(text[start:])
+            ends = [offsets[end] for end in ends]
+        ends = [start + end for end in ends]
+        if shared := {*ends}.intersection(own.ends):
+            base = own.before(max(shared)) or base
+        first = bisect_right(ends, len(base.text))
+        pieces, ends = pieces[first:], ends[first:]
         return Path(text, (*base.ids, *(piece.id for piece in pieces)), (*base.ends, *ends))
 
     async def _pieces(self, model: int, text: str) -> list[Piece] | None:
@@ -325,6 +325,19 @@ def safe_cut(text: bytes, path: Path) -> int:
             return at
         at -= 1
     return 0
+
+
+def _offsets(data: bytes) -> list[int]:
+    """The offset in a text of each byte that can be sent, and of the end: bytes that are no characters cannot."""
+    found, at = [0], 0
+    for character in data.decode("utf-8", "surrogateescape"):
+        if "\udc80" <= character <= "\udcff":
+            at += 1
+            found[-1] = at
+        else:
+            found += range(at + 1, at + 1 + len(character.encode()))
+            at = found[-1]
+    return found
 
 
 def _common(one: bytes, other: bytes) -> int:

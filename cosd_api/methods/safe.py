@@ -259,7 +259,7 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
         prob = told
     else:
         scored = await writer.score_behind(model, place.text, data, end=end)
-        prob = (scored[-1] if end else scored[0]).prob or 0.0
+        prob = (scored[-1 if end else 0].prob if scored else None) or 0.0
         prob = min(prob, place.rest(model))
     place.known[model, key] = prob
     if not model:

@@ -103,7 +103,8 @@ class Plain(toys.Plain):
     """A toy that leaves out what it has no token for, as most of the text by which vocabularies are compared."""
 
     def encode(self, text: bytes) -> list[int]:
-        return super().encode("".join(one for one in text.decode() if one in toys.CHARACTERS).encode())
+        known = [one.encode() for one in text.decode()]
+        return super().encode(b"".join(one for one in known if {*one} <= {*b"".join(toys.SINGLE)}))
 
 
 def served(models: Sequence[toys.ToyModel], delays: Sequence[float]) -> list[ScriptedProvider]:
