@@ -21,7 +21,7 @@ say), the next one is taken to have all that is left.
 before it is a part of it, and the last word of a text may still grow. A model that ends, that has written `LONGEST`
 tokens without completing its span, that reached `max_tokens` or whose context is full, proposes what it wrote, with
 its end of sequence if that came. The end of sequence may also be one of the next tokens in step 2. What follows another
-one of these is written by the model's encoding of the answer with it.
+one of these is written after its id; by a model that takes none, after its encoding of the answer with it.
 
 **Outliers.** Of three or more models' NLLs of one proposal the largest and the least are left out if the former is more
 than `outliers` times the latter.

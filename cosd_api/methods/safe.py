@@ -15,15 +15,15 @@
     8   the token with the largest E is written. If it is t_j the next token is looked at; else the
         rest of what was written ahead is thrown away, and the drafter writes again                 `largest`, `write`
 
-M_i is the distribution of model i behind its own encoding of the text before the place; the drafter's is that behind
-the tokens that it has written itself since the start or the last replacement. Of a token c that is not among the
-`listed` most probable ones of model i, **M_i(c)** is *looked up* (`_look_up`): model i encodes the text before the
-place and c; M_i(c) is the probability of the first of its tokens behind that text, which is c or, where c is no token
-of its vocabulary, the beginning of c: as it is listed, if it is. If no token of that encoding begins there, model i
-would never write c there, and M_i(c) is 0; as for a c that holds bytes that are no characters, which cannot be sent.
-What is looked up is never more than what the model's `listed` tokens leave over: in rare cases a look-up reads the text
-before the place as other tokens than the list was made behind. A token is in the drafter's vocabulary if it is among
-its `listed` ones, or is found whole when looked up.
+M_i is the distribution of model i behind its own encoding of the text before the place, as that begins the encoding in
+step 2 (for a model that takes no ids, of the text alone); the drafter's is that behind its own path. Of a token c that
+is not among the `listed` most probable ones of model i, **M_i(c)** is *looked up* (`_look_up`): model i encodes the
+text before the place and c; M_i(c) is the probability of the first of its tokens behind that text, which is c or, where
+c is no token of its vocabulary, the beginning of c: as it is listed, if it is. If no token of that encoding begins
+there, model i would never write c there, and M_i(c) is 0; as for a c that holds bytes that are no characters, which
+cannot be sent. What is looked up is never more than what the model's `listed` tokens leave over: in rare cases a
+look-up reads the text before the place as other tokens than the list was made behind. A token is in the drafter's
+vocabulary if it is among its `listed` ones, or is found whole when looked up.
 
 Only that is looked up which can matter: a probability that is not known lies between 0 and the larger of what the
 model's list leaves over and what it lists of the beginnings of c, so each E has bounds.
