@@ -189,7 +189,7 @@ class Paths:
 
     def write(self, model: int, before: bytes, token: Token) -> None:
         """Note that a token of a model was written into the answer behind `before`: it is on that model's path."""
-        if token.end:
+        if token.end or not self._takes_ids[model]:
             return
         spine = self._spines.setdefault(self._home(model), Trail(model, Path()))
         text = before + token.data
