@@ -197,7 +197,7 @@ class Paths:
             own = trail.model == model and trail.start <= len(before)
             if own and trail.text.startswith(text) and spine.follow(trail, len(text)):
                 return
-        if token.id is not None and spine.text == before:
+        if token.id is not None and bytes(spine.text) == before:
             spine.add(token)
 
     async def path(self, model: int, text: bytes) -> Path | None:
@@ -240,7 +240,7 @@ class Paths:
         """Test whether a text is what a model has written, and the answer has no other ids for it."""
         spine = self._spines.get(self._home(trail.model))
         return trail.text.startswith(text) and (
-            spine is None or spine.text != text or spine.path.ids == trail.shared(text).ids
+            spine is None or bytes(spine.text) != text or spine.path.ids == trail.shared(text).ids
         )
 
     def forget(self, text: bytes) -> None:

@@ -458,7 +458,7 @@ class AnswerWriter:
         if pen is None or followed is None:
             if pen is not None:
                 pen.scope.cancel()
-            pen, followed = self._begin(model, ahead, alternatives), (0, [])
+            pen, followed = self._begin(model, ahead, alternatives), (0, list[Token]())
         at, begun = followed
         tokens: list[Token] = []
         while True:
@@ -544,13 +544,7 @@ class AnswerWriter:
         left = [*range(len(paths))]
         while left:
             here = [trails[at].path for at in left]
-            asked = await self.calls.propose(
-                model,
-                max((path.text for path in here), key=len),
-                [Question(len(path.text), ()) for path in here],
-                alternatives=alternatives,
-                paths=[path.ids for path in here],
-            )
+            asked = await self._after(model, here, alternatives)
             open_ = list[int]()
             for at, proposal in zip(left, asked, strict=True):
                 if proposal is None:
@@ -564,6 +558,14 @@ class AnswerWriter:
                     open_.append(at)
             left = open_
         return found
+
+    async def _after(self, model: int, paths: Sequence[Path], alternatives: int) -> list[Proposal | None]:
+        """A model's most probable raw token after each path: of one text in one request, else one by one."""
+        longest = max((path.text for path in paths), key=len)
+        if not all(longest.startswith(path.text) for path in paths):
+            return [one for path in paths for one in await self._after(model, [path], alternatives)]
+        questions, ids = [Question(len(path.text), ()) for path in paths], [path.ids for path in paths]
+        return await self.calls.propose(model, longest, questions, alternatives=alternatives, paths=ids)
 
     async def _path(self, model: int, text: bytes) -> Path | None:
         """The model's own path through a text; None if it is asked after text."""
