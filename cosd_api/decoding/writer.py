@@ -635,15 +635,18 @@ class AnswerWriter:
     async def tokens(self, model: int, text: bytes) -> Mapping[int, bytes] | None:
         """The tokens of a model's own path through a text, in whole characters, each by the byte at which it begins.
 
-        Bytes are counted as a server sees the text: without those that are no characters. None where they cannot be
-        known.
+        None where they cannot be known. A model that is asked after text does not see bytes that are no characters.
 
         Raises:
             ProviderError: the model failed.
         """
-        path = await self._path(model, text) if sendable(text).encode() == text else None
+        path = await self._path(model, text)
         if path is None:
-            return await self._encodings.tokens(model, text)
+            known = await self._encodings.tokens(model, text)
+            if known is None or sendable(text).encode() == text:
+                return known
+            seen = {at: len(sendable(text[:at]).encode()) for at in range(len(text) + 1)}
+            return {at: known[place] for at, place in seen.items() if place in known}
         found, at = dict[int, bytes](), 0
         for token in merge(Token(piece.data, None) for piece in path.pieces(0)):
             found[at] = token.data

@@ -49,7 +49,7 @@ from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.lists import ROUNDING, Key, key_of, lists_needed
 from cosd_api.methods.means import SURE
-from cosd_api.methods.safe_place import DraftAhead, Encoding, SafeChoice, SafePlace, largest, seen, sharpened
+from cosd_api.methods.safe_place import DraftAhead, Encoding, SafeChoice, SafePlace, largest, sharpened
 from cosd_api.methods.weighted import Weighted
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Question, Token
@@ -251,7 +251,7 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
         first = None
     elif not end:
         encoding = await writer.tokens(model, place.text + data)
-        first = None if encoding is None else encoding.get(seen(place.text))
+        first = None if encoding is None else encoding.get(len(place.text))
     told = None if first is None else place.told(model).get((first, end))
     if first is None:
         prob = 0.0
