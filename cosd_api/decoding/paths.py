@@ -74,11 +74,13 @@ class Trail:
     Attributes:
         model: the model.
         start: the byte at which its own tokens begin.
+        choice: whether the model has not written it, and would.
         text: the text so far.
     """
 
-    def __init__(self, model: int, path: Path, *, ahead: bool = False) -> None:
+    def __init__(self, model: int, path: Path, *, ahead: bool = False, choice: bool = False) -> None:
         self.model = model
+        self.choice = choice
         self.start = len(path.text)
         self.text = bytearray(path.text)
         self._ids = [*path.ids]
@@ -180,8 +182,8 @@ class Paths:
         return self._takes_ids[model]
 
     def begin(self, model: int, path: Path, tokens: Sequence[Token] = (), *, ahead: bool = False) -> Trail:
-        """Note that a model was asked after `path`, and what it has written there; more of that may be added."""
-        trail = Trail(model, path, ahead=ahead)
+        """Note that a model was asked after `path`: what it writes there is added; or that it would write `tokens`."""
+        trail = Trail(model, path, ahead=ahead, choice=bool(tokens))
         for token in tokens:
             trail.add(token)
         self._trails.append(trail)
@@ -227,10 +229,10 @@ class Paths:
 
         There the model has no other own path: it can only be asked behind that token.
         """
-        if not self._takes_ids[model]:
+        if not self._takes_ids[model] or self._own(model, text).text == text:
             return None
         for trail in self._trails:
-            if trail.model == model and (rest := trail.beyond(text)) is not None:
+            if trail.model == model and not trail.choice and (rest := trail.beyond(text)) is not None:
                 path = trail.path.before(len(text) + len(rest.data))
                 assert path is not None, "it is a boundary"
                 return path, rest

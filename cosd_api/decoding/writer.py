@@ -301,6 +301,7 @@ class AnswerWriter:
         temperature: float = 0,
         seed: int | None = None,
         turn: RenderedPrompt | None = None,
+        inside: bool = True,
     ) -> Passage:
         """A model's continuation of `text`, on its own path, until it is `enough`.
 
@@ -315,6 +316,7 @@ class AnswerWriter:
             temperature: 0 for its most probable tokens; 1 draws them from its own distribution.
             seed: of the draws, see `chance`; another one for each request.
             turn: the prompt that the text follows; by default the one that the model answers.
+            inside: whether the model begins with the rest of a token of its own inside which the text ends.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -339,7 +341,7 @@ class AnswerWriter:
             temperature=temperature,
             seed=seed,
         )
-        await self._with_place(model, self._generate(model, command, take, turn=turn))
+        await self._with_place(model, self._generate(model, command, take, turn=turn, inside=inside))
         return Passage(tuple(tokens), command.draft, ends[0] if ends else None)
 
     async def read(
@@ -368,9 +370,10 @@ class AnswerWriter:
         *,
         turn: RenderedPrompt | None = None,
         began: Callable[[Trail], None] | None = None,
+        inside: bool = True,
     ) -> None:
         """Let a model continue a text on its own path; `take` gets whole characters. See `Calls.generate`."""
-        beyond = None if turn is not None else self._paths.beyond(model, command.text)
+        beyond = self._paths.beyond(model, command.text) if inside and turn is None else None
         path = beyond[0] if beyond else await self._path(model, command.text) if turn is None else None
         if path is None:
             await self.calls.generate(model, command, take, turn=turn)

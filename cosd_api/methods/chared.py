@@ -116,7 +116,9 @@ class CharED(Weighted):
 
         async def ask(model: int) -> None:
             nonlocal alone
-            passage = await writer.continuation(model, writer.text, max_tokens=1, alternatives=self.listed - 1)
+            passage = await writer.continuation(
+                model, writer.text, max_tokens=1, alternatives=self.listed - 1, inside=False
+            )
             if passage.tokens:
                 [token] = passage.tokens
                 alone += not token.alternatives and token.prob != 1

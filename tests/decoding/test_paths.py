@@ -78,7 +78,9 @@ async def test_a_token_that_was_written_is_on_its_models_path_alone() -> None:
 async def test_inside_a_token_the_model_continues_behind_it() -> None:
     model = Reciter("one two")
     known = paths(model)
-    known.begin(0, Path(), tokens(model, "one two"))
+    trail = known.begin(0, Path())
+    for token in tokens(model, "one two"):
+        trail.add(token)
     assert known.beyond(0, b"one") is None
     found = known.beyond(0, b"one t")
     assert found is not None
