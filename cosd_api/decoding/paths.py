@@ -229,10 +229,14 @@ class Paths:
 
         There the model has no other own path: it can only be asked behind that token.
         """
-        if not self._takes_ids[model] or self._own(model, text).text == text:
+        spine, trails = self._spines.get(self._home(model)), [one for one in self._trails if one.model == model]
+        written = [one for one in trails if one.start < len(text)]
+        if spine is not None:
+            written.append(spine)
+        if not self._takes_ids[model] or any(one.shared(text).text == text for one in written):
             return None
-        for trail in self._trails:
-            if trail.model == model and not trail.choice and (rest := trail.beyond(text)) is not None:
+        for trail in trails:
+            if not trail.choice and (rest := trail.beyond(text)) is not None:
                 path = trail.path.before(len(text) + len(rest.data))
                 assert path is not None, "it is a boundary"
                 return path, rest
