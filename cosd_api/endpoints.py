@@ -52,7 +52,7 @@ class Facts:
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
         unit: what is judged together.
-        ids: whether all models have the same ids, and are asked after those of the answer.
+        ids: whether all models have the same ids, and take those of the answer.
         shares: of each assistant, whether it has the draft's ids; empty where that was not found out.
         warnings: for any answer.
         cues: for each chat model its name and what its template writes before an answer.
@@ -190,15 +190,15 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
         unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
-        own_paths = False
-        if everybody and self.method.compares_tokenizers and unit != "word":
+        by_ids = False
+        if everybody and (self.method.compares_tokenizers or self.method.own_paths) and unit != "word":
             vocabularies = await self._vocabularies(infos)
             shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
-            own_paths = self.method.asks_by_ids and not self.method.one_tokenizer and None not in vocabularies
+            by_ids = self.method.asks_by_ids and not self.method.one_tokenizer and None not in vocabularies
         ids = bool(shares) and all(shares)
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
             unit = "token" if ids else "word"
-            if not ids and everybody and not own_paths:
+            if not ids and everybody and not by_ids:
                 unit = await _common_unit([self.draft, *self.assistants], infos)
             if self.method.one_tokenizer and everybody and unit == "word":
                 words = f"the method {self.method.name!r} compares tokens"

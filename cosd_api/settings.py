@@ -360,7 +360,7 @@ class Settings(Record):
         unit: what was judged together; None if the method judges no units.
         temperature: 1 if tokens were drawn.
         seed: of the draws; None if nothing was drawn.
-        contexts: `"ids"` if the models were asked after the ids of the answer, `"text"` if after its text.
+        contexts: `"ids"` if all models were asked after ids of the answer, `"text"` if one was asked after its text.
         tie: difference of log probabilities within which an assistant's two most probable ids counted as equal.
     """
 
@@ -388,8 +388,10 @@ class Settings(Record):
     tie: float = 0.0
 
     @classmethod
-    def of(cls, settings: FusionSettings, limits: AnswerLimits, unit: Unit, *, ids: bool = False) -> Self:
-        """The record of one answer, which was judged by `unit`, after `ids` or after text."""
+    def of(
+        cls, settings: FusionSettings, limits: AnswerLimits, unit: Unit, *, ids: bool = False, ties: bool = False
+    ) -> Self:
+        """The record of one answer, which was judged by `unit`, after `ids` or after text, with `ties` or without."""
         parts = (settings, settings.tuning, limits)
         values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
         del values["tuning"], values["own"]  # as the prompt, they are not kept
@@ -400,7 +402,7 @@ class Settings(Record):
             "verifier": describe_verifier(method.judge) if isinstance(method, DraftFirst) and method.judge else None,
             "unit": unit if "unit" in method.takes else None,
             "contexts": "ids" if ids else "text",
-            "tie": settings.tie if ids else 0.0,
+            "tie": settings.tie if ties else 0.0,
         }
         return cls(**values)
 

@@ -68,8 +68,9 @@ class FusionStream:
         self._discovery = 0.0
         self._notes: list[str] = []
         self._span = FusionSpan()
-        self._ids = False  # the models have the same ids, and are asked after them
-        self._own_paths = False  # each is asked after its own: in both cases tokens may be parts of characters
+        self._ids = False  # all models are asked after ids: tokens may be parts of characters
+        self._same_ids = False  # ... and these are the same, by which they are judged
+        self._across = False  # ... or they are not, and each judges by its own
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
         self._caught_up = asyncio.Event()
@@ -193,10 +194,11 @@ class FusionStream:
         facts = await endpoints.check_length(turns, facts)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
         infos = {at: await turn.provider.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
-        by_ids = all(info.capabilities.ids for info in infos.values())
-        by_ids = by_ids and settings.method.asks_by_ids
-        self._ids = facts.ids and by_ids
-        self._own_paths = by_ids and facts.unit == "word" and not facts.ids
+        takes_ids = {at: info.capabilities.ids for at, info in infos.items()}
+        by_ids, own_paths = all(takes_ids.values()), settings.method.own_paths
+        judges = by_ids and settings.method.asks_by_ids
+        self._same_ids, self._across = judges and facts.ids, judges and not facts.ids and facts.unit == "word"
+        self._ids = self._judges_ids or (own_paths and by_ids)
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
         work = Work(
@@ -211,12 +213,14 @@ class FusionStream:
             unit=facts.unit,
             survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
             without=facts.without,
-            pace=replace(settings.pace, ids=self._ids, places=tuple(places)),
+            pace=replace(settings.pace, ids=self._same_ids, places=tuple(places)),
             skip=settings.ask == "contestable",
             tie=settings.tie,
-            own_paths=self._own_paths,
+            across=self._across,
             shares=facts.shares,
-            ends=_ends(infos, facts) if self._by_ids else (),
+            ends=_ends(infos, facts) if self._judges_ids else (),
+            by_ids=[own_paths and takes_ids.get(at, False) for at in range(-1, len(endpoints.assistants))],
+            same_ids=facts.ids,
             batch_wait=settings.tuning.batch_wait,
             seed=limits.seed or 0,
             conversation=None if isinstance(self._prompt, str) else self._prompt,
@@ -264,16 +268,16 @@ class FusionStream:
                 breaker.failed(at, loss.error)
 
     @property
-    def _by_ids(self) -> bool:
-        """The models write tokens as they are: perhaps parts of characters."""
-        return self._ids or self._own_paths
+    def _judges_ids(self) -> bool:
+        """The draft is judged by ids: Algorithm 1, with ties."""
+        return self._same_ids or self._across
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
         now = time.perf_counter() - self._began
         if self._first_token is None and tokens:
             self._first_token = now
         for placed in tokens:
-            characters = self._characters.decode(placed.token.data) if self._by_ids else None
+            characters = self._characters.decode(placed.token.data) if self._ids else None
             names, verifier = self._endpoints.names, self._settings.verifier
             self._all.append(FusedToken.of(placed, names, verifier, now=now, characters=characters))
         self._news.set()
@@ -288,7 +292,7 @@ class FusionStream:
         names, everybody, usage = self._endpoints.names, self._names, self.usage
         unreported = dict(zip(everybody, budget.unreported, strict=True))
         return FusionResult(
-            text=sendable(report.text) if self._by_ids else readable(report.text),
+            text=sendable(report.text) if self._ids else readable(report.text),
             finish_reason=run.finished.finish_reason,
             stop_reason=run.finished.stop_reason,
             tokens=tuple(self._all),
@@ -298,7 +302,7 @@ class FusionStream:
             kept_tokens=report.kept if report.judged else None,
             replaced_tokens=report.replaced if report.judged else None,
             drafted_tokens=calls.drafted_tokens,
-            ties=report.ties if self._by_ids else None,
+            ties=report.ties if self._judges_ids else None,
             units=len({token.unit for token in self._all}) if report.judged else None,
             off_path=_off_path(self._all, report, ids=self._ids) if report.judged else None,
             unjudged=report.unjudged,
@@ -328,7 +332,7 @@ class FusionStream:
             ),
             draft=facts.draft,
             assistants=facts.assistants,
-            settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._by_ids),
+            settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._ids, ties=self._judges_ids),
             segments=tuple(Segment.of(one, everybody) for one in report.segments),
             weights=None if report.weights is None else {everybody[at]: one for at, one in report.weights.items()},
             requests=tuple(Request.of(span, everybody) for span in self._timeline.spans),

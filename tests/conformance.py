@@ -36,7 +36,7 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Context, HiddenStates
+from cosd_providers.contract import Context, HiddenStates, IdScores
 from drawn import partly
 from plain import Plain, Raw, merged
 
@@ -498,6 +498,30 @@ class Conformance(Proposals):
             assert end.prob > 0.5 or text != own
             check_listed(end, first(end, listed), self.tolerance)
             assert end.alternatives or not able.score_top_k
+
+    @pytest.mark.parametrize("model", partly(["facts", "sums"]))
+    async def test_scores_of_ids(self, subject: Callable[[str], Subject], model: str) -> None:
+        """Ids that the model wrote are as probable as when it wrote them; its end follows."""
+        one = subject(model)
+        provider = one.make()
+        if not ((await provider.describe()).capabilities.ids and isinstance(provider, IdScores)):
+            return
+        start, written = Context(MIXED, b"", ()), list[Token]()
+        async for item in provider.generate(start, max_tokens=80, alternatives=1, usage=Usage()):
+            written += [item] if isinstance(item, Token) else []
+        *own, end = written
+        assert end.end
+        ids = tuple(token.id or 0 for token in own)
+        context = Context(MIXED, b"".join(token.data for token in own), ids)
+        for first_ in (0, 1, len(ids)):
+            *scored, last = await provider.score_ids(context, first_, end=True, alternatives=3, usage=Usage())
+            assert [token.id for token in scored] == [*ids[first_:]]
+            for was, told in zip((*own[first_:], end), (*scored, last), strict=True):
+                if was.prob is not None:
+                    assert told.prob == pytest.approx(was.prob, abs=self.tolerance)
+            assert last.end
+            again = await provider.score_ids(context, first_, usage=Usage())
+            assert [token.id for token in again] == [*ids[first_:]]
 
     @pytest.mark.parametrize("model", partly(["sums", "facts", "reciter"]))
     async def test_encodings(self, subject: Callable[[str], Subject], model: str) -> None:

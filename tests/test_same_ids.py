@@ -368,8 +368,10 @@ async def test_an_assistant_that_is_left_out_leaves_the_others_their_places() ->
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 1}, {"method": "mixture"}])
-async def test_a_method_that_asks_after_text_says_so(settings: dict[str, Any]) -> None:
-    models: dict[str, Any] = {"draft": served(Written((97, 0xFF))), "assistant": served(Written((97, 0xFF), prob=0.9))}
-    result = await fuse("Q", **models, max_tokens=2, seed=1, **settings)
-    assert (result.settings.contexts, result.ties) == ("text", None)
+@pytest.mark.parametrize("ids", [False, True])
+async def test_a_method_without_ties_says_how_it_asked(settings: dict[str, Any], ids: bool) -> None:
+    draft, assistant = served(Written((97, 0xFF))), ScriptedProvider(Written((97, 0xFF), prob=0.9), ids=ids)
+    given: dict[str, Any] = settings if ids else settings | {"unit": "token"}
+    result = await fuse("Q", draft=draft, assistant=assistant, max_tokens=2, seed=1, **given)
+    assert (result.settings.contexts, result.settings.tie, result.ties) == ("ids" if ids else "text", 0.0, None)
     assert result.trace.replay() == result.text

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import StartDraft
+from cosd_api.decoding.paths import Path
 from cosd_api.decoding.timeline import Kind, Timeline
 from cosd_providers.contract import Context, DraftEnd, HiddenStates, Proposal, Provider, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
-from cosd_providers.same_ids import by_ids
+from cosd_providers.same_ids import by_given_ids, by_ids
 from cosd_providers.text import merge, sendable
 from cosd_providers.usage import Usage
 
@@ -196,6 +198,36 @@ class Calls:
             if at > start or token.end:
                 behind.append(token)
         return behind
+
+    async def score_path(
+        self, model: int, path: Path, first: int, *, end: bool = False, alternatives: int = 0
+    ) -> list[Token]:
+        """The tokens of a model's own path through the answer from index `first` on, with their probabilities.
+
+        With `end` the end of sequence follows as one token more; otherwise as `score`.
+
+        Raises:
+            ProviderError: the model failed, or a limit is reached.
+        """
+        turn, pieces = self.turns[model], path.pieces(first)
+        provider = turn.provider
+        self._budget.check()
+        self.assistant_requests += 1
+        size, start = self._sizes[model] + len(path.text), len(path.text) - sum(len(piece.data) for piece in pieces)
+        with self._timeline.request(model, "score", next(self._questions), at=start) as span:
+            with self._budget.spending(model, [size]) as usage:
+                span.usage = usage
+                also: dict[str, Any] = {"end": True} if end else {}
+                also |= {"alternatives": alternatives} if alternatives else {}
+                context = Context(turn.prompt, path.text, path.ids)
+                tokens = await by_given_ids(provider).score_ids(context, first, usage=usage, **also)
+            check_probs(tokens, provider.name)
+        if [token.id for token in tokens if not token.end] != [piece.id for piece in pieces]:
+            raise ResponseError(
+                "score_ids() gave other tokens than the ids that it was asked about", endpoint=provider.name
+            )
+        own = [replace(token, data=piece.data) for token, piece in zip(tokens, pieces, strict=False)]
+        return [*own, *tokens[len(own) :]]
 
     async def _compare_encodings(self, model: int, command: StartDraft) -> None:
         """Find out whether a text-only endpoint reads the draft's text back as the tokens that it wrote."""

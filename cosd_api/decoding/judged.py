@@ -81,6 +81,7 @@ class JudgedWriter(AnswerWriter):
         )
         self._ended_replaced = judged.replaced is not None
         self._replaced += self._ended_replaced
+        self._paths.write(model, self.text, token)
         self._response.place(placed)
         self._settle(contest)
 

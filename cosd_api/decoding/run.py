@@ -38,9 +38,11 @@ class Work:
         pace: the schedule of methods that draft.
         skip: leave out questions whose answers cannot matter.
         tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
-        own_paths: whether models have other ids than the draft, and each is asked after its own encoding of the answer.
+        across: whether Algorithm 1 is made on models with different ids, each asked after its own encoding.
         shares: of each assistant, whether it has the draft's ids; empty if none has.
         ends: ids that are known to end one of the models, where these are asked after ids.
+        by_ids: whether each model is asked after its own path, of ids, by methods that write (`decoding.paths`).
+        same_ids: whether all models have the same ids.
         batch_wait: seconds that a question waits for others.
         seed: of what is drawn at random.
         room: gives an event to wait for while the reader of the answer is far behind, else None; it is None where
@@ -62,9 +64,11 @@ class Work:
     pace: Pace = field(default_factory=Pace)
     skip: bool = True
     tie: float = 0.0
-    own_paths: bool = False
+    across: bool = False
     shares: Sequence[bool] = ()
     ends: Container[int | None] = ()
+    by_ids: Sequence[bool] = ()
+    same_ids: bool = False
     batch_wait: float = 0.0
     conversation: Sequence[Message] | None = None
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None

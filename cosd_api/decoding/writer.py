@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.chance import Chance
+from cosd_api.decoding.characters import Characters
 from cosd_api.decoding.commands import Contest, Finish, Loss, Placed, Report, StartDraft, cut_short
 from cosd_api.decoding.encodings import Encodings
 from cosd_api.decoding.passage import Passage, WrittenPart
+from cosd_api.decoding.paths import Path, Paths, Trail
 from cosd_api.decoding.pen import Pen
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Work
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import DraftEnd, Proposal, Question, Token, WordEnds, WordSplitter
+from cosd_providers.contract import DraftEnd, IdScores, Proposal, Question, Token, WordEnds, WordSplitter
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.messages import Message, RenderedPrompt
-from cosd_providers.text import sendable
+from cosd_providers.sampling import other_seed
+from cosd_providers.text import merge, sendable
 
 _log = logging.getLogger("cosd_api")
 
@@ -37,13 +41,15 @@ class AnswerWriter:
 
     Models are counted from 0, the draft; a `source` is the model's index less one, as everywhere in `decoding`.
 
+    Each model that takes ids is asked after its own path (`Paths`), the others after text. Either way the tokens of a
+    passage, of an answer to a question and of a score are whole characters.
+
     Args:
         work: the models, the limits and the record.
         write: the method: writes until `over`.
 
     Attributes:
         calls: the requests.
-        encodings: of texts, by each model.
         models: the models that are still heard, in the order given.
         segments: what was decided so far.
         warnings: of the method, for the result.
@@ -54,7 +60,6 @@ class AnswerWriter:
 
     def __init__(self, work: Work, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
         self.calls = Calls(work.turns, work.budget, work.timeline, room=work.room)
-        self.encodings = Encodings(work.turns)
         self.count = len(work.turns)
         self.chance = Chance(work.seed, work.turns[0].prompt)
         self.models = [model for model in range(self.count) if model - 1 not in work.without]
@@ -63,6 +68,8 @@ class AnswerWriter:
         self.weights: Mapping[int, float] | None = None
         self._work = work
         self._write = write
+        self._encodings = Encodings(work.turns)
+        self._paths = Paths(work.turns, work.by_ids or (False,) * self.count, same=work.same_ids)
         self._response = Response(work.max_tokens, work.stop)
         self._finished: Finish | None = None
         self._lost = {at: Loss(0, error, before=True) for at, error in work.without.items()}
@@ -189,6 +196,7 @@ class AnswerWriter:
         self._pieces.append(piece)
         for token in piece.tokens:
             if self._response.over is None:
+                self._paths.write(piece.model, self.text, token)
                 now = self._work.timeline.now()
                 one = Placed(token, piece.model - 1, draft=piece.number, at=now, reason=piece.reason)
                 one.unit, one.round = len(self.segments), len(self.segments) + 1
@@ -243,7 +251,7 @@ class AnswerWriter:
         other = copy(self)
         other._response = Response(self._work.max_tokens, self._work.stop)
         other._finished, other._aside = None, True
-        other.segments, other._pieces, other._pens = [], [], {}
+        other.segments, other._pieces, other._pens, other._paths = [], [], {}, self._paths.fresh()
         return other
 
     def copy(self, other: AnswerWriter, contest: Contest) -> None:
@@ -293,8 +301,9 @@ class AnswerWriter:
         temperature: float = 0,
         seed: int | None = None,
         turn: RenderedPrompt | None = None,
+        inside: bool = True,
     ) -> Passage:
-        """A model's continuation of `text`, by its own encoding of it, until it is `enough`.
+        """A model's continuation of `text`, on its own path, until it is `enough`.
 
         Args:
             model: its index.
@@ -302,10 +311,12 @@ class AnswerWriter:
             max_tokens: at most.
             enough: true where nothing more is wanted, which ends the request.
             alternatives: how many other tokens to list in each place.
-            after: the passage that the text ends with, whose own tokens the model continues where it can.
+            after: the passage that the text ends with, whose own tokens a model that is asked after text continues
+                where it can.
             temperature: 0 for its most probable tokens; 1 draws them from its own distribution.
             seed: of the draws, see `chance`; another one for each request.
             turn: the prompt that the text follows; by default the one that the model answers.
+            inside: whether the model begins with the rest of a token of its own inside which the text ends.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -320,24 +331,23 @@ class AnswerWriter:
             tokens.append(item)
             return not item.end and enough(tokens)
 
-        ids = None if after is None or after.end is None else after.end.continuation
         command = StartDraft(
             next(self._numbers),
             text,
             max_tokens,
-            ids,
+            None if after is None or after.end is None else after.end.continuation,
             (),
             alternatives=alternatives,
             temperature=temperature,
             seed=seed,
         )
-        await self._with_place(model, self.calls.generate(model, command, take, turn=turn))
+        await self._with_place(model, self._generate(model, command, take, turn=turn, inside=inside))
         return Passage(tuple(tokens), command.draft, ends[0] if ends else None)
 
     async def read(
         self, model: int, text: bytes, take: Callable[[Token | DraftEnd, int], bool], *, max_tokens: int
     ) -> None:
-        """Let a model continue `text`, by its own encoding of it, and read each token as it comes.
+        """Let a model continue `text`, on its own path, and read each token as it comes.
 
         Args:
             model: its index.
@@ -350,7 +360,76 @@ class AnswerWriter:
             ProviderError: the model failed, or a limit is reached.
         """
         command = StartDraft(next(self._numbers), text, max_tokens, None, ())
-        await self._with_place(model, self.calls.generate(model, command, lambda item: take(item, command.draft)))
+        await self._with_place(model, self._generate(model, command, lambda item: take(item, command.draft)))
+
+    async def _generate(
+        self,
+        model: int,
+        command: StartDraft,
+        take: Callable[[Token | DraftEnd], bool],
+        *,
+        turn: RenderedPrompt | None = None,
+        began: Callable[[Trail], None] | None = None,
+        inside: bool = True,
+    ) -> None:
+        """Let a model continue a text on its own path; `take` gets whole characters. See `Calls.generate`."""
+        beyond = self._paths.beyond(model, command.text) if inside and turn is None else None
+        path = beyond[0] if beyond else await self._path(model, command.text) if turn is None else None
+        if path is None:
+            await self.calls.generate(model, command, take, turn=turn)
+            return
+        trail = self._paths.begin(model, path, ahead=began is not None)
+        if began is not None:
+            began(trail)
+        await self._along(model, command, take, trail, beyond[1] if beyond else None)
+
+    async def _along(
+        self,
+        model: int,
+        command: StartDraft,
+        take: Callable[[Token | DraftEnd], bool],
+        trail: Trail,
+        rest: Token | None,
+    ) -> None:
+        """Requests by ids until there are so many whole characters: each continues the ids of the one before it."""
+        characters, left, drawn = Characters(), command.max_tokens, 0
+        over, ended, ends = False, False, list[DraftEnd]()
+        ids, data = [*trail.path.ids], bytearray(trail.path.text)
+
+        def raw(item: Token | DraftEnd) -> bool:
+            nonlocal drawn
+            if isinstance(item, DraftEnd):
+                ends.append(item)
+                return False
+            trail.add(item)
+            ids.append(item.id or 0)
+            data.extend(item.data)
+            drawn += 1
+            return feed(item)
+
+        def feed(item: Token) -> bool:
+            nonlocal left, over, ended
+            for token in characters.feed(item)[:left]:
+                left, ended = left - 1, token.end
+                over = take(token) or over
+            return over
+
+        if rest is not None:
+            feed(rest)
+        while not over:
+            if not left:
+                take(DraftEnd("limit"))
+                break
+            seed = other_seed(command.seed, drawn)
+            now: dict[str, Any] = {"text": bytes(data), "ids": tuple(ids), "max_tokens": left, "seed": seed}
+            more = replace(command, continuation=None, **now)
+            await self.calls.generate(model, more, raw)
+            if over:
+                break
+            end = ends.pop()
+            if end.reason != "limit" or not left:
+                take(end if ended or end.reason != "end" else DraftEnd("limit"))
+                break
 
     async def read_on(
         self,
@@ -364,8 +443,7 @@ class AnswerWriter:
         """A model's greedy continuation of the answer so far, until it is `enough`; as `continuation` gives it.
 
         The request stays open, and is read on by the next call if the answer has followed it: only where the model's
-        own encoding of the answer is the tokens that it wrote, so that a new request would write the same. Tokens are
-        told by their bytes.
+        own path through the answer is the tokens that it wrote, so that a new request would write the same.
 
         Args:
             model: its index.
@@ -378,23 +456,28 @@ class AnswerWriter:
             ProviderError: the model failed, or a limit is reached. What was read ahead may fail: it is asked again.
         """
         pen = self._pens.pop(model, None)
-        at = await self._follows(model, pen)
-        fresh = pen is None or at is None
-        if pen is None or at is None:
+        followed = await self._follows(model, pen)
+        fresh = pen is None or followed is None
+        if pen is None or followed is None:
             if pen is not None:
                 pen.scope.cancel()
-            pen, at = self._begin(model, ahead, alternatives), 0
+            pen, followed = self._begin(model, ahead, alternatives), (0, list[Token]())
+        at, begun = followed
         tokens: list[Token] = []
         while True:
-            for token in pen.tokens[at:]:
-                at += 1
+            for token in (*begun, *pen.tokens[at:]):
+                at, begun = (at, []) if begun else (at + 1, begun)
                 tokens.append(token)
                 if not token.end and enough(tokens):
                     self._pens[model] = pen
+                    pen.read(at)
                     return Passage(tuple(tokens), pen.number, None)
                 if not token.end and len(tokens) == max_tokens:
                     self._pens[model] = pen
+                    pen.read(at)
                     return Passage(tuple(tokens), pen.number, DraftEnd("limit"))
+            begun = []
+            pen.read(at)
             if pen.end is not None and (fresh or pen.end.reason != "limit"):
                 return Passage(tuple(tokens), pen.number, pen.end)
             if pen.error is not None and fresh:
@@ -411,32 +494,95 @@ class AnswerWriter:
         async def write() -> None:
             with pen.scope:
                 try:
-                    await self._with_place(model, self.calls.generate(model, command, pen.take))
+                    await self._with_place(model, self._generate(model, command, pen.take, began=pen.began))
                 except Exception as error:  # noqa: BLE001 - raised where it is read
                     pen.failed(error)
 
         self._group.start_soon(write)
         return pen
 
-    async def _follows(self, model: int, pen: Pen | None) -> int | None:
-        """The number of a pen's tokens that the answer has followed, if a new request would write on as it does."""
-        tokens = None if pen is None or pen.error is not None else pen.own(self.text)
-        if pen is None or tokens is None or not await self.encodings.reads_as(model, pen.start, tokens):
+    async def _follows(self, model: int, pen: Pen | None) -> tuple[int, list[Token]] | None:
+        """The place of a pen up to which the answer has followed it, if a new request would write on as it does.
+
+        It is the number of its tokens up to there, and the rest of one inside which the answer ends, if it does.
+        """
+        if pen is None or pen.error is not None:
             return None
-        return len(tokens)
+        if pen.trail is None:
+            tokens = pen.own(self.text)
+            same = tokens is not None and await self._encodings.reads_as(model, pen.start, tokens)
+            return (len(tokens), []) if same and tokens is not None else None
+        while not pen.over and pen.behind(self.text):
+            await pen.more()
+        count, rest = pen.followed(self.text)
+        pen.read(count + len(rest))
+        return (count + len(rest), rest) if count + len(rest) and self._paths.follows(pen.trail, self.text) else None
 
     async def propose(
         self, model: int, text: bytes, questions: Sequence[Question], *, alternatives: int = 0
     ) -> list[Proposal | None]:
-        """A model's own choices at places of `text`; see `contract.Provider.propose`.
+        """A model's own choices at places of `text`: one token each, on its own path, which ends with no place.
+
+        What lies behind a place decides about the tokens before it. See `contract.Provider.propose`.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
-        return await self._with_place(model, self.calls.propose(model, text, questions, alternatives=alternatives))
+        return await self._with_place(model, self._proposed(model, text, questions, alternatives))
 
-    async def score(self, model: int, text: bytes, start: int, *, end: bool = False) -> list[Token]:
-        """The tokens of a model's own encoding of `text` that end behind byte `start`, with their probabilities.
+    async def _proposed(
+        self, model: int, text: bytes, questions: Sequence[Question], alternatives: int
+    ) -> list[Proposal | None]:
+        paths = [await self._path_at(model, text, question.start) for question in questions]
+        known = [path for path in paths if path is not None]
+        if len(known) < len(paths):
+            return await self.calls.propose(model, text, questions, alternatives=alternatives)
+        return await self._chosen(model, known, alternatives)
+
+    async def _chosen(self, model: int, paths: Sequence[Path], alternatives: int) -> list[Proposal | None]:
+        """A model's most probable whole character after each path."""
+        found: list[Proposal | None] = [None] * len(paths)
+        trails = [Trail(model, path) for path in paths]
+        joined = [Characters() for _ in paths]
+        left = [*range(len(paths))]
+        while left:
+            here = [trails[at].path for at in left]
+            asked = await self._after(model, here, alternatives)
+            open_ = list[int]()
+            for at, proposal in zip(left, asked, strict=True):
+                if proposal is None:
+                    tokens = joined[at].flush()
+                else:
+                    trails[at].add(proposal.tokens[0])
+                    tokens = joined[at].feed(proposal.tokens[0])
+                if tokens:
+                    found[at] = Proposal(len(paths[at].text), (tokens[0],))
+                elif proposal is not None:
+                    open_.append(at)
+            left = open_
+        return found
+
+    async def _after(self, model: int, paths: Sequence[Path], alternatives: int) -> list[Proposal | None]:
+        """A model's most probable raw token after each path: of one text in one request, else one by one."""
+        longest = max((path.text for path in paths), key=len)
+        if not all(longest.startswith(path.text) for path in paths):
+            return [one for path in paths for one in await self._after(model, [path], alternatives)]
+        questions, ids = [Question(len(path.text), ()) for path in paths], [path.ids for path in paths]
+        return await self.calls.propose(model, longest, questions, alternatives=alternatives, paths=ids)
+
+    async def _path(self, model: int, text: bytes) -> Path | None:
+        """The model's own path through a text; None if it is asked after text."""
+        self._paths.forget(self.text)
+        return await self._paths.path(model, text)
+
+    async def _path_at(self, model: int, text: bytes, at: int) -> Path | None:
+        """The model's own path up to byte `at` of a text, as it is with what follows there."""
+        whole = await self._path(model, text)
+        here = None if whole is None else whole.before(at)
+        return here if whole is None or here is not None else await self._path(model, text[:at])
+
+    async def score(self, model: int, text: bytes, start: int, *, end: bool = False, ahead: bytes = b"") -> list[Token]:
+        """The tokens of a model's own path through `text` that end behind byte `start`, with their probabilities.
 
         Args:
             model: its index.
@@ -444,20 +590,35 @@ class AnswerWriter:
             start: byte offset; a token that lies across it is scored whole.
             end: whether the end of sequence behind `text` is scored as one token more; its probability is None where
                 the endpoint does not report it.
+            ahead: what is known to follow `text`, which a model that is asked after ids takes into account: a token
+                that lies across the end of `text` is scored whole, too.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
         try:
-            return await self._with_place(model, self.calls.score(model, text, start, end=end))
+            return await self._with_place(model, self._scored(model, text, start, end=end, ahead=ahead))
         except UnsupportedError:
             if not end:
                 raise
-        tokens = await self._with_place(model, self.calls.score(model, text, start)) if text[start:] else []
+        tokens = await self._with_place(model, self._scored(model, text, start)) if text[start:] else []
         return [*tokens, Token(b"", None, end=True)]
 
+    async def _scored(
+        self, model: int, text: bytes, start: int, *, end: bool = False, ahead: bytes = b""
+    ) -> list[Token]:
+        path = await self._path(model, text + ahead)
+        if path is None or not self._scores_ids(model):
+            return await self.calls.score(model, text, start, end=end)
+        path = path.over(len(text))
+        tokens = await self.calls.score_path(model, path, bisect_right(path.ends, start), end=end)
+        return [*_joined(one for one in tokens if not one.end), *(one for one in tokens if one.end)]
+
+    def _scores_ids(self, model: int) -> bool:
+        return isinstance(self._work.turns[model].provider, IdScores)
+
     async def score_behind(self, model: int, text: bytes, data: bytes, *, end: bool = False) -> list[Token]:
-        """The tokens of a model's own encoding of `text` and `data` that lie in the latter, with their probabilities.
+        """The tokens of a model's own path through `text` and `data` that lie in the latter, with their probabilities.
 
         As `score`, but what lies in `text` is only read; a token that lies across is cut. With `end` the end of
         sequence follows.
@@ -465,9 +626,54 @@ class AnswerWriter:
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
+        path = await self._path(model, text + data)
+        if path is not None and self._scores_ids(model):
+            tokens = await self._with_place(model, self._scored(model, text + data, len(text), end=end))
+            before = sum(len(token.data) for token in tokens) - len(data)  # bytes of the first token
+            return [replace(tokens[0], data=tokens[0].data[before:]), *tokens[1:]] if before > 0 else tokens
         turn = self._work.turns[model]
         longer = RenderedPrompt(turn.provider, turn.prompt + sendable(text))
         return await self._with_place(model, self.calls.score(model, data, 0, end=end, turn=longer))
+
+    async def tokens(self, model: int, text: bytes) -> Mapping[int, bytes] | None:
+        """The tokens of a model's own path through a text, in whole characters, each by the byte at which it begins.
+
+        None where they cannot be known. A model that is asked after text does not see bytes that are no characters.
+
+        Raises:
+            ProviderError: the model failed.
+        """
+        path = await self._path(model, text)
+        if path is None:
+            known = await self._encodings.tokens(model, text)
+            if known is None or sendable(text).encode() == text:
+                return known
+            seen = {at: len(sendable(text[:at]).encode()) for at in range(len(text) + 1)}
+            return {at: known[place] for at, place in seen.items() if place in known}
+        found, at = dict[int, bytes](), 0
+        for token in merge(Token(piece.data, None) for piece in path.pieces(0)):
+            found[at] = token.data
+            at += len(token.data)
+        return found
+
+    async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
+        """Test whether a model's own path through `text` and these tokens, which it wrote there, is what it wrote.
+
+        Raises:
+            ProviderError: the model failed.
+        """
+        data = b"".join(token.data for token in tokens)
+        path = await self._path(model, text + data)
+        if path is not None:
+            return self._paths.wrote(model, path)
+        return await self._encodings.reads_as(model, text, tokens)
+
+    async def begun(self, model: int, text: bytes, choices: Sequence[Token]) -> None:
+        """Note that a model would write each of these tokens behind a text, so that they are on its path there."""
+        path = await self._path(model, text)
+        for token in choices:
+            if path is not None and token.id is not None:
+                self._paths.begin(model, path, [token])
 
     async def score_prompt(self, model: int) -> list[Token]:
         """The tokens of a model's own encoding of the prompt's plain text (`Work.plain`), with their probabilities.
@@ -535,3 +741,10 @@ class AnswerWriter:
         except ProviderError as error:
             placed(error, self._work.turns[model].provider)
             raise
+
+
+def _joined(tokens: Iterable[Token]) -> list[Token]:
+    """Raw tokens as tokens of whole characters, an incomplete last one too."""
+    characters = Characters()
+    found = [whole for token in tokens for whole in characters.feed(token)]
+    return [*found, *characters.flush()]

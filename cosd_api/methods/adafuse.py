@@ -21,7 +21,7 @@ say), the next one is taken to have all that is left.
 before it is a part of it, and the last word of a text may still grow. A model that ends, that has written `LONGEST`
 tokens without completing its span, that reached `max_tokens` or whose context is full, proposes what it wrote, with
 its end of sequence if that came. The end of sequence may also be one of the next tokens in step 2. What follows another
-one of these is written by the model's encoding of the answer with it.
+one of these is written after its id; by a model that takes none, after its encoding of the answer with it.
 
 **Outliers.** Of three or more models' NLLs of one proposal the largest and the least are left out if the former is more
 than `outliers` times the latter.
@@ -142,6 +142,7 @@ class AdaFuse(ByPerplexity):
         [first] = passage.tokens
         room = min(writer.left, LONGEST) - 1
         if room and not first.end and not first_word(first.data, words):
+            await writer.begun(model, writer.text, [first])
             more = await writer.continuation(
                 model,
                 writer.text + first.data,
@@ -203,8 +204,7 @@ def _proposal(passage: Passage, length: int) -> ProposedText:
     if passage.end is not None or not length:
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)
-    tokens = passage.first(length)
-    return ProposedText(_text(tokens), False, tokens, passage)
+    return ProposedText.of(passage, length)
 
 
 def first_word(data: bytes, words: Sequence[WordEnds]) -> int:

@@ -81,7 +81,12 @@ class Method(ABC):
 
     @property
     def asks_by_ids(self) -> bool:
-        """True if it asks models with the same ids after those; the others ask after text."""
+        """True if it judges models with the same ids by these: Algorithm 1, token by token."""
+        return False
+
+    @property
+    def own_paths(self) -> bool:
+        """True if it asks each model that takes ids after that model's own path through the answer."""
         return False
 
     @property
@@ -168,6 +173,11 @@ class DraftFirst(Method):
     takes: ClassVar[frozenset[str]] = Method.takes | {"draft_length", "ask", "tuning"}
 
     @property
+    def own_paths(self) -> bool:
+        """True where tokens are drawn."""
+        return bool(self.temperature)
+
+    @property
     @abstractmethod
     def judge(self) -> Verifier | None:
         """The verifier that decides whose token stands, as results record it; None if it is none."""
@@ -195,6 +205,11 @@ class DraftFirst(Method):
 @dataclass(frozen=True, kw_only=True)
 class Written(Method):
     """A method that is a plain coroutine: it asks the models, and writes what it has decided."""
+
+    @property
+    def own_paths(self) -> bool:
+        """True: see `AnswerWriter`."""
+        return True
 
     @abstractmethod
     async def write(self, writer: AnswerWriter) -> None:

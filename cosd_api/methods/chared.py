@@ -14,10 +14,10 @@
 
 **Branches.** A string of a table is what is left of a token. The empty string says *a token ends here*: its mass is
 that of tokens which end where the text ends. As soon as it exceeds `ENDS` both branches are kept: the longer tokens in
-the table, and the ended ones, whose mass is distributed over what the model says now, with the text encoded again (in
-step 1). Up to `ENDS` it is dropped. Strings that are the same from here on are one, wherever their tokens began. A
-branch dies when a byte is written with which it does not go on; a model all of whose branches have died is asked at
-the end of the text, as at the beginning.
+the table, and the ended ones, whose mass is distributed over what the model says now (in step 1), behind the id of the
+token that ended, or with the text encoded again where it takes no ids. Up to `ENDS` it is dropped. Strings that are the
+same from here on are one, wherever their tokens began. A branch dies when a byte is written with which it does not go
+on; a model all of whose branches have died is asked at the end of the text, as at the beginning.
 
 **Lists.** The probabilities that a model lists are divided by their sum: what is not listed has none. Lists hold
 tokens of whole characters and the end of sequence. The most probable token may be one character of several tokens:
@@ -116,11 +116,14 @@ class CharED(Weighted):
 
         async def ask(model: int) -> None:
             nonlocal alone
-            passage = await writer.continuation(model, writer.text, max_tokens=1, alternatives=self.listed - 1)
+            passage = await writer.continuation(
+                model, writer.text, max_tokens=1, alternatives=self.listed - 1, inside=False
+            )
             if passage.tokens:
                 [token] = passage.tokens
                 alone += not token.alternatives and token.prob != 1
                 models[model].asked(token, self.listed, passage.number)
+                await writer.begun(model, writer.text, token.alternatives)
             else:
                 writer.end_with(passage)
 

@@ -2,8 +2,8 @@
 
 ::
 
-    1   every model writes, by its own encoding of prompt and answer so far, until some prefix of
-        what it has written ends with a word for every model; the longest such prefix is its
+    1   every model writes, on its own path through prompt and answer so far, until some prefix
+        of what it has written ends with a word for every model; the longest such prefix is its
         segment                                                             (2.2)     `_segment`
     2   equal segments are one; where only one is left, it is taken
     3   every model scores every segment: the perplexity of its own tokens of it      (2.3, equation 2)
@@ -22,15 +22,17 @@ with a word of its own (`cool-align`); that differs only between models whose ow
 sequence as one more token; with nothing written that token alone. A model that has written `LONGEST` tokens without a
 common word (a long number, a script without spaces of which its tokenizer makes one word), that reached `max_tokens`,
 or whose context is full, proposes what it wrote, without an end. A segment may end inside a token of the model that
-wrote it: that token is cut, and the probability of the part is not known.
+wrote it: that token is cut, and the probability of the part is not known. A model that is asked after ids continues
+behind a token of its own inside which the answer ends: the rest of the token comes first.
 
 **Scores** are of a model's own tokens of the answer so far and the segment that end behind the former, those that lie
-across whole. A segment that a stop string cuts is scored whole: stop strings are found in the answer alone.
-`max_tokens` counts the tokens of the winners.
+across whole. A model that is asked after ids has the tokens that it would have with what the proposer wrote behind the
+segment, and one that lies across its end is whole, too. A segment that a stop string cuts is scored whole: stop strings
+are found in the answer alone. `max_tokens` counts the tokens of the winners.
 
 **Costs.** What a model has written beyond its segment is read on where the answer has followed it, and its own
-probabilities serve where it scores what it wrote itself: both only where its encoding of the text is the tokens that it
-wrote (`Encodings.reads_as`), so that a new request would give the same.
+probabilities serve where it scores what it wrote itself: both only where its path through the text is the tokens that
+it wrote (`AnswerWriter.reads_as`), so that a new request would give the same.
 
 With `rerank` (`cool+rerank`) this answer is one candidate, and the whole answer of each model another: see `rerank`.
 """
@@ -184,8 +186,7 @@ async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) 
     if passage.end is not None:  # no word is complete, or it is the last one
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)
-    tokens = passage.first(complete(passage.tokens))
-    return ProposedText(b"".join(token.data for token in tokens), False, tokens, passage)
+    return ProposedText.of(passage, complete(passage.tokens))
 
 
 def _sum(one: Bounds, other: Bounds) -> Bounds:

@@ -32,9 +32,9 @@ from typing import Any, ClassVar, Self
 
 from cosd_api.alignment import LONGEST, Unit, starts_unit
 from cosd_api.checks import check_temperature, check_unit, check_verifier
+from cosd_api.decoding.across import AcrossTokenizers
 from cosd_api.decoding.commands import DRAFT, Command, Decoder, Emit, Fail, Finish, Loss, Placed, Report, cut_short
 from cosd_api.decoding.judged import JudgedWriter
-from cosd_api.decoding.own_paths import OwnPaths
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Run, Work
 from cosd_api.decoding.schedule import Hedge, Pace, Schedule
@@ -116,7 +116,7 @@ class CoSD(DraftFirst):
         """
         if not self.temperature:
             self.examine_unit(work.unit, work.turns[0].provider.name)
-            return OwnPaths(work, self.verifier) if work.own_paths else super().start(work)
+            return AcrossTokenizers(work, self.verifier) if work.across else super().start(work)
         prompt = work.turns[0]
         self.examine_unit(work.unit, prompt.provider.name)
         return JudgedWriter(work, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())

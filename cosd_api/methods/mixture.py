@@ -8,7 +8,7 @@
 
 Drawing the model first and then the token is drawing from the mean E = w_1 M_1 + w_2 M_2 + ...: each token x has the
 probability w_1 M_1(x) + w_2 M_2(x) + ... So the answers are distributed as those drawn from averaged distributions,
-and no distribution has to be known. A model that follows another one reads the text again.
+and no distribution has to be known. A model that takes no ids reads the text again where it follows another one.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Mixture(Weighted):
         return max(model for model, share in shares.items() if share)  # the sum of all is rounded
 
     async def _drawn(self, writer: AnswerWriter, model: int, place: int, length: int) -> Passage | None:
-        """Line 2: some tokens from one model, by its own encoding of the text; None if it is lost."""
+        """Line 2: some tokens from one model, on its own path; None if it is lost."""
 
         async def draw(model: int) -> Passage:
             seed = writer.chance.seed("draw", place)

@@ -115,6 +115,7 @@ class ProposedText:
         passage: where that one wrote them.
         models: who proposes it, in the order given.
         own: each one's tokens of it.
+        ahead: what the first of them wrote behind it.
     """
 
     text: bytes
@@ -123,6 +124,13 @@ class ProposedText:
     passage: Passage
     models: list[int] = field(default_factory=list[int])
     own: dict[int, Sequence[Token]] = field(default_factory=dict[int, Sequence[Token]])
+    ahead: bytes = b""
+
+    @classmethod
+    def of(cls, passage: Passage, length: int) -> ProposedText:
+        """The first `length` bytes of a passage, without an end."""
+        tokens = passage.first(length)
+        return cls(passage.data[:length], False, tokens, passage, ahead=passage.data[length:])
 
     def written_by(self, model: int) -> Sequence[Token] | None:
         """A model's own tokens of exactly this text, with all their probabilities; None if they are not known."""
@@ -191,8 +199,8 @@ async def choose(
 
     async def measure(model: int, one: ProposedText) -> _Measure:
         tokens = one.written_by(model)
-        if tokens is None or not await writer.encodings.reads_as(model, writer.text, tokens):
-            tokens = await writer.score(model, writer.text + one.text, start, end=one.end)
+        if tokens is None or not await writer.reads_as(model, writer.text, tokens):
+            tokens = await writer.score(model, writer.text + one.text, start, end=one.end, ahead=one.ahead)
         text = [token for token in tokens if not token.end]
         return _Measure(perplexity(tokens, normalisation), perplexity(text, normalisation))
 

@@ -15,15 +15,15 @@
     8   the token with the largest E is written. If it is t_j the next token is looked at; else the
         rest of what was written ahead is thrown away, and the drafter writes again                 `largest`, `write`
 
-M_i is the distribution of model i behind its own encoding of the text before the place; the drafter's is that behind
-the tokens that it has written itself since the start or the last replacement. Of a token c that is not among the
-`listed` most probable ones of model i, **M_i(c)** is *looked up* (`_look_up`): model i encodes the text before the
-place and c; M_i(c) is the probability of the first of its tokens behind that text, which is c or, where c is no token
-of its vocabulary, the beginning of c: as it is listed, if it is. If no token of that encoding begins there, model i
-would never write c there, and M_i(c) is 0; as for a c that holds bytes that are no characters, which cannot be sent.
-What is looked up is never more than what the model's `listed` tokens leave over: in rare cases a look-up reads the text
-before the place as other tokens than the list was made behind. A token is in the drafter's vocabulary if it is among
-its `listed` ones, or is found whole when looked up.
+M_i is the distribution of model i behind its own encoding of the text before the place, as that begins the encoding in
+step 2 (for a model that takes no ids, of the text alone); the drafter's is that behind its own path. Of a token c that
+is not among the `listed` most probable ones of model i, **M_i(c)** is *looked up* (`_look_up`): model i encodes the
+text before the place and c; M_i(c) is the probability of the first of its tokens behind that text, which is c or, where
+c is no token of its vocabulary, the beginning of c: as it is listed, if it is. If no token of that encoding begins
+there, model i would never write c there, and M_i(c) is 0; as for a c that holds bytes that are no characters, which
+cannot be sent. What is looked up is never more than what the model's `listed` tokens leave over: in rare cases a
+look-up reads the text before the place as other tokens than the list was made behind. A token is in the drafter's
+vocabulary if it is among its `listed` ones, or is found whole when looked up.
 
 Only that is looked up which can matter: a probability that is not known lies between 0 and the larger of what the
 model's list leaves over and what it lists of the beginnings of c, so each E has bounds.
@@ -49,7 +49,7 @@ from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.lists import ROUNDING, Key, key_of, lists_needed
 from cosd_api.methods.means import SURE
-from cosd_api.methods.safe_place import DraftAhead, Encoding, SafeChoice, SafePlace, largest, seen, sharpened
+from cosd_api.methods.safe_place import DraftAhead, Encoding, SafeChoice, SafePlace, largest, sharpened
 from cosd_api.methods.weighted import Weighted
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Question, Token
@@ -173,7 +173,7 @@ class Safe(Weighted):
         """Step 2: what each verifier makes of the text with everything that was written ahead."""
 
         async def ask(model: int) -> Encoding | None:
-            return await writer.encodings.tokens(model, ahead.text)
+            return await writer.tokens(model, ahead.text)
 
         left = [model for model in writer.models[1:] if model not in ahead.encodings]
         for model, encoding in (await writer.everybody(ask, left)).items():
@@ -250,8 +250,8 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
     if sendable(data).encode() != data:
         first = None
     elif not end:
-        encoding = await writer.encodings.tokens(model, place.text + data)
-        first = None if encoding is None else encoding.get(seen(place.text))
+        encoding = await writer.tokens(model, place.text + data)
+        first = None if encoding is None else encoding.get(len(place.text))
     told = None if first is None else place.told(model).get((first, end))
     if first is None:
         prob = 0.0
@@ -259,7 +259,7 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
         prob = told
     else:
         scored = await writer.score_behind(model, place.text, data, end=end)
-        prob = (scored[-1] if end else scored[0]).prob or 0.0
+        prob = (scored[-1 if end else 0].prob if scored else None) or 0.0
         prob = min(prob, place.rest(model))
     place.known[model, key] = prob
     if not model:

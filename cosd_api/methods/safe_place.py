@@ -15,18 +15,12 @@ from cosd_api.decoding.passage import Passage
 from cosd_api.methods.lists import ROUNDING, Key, key_of, probs_of
 from cosd_api.methods.means import SURE, MeanBounds, inverse
 from cosd_providers.contract import Token
-from cosd_providers.text import sendable
 
 _SHARPENED = 0.1  # a token with more of the mean than this stands for those that begin with it
 _SUM = 1e-6  # rounding of the sum of a list
 
 Encoding = Mapping[int, bytes]
-"""Tokens of a text, by the byte at which they begin, as a server sees the text."""
-
-
-def seen(text: bytes) -> int:
-    """The length of a text as a server sees it."""
-    return len(sendable(text).encode())
+"""Tokens of a text, by the byte at which they begin."""
 
 
 @dataclass(slots=True)
@@ -62,7 +56,7 @@ class DraftAhead:
         encoding = self.encodings[model]
         if encoding is None or self.tokens[at].end:
             return None if encoding is None else (b"", True)
-        data = encoding.get(seen(self.text[: self.starts[at]]))
+        data = encoding.get(self.starts[at])
         return None if data is None else (data, False)
 
 

@@ -213,7 +213,9 @@ def definition(result: FusionResult) -> str:
     unit = result.settings.unit
     if not unit:
         return ""
-    if result.settings.contexts == "ids":
+    if result.settings.contexts == "ids" and result.ties is None:
+        words = ["token by token, each model after its own ids"]
+    elif result.settings.contexts == "ids":
         words = [f"ids to ids; {counted(result.ties or 0, 'tie')} within {result.settings.tie:g}"]
     else:
         words = [{"token": "token by token after the text", "word": "word by word after the text"}[unit]]

@@ -25,6 +25,7 @@ __all__ = [
     "DraftEnd",
     "HiddenStates",
     "IdContexts",
+    "IdScores",
     "Piece",
     "Proposal",
     "Provider",
@@ -389,6 +390,24 @@ class IdContexts(Protocol):
 
         Raises:
             UnsupportedError: the endpoint cannot do this, or knows one of the ids not.
+        """
+        ...
+
+
+@runtime_checkable
+class IdScores(Protocol):
+    """A provider with contexts by ids that can report the probabilities of given ids. Optional."""
+
+    async def score_ids(
+        self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
+        """A token for each id of a context from index `first` on, with its id and its probability given all before it.
+
+        They need no bytes, which are known to whoever gives the ids. `alternatives` and `end` are as in
+        `Provider.score`, and alternatives may be parts of characters.
+
+        Raises:
+            UnsupportedError: the endpoint cannot do this.
         """
         ...
 

@@ -40,7 +40,7 @@ from cosd_providers.errors import (
 from cosd_providers.hidden_states import no_states
 from cosd_providers.http.transport import Transport
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
-from cosd_providers.same_ids import by_ids
+from cosd_providers.same_ids import by_given_ids, by_ids
 from cosd_providers.usage import Usage
 
 __all__ = ["DetectedProvider", "detect"]
@@ -283,6 +283,13 @@ class DetectedProvider:
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """See `contract.Provider`."""
         return await (await self.adapter()).score(context, alternatives=alternatives, end=end, usage=usage)
+
+    async def score_ids(
+        self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
+        """See `contract.IdScores`."""
+        scores = by_given_ids(await self.adapter())
+        return await scores.score_ids(context, first, alternatives=alternatives, end=end, usage=usage)
 
     async def tokenize(self, text: str) -> list[Piece]:
         """See `contract.Provider`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cosd_providers.contract import IdContexts, Provider, ServerInfo
+from cosd_providers.contract import IdContexts, IdScores, Provider, ServerInfo
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
 from cosd_providers.tokenizers import TEST_TEXT
 
-__all__ = ["Vocabulary", "by_ids", "vocabulary"]
+__all__ = ["Vocabulary", "by_given_ids", "by_ids", "vocabulary"]
 
 _TEXT = TEST_TEXT.partition(" <|")[0]
 """The test text without what some servers would parse as special tokens."""
@@ -40,6 +40,17 @@ def by_ids(provider: Provider) -> IdContexts:
     if isinstance(provider, IdContexts):
         return provider
     raise UnsupportedError("the provider takes no contexts by ids: it has no next_tokens()", endpoint=provider.name)
+
+
+def by_given_ids(provider: Provider) -> IdScores:
+    """The provider, which reports the probabilities of given ids.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    if isinstance(provider, IdScores):
+        return provider
+    raise UnsupportedError("the provider scores no ids: it has no score_ids()", endpoint=provider.name)
 
 
 async def vocabulary(provider: Provider, info: ServerInfo) -> Vocabulary | None:

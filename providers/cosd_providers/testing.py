@@ -181,8 +181,8 @@ class Call:
         prompt: the prompt.
         text: the response so far.
         questions: of `propose`.
-        contexts: of `next_tokens`; the first of them gives the prompt, the last the text.
-        ids: of the context of `generate`; None after a text.
+        contexts: of `next_tokens` and `score_ids`; the first of them gives the prompt, the last the text.
+        ids: of the context of `generate` and `score_ids`; None after a text.
         max_tokens: of `generate`.
         continuation: of `generate`.
         alternatives: the number of alternatives.
@@ -192,7 +192,7 @@ class Call:
         states: whether it was `generate_with_states`.
     """
 
-    kind: Literal["generate", "propose", "score", "hidden_states", "next_tokens"]
+    kind: Literal["generate", "propose", "score", "score_ids", "hidden_states", "next_tokens"]
     prompt: str
     text: bytes
     questions: tuple[Question, ...] | None = None
@@ -495,15 +495,33 @@ class ScriptedProvider:
         prompt, text = context.prompt, context.text
         self.calls.append(Call("score", prompt, text, alternatives=alternatives, end=end))
         ids = self._encode(prompt, text)
+        found = await self._score(ids, 0, alternatives, usage, end=end)
+        return [*within(found[: len(ids)], len(prompt.encode())), *found[len(ids) :]]
+
+    async def score_ids(
+        self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
+        """The ids of a context from one on, with their probabilities; see `contract.IdScores`."""
+        prompt, text = context.prompt, context.text
+        self.calls.append(
+            Call("score_ids", prompt, text, alternatives=alternatives, end=end, contexts=(context,), ids=context.ids)
+        )
+        path = self._path(context)
+        begin = len(path) - len(context.ids or ()) + first
+        return await self._score(path, begin, alternatives, usage, end=end, raw=True)
+
+    async def _score(
+        self, ids: list[int], first: int, alternatives: int, usage: Usage, *, end: bool = False, raw: bool = False
+    ) -> list[Token]:
+        """The tokens of ids from one on, and the end of sequence behind them."""
         async with self._request(usage) as number:
             await self._fault(number, 0)
             usage.prompt_tokens += len(ids)
-            raw = [self._scored(ids[:at], token_id, alternatives) for at, token_id in enumerate(ids)]
-            last = [self._scored(ids, None, alternatives)] if end else []
-        return within(raw, len(prompt.encode())) + last
+            asked: list[int | None] = [*ids[first:], None] if end else [*ids[first:]]
+            return [self._scored(ids[:at], one, alternatives, raw=raw) for at, one in enumerate(asked, first)]
 
-    def _scored(self, before: Sequence[int], token_id: int | None, alternatives: int) -> Token:
-        """A token after others; None for the end of sequence."""
+    def _scored(self, before: Sequence[int], token_id: int | None, alternatives: int, *, raw: bool = False) -> Token:
+        """A token after others, as it is where it is `raw`; None for the end of sequence."""
         probs = self.model.next(before)
         if token_id is None:
             ends = sorted(self.model.end_ids)
@@ -511,10 +529,11 @@ class ScriptedProvider:
             token = Token(b"", None, end=True, name="</s>") if own is None else self._choice(own, probs[own]).token
         else:
             own, token = token_id, Token(self.model.tokens[token_id], probs[token_id])
-        if own is None or not alternatives:
+        if own is None or not (alternatives or raw):
             return token
         listed = self._listed(alternatives)
-        return with_alternatives(Position(Choice(own, token), self._position(before, listed).top), listed)
+        choose = with_listed if raw else with_alternatives
+        return choose(Position(Choice(own, token), self._position(before, listed).top), listed)
 
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage

@@ -22,7 +22,7 @@ from cosd_providers.errors import UnsupportedError
 from cosd_providers.forwarding import Forwarding
 from cosd_providers.hidden_states import no_states
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, OwnMessages, RenderedPrompt
-from cosd_providers.same_ids import by_ids
+from cosd_providers.same_ids import by_given_ids, by_ids
 from cosd_providers.usage import Usage
 
 __all__ = ["ForwardingProvider"]
@@ -37,7 +37,8 @@ class ForwardingProvider(Forwarding):
                 return super().generate(context, **options)
 
     A conversation is answered by a copy of the wrapper around the endpoint's view of it. Models with the same ids are
-    asked by `generate` and `next_tokens`, others by `generate`, `propose` and `score`: override all that concern you. A
+    asked by `generate`, `next_tokens` and `score_ids`, others by `generate`, `propose` and `score`: override all that
+    concern you. A
     class with `__getattr__` alone is refused, as Python looks up `__aenter__` and `__aexit__` past it.
 
     Args:
@@ -84,6 +85,10 @@ class ForwardingProvider(Forwarding):
     async def score(self, context: Context, **options: Any) -> list[Token]:
         """See `contract.Provider`."""
         return await self._provider.score(context, **options)
+
+    async def score_ids(self, context: Context, first: int, **options: Any) -> list[Token]:
+        """See `contract.IdScores`."""
+        return await by_given_ids(self._provider).score_ids(context, first, **options)
 
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage

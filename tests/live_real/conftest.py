@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cosd_api.demo.servers import serve
+from live_real.alone import Alone, answers
 from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from smollm2.install import MODEL, SHORTER
 
@@ -35,6 +36,12 @@ def _served(name: str) -> Iterator[str]:
 def draft() -> Iterator[str]:
     """The model on a server of its own."""
     yield from _served(MODEL)
+
+
+@pytest.fixture(scope="session")
+def alone(draft: str) -> dict[str, Alone]:
+    """The answers of the server itself."""
+    return answers(draft)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -15,38 +14,11 @@ import pytest
 
 from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_providers import connect
+from live_real.alone import LENGTH, Alone
 from live_real.prompts import PROMPTS
 
-LENGTH = 128
 RULE, EVERYWHERE = RuleVerifier(alpha=0.5, beta=0.5), RuleVerifier(alpha=1, beta=1)
 END = "<|im_end|>"
-
-
-@dataclass(frozen=True)
-class Alone:
-    """What the model writes by itself: its ids, and their text."""
-
-    ids: list[int]
-    text: str
-
-
-@pytest.fixture(scope="module")
-def alone(draft: str) -> dict[str, Alone]:
-    """The answer of the server itself to each prompt, greedy, without this library."""
-    found: dict[str, Alone] = {}
-    with httpx.Client(base_url=draft, timeout=120) as client:
-        for prompt in PROMPTS:
-            conversation = {"messages": [{"role": "user", "content": prompt}]}
-            body = {
-                "prompt": client.post("/apply-template", json=conversation).json()["prompt"],
-                "n_predict": LENGTH,
-                "temperature": 0,
-                "samplers": ["temperature"],
-                "return_tokens": True,
-            }
-            answer = client.post("/completion", json=body).json()
-            found[prompt] = Alone(answer["tokens"], answer["content"].rstrip("\ufffd"))
-    return found
 
 
 async def fused(verifier: RuleVerifier, draft: str, assistant: str, count: int, **settings: Any) -> list[FusionResult]:

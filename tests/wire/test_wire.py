@@ -167,6 +167,8 @@ async def by_ids(subject: Subject, wire: Wire) -> None:
     wire.of("next_tokens")
     places = [Context("Q:", b"", tuple(ids[:count])) for count in (0, 2, 3)]
     await provider.next_tokens(places, usage=Usage())
+    wire.of("score_ids")
+    await provider.score_ids(Context("Q:", b"", tuple(ids)), 1, alternatives=2, end=True, usage=Usage())
     wire.of("encode and decode")
     await provider.encode(" one two")
     await provider.decode(ids)

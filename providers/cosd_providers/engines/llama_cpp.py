@@ -445,9 +445,15 @@ class LlamaCppClient:
         return [self._hidden(one) for one in answers]
 
     async def scored(
-        self, prefixes: Sequence[_Prefix], pieces: Sequence[Piece | None], usage: Usage, alternatives: int
+        self,
+        prefixes: Sequence[_Prefix],
+        pieces: Sequence[Piece | None],
+        usage: Usage,
+        alternatives: int,
+        *,
+        raw: bool = False,
     ) -> list[Token]:
-        """The token of each piece after its prefix; None stands for the end of sequence."""
+        """The token of each piece after its prefix, with its id where it is `raw`; None is the end of sequence."""
         likely = await self.peek(prefixes, usage, count=max(_LIKELY, 1 + alternatives))
         wanted = [[*self.facts.ends] if piece is None else [piece.id] for piece in pieces]
         found = [{choice.id: choice.token.prob for choice in position.top} for position in likely]
@@ -463,7 +469,8 @@ class LlamaCppClient:
             value = None if best is None else probs[best]
             name = None if best is None else self.facts.ends.get(best)
             token = Token(b"", value, end=True, name=name) if piece is None else Token(piece.data, value)
-            tokens.append(with_alternatives(Position(Choice(best or 0, token), position.top), alternatives))
+            own = Position(Choice(best or 0, token), position.top)
+            tokens.append((with_listed if raw else with_alternatives)(own, alternatives))
         return tokens
 
     async def _probs(self, prefixes: Sequence[_Prefix], token_id: int, usage: Usage) -> list[float | None]:
@@ -1037,6 +1044,25 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         found = await client.scored(prefixes[first : first + len(asked)], asked, usage, alternatives)
         scored = within([*known, *found[: len(pieces) - first]], start)
         return [*scored, found[-1]] if end else scored
+
+    async def score_ids(
+        self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
+        """One request for all ids, and one more for each improbable one; see `contract.IdScores`.
+
+        The first of all has no probability where nothing is before it.
+        """
+        client = self._client(await self.facts())
+        if end:
+            await self._ends.get(partial(self._find_ends, client))
+        path, ids = self._path(context), [*(context.ids or ())]
+        known: list[Token] = []
+        if ids and not (first or context.prompt or await self._beginning.get(self._find_beginning)):
+            known, first = [Token(b"", None, id=ids[0])], 1
+        asked: list[Piece | None] = [Piece(one, b"") for one in ids[first:]]
+        places = range(len(path) - len(asked), len(path) + end)
+        asked += [None] if end else []
+        return [*known, *await client.scored([path[:at] for at in places], asked, usage, alternatives, raw=True)]
 
     async def _behind(self, prompt: str, text: bytes) -> tuple[_Prefix, list[Piece], int]:
         """The encoding of prompt and text behind what was encoded before: that, the pieces, and where the text begins.

@@ -1115,6 +1115,33 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
         last = self._end([*told, *(one for listed in lists[len(entries) :] for one in listed)])
         return [*found, with_alternatives(Position(last, others[-1] if written else ()), alternatives)]
 
+    async def score_ids(
+        self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
+        """One request; see `contract.IdScores`."""
+        await self.facts()
+        if alternatives or end:
+            await self._client.seek_ends(usage)
+        facts, client = self._client.facts, self._client
+        ids = await client.path(context)
+        start = len(ids) - len(context.ids or ()) + first
+        if client.room(ids, 1) < 1:
+            raise client.too_long(ids)
+        found = [Token(b"", None, id=ids[0])] if not start and ids else []
+        place, texts = max(start, 1), TokenTexts(client, usage)
+        more: dict[str, Any] = {"top": client.listed(alternatives), "ends": sorted(facts.ends) if end else []}
+        entries, written, told = await _scores(client, ids, place, usage, **more)
+        lists = [_others(top, own) for (_, top), own in zip(entries, ids[place:], strict=True)]
+        lists += [[*step.others, (step.id, step.prob, step.text)] for step in written]
+        others = await texts.others(lists if alternatives else [[] for _ in lists])
+        for token_id, ((own, _, _), _), beside in zip(ids[place:], entries, others, strict=False):
+            choice = Choice(token_id, Token(b"", prob(own) or 0.0))
+            found.append(with_listed(Position(choice, beside), alternatives))
+        if not end:
+            return found
+        last = self._end([*told, *(one for listed in lists[len(entries) :] for one in listed)])
+        return [*found, with_listed(Position(last, others[-1] if written else ()), alternatives)]
+
     def _end(self, listed: Iterable[_Listed]) -> Choice:
         """The most probable end of sequence among tokens listed at one place."""
         facts = self._client.facts

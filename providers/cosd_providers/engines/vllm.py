@@ -1101,6 +1101,26 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
         entry = ranked[-1] if ends else None
         return [*scored, await self._end(own, entry or {}, alternatives, usage)]
 
+    async def score_ids(
+        self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
+        """One request, with the end's id behind the others; see `contract.IdScores`."""
+        await self.facts()
+        if alternatives or end:
+            await self._client.seek_ends(usage)
+        facts, ids = self._client.facts, [*(context.ids or ())]
+        own = (await self._client.path(context))[len(facts.beginning) :]
+        ends = facts.end_ids[:1] if end else []
+        ranked, _ = await self._ranked([*own, *ends], alternatives, usage)
+        start, found = len(own) - len(ids) + first, list[Token]()
+        for token_id, entry in zip(own[start:], ranked[start:], strict=False):
+            mine = (entry or {}).get(token_id)
+            choice = Choice(token_id, Token(b"", None if mine is None else prob(mine.logprob)))
+            found.append(with_listed(Position(choice, _beside(facts, entry or {}, token_id)), alternatives))
+        if not end:
+            return found
+        return [*found, await self._end(own, (ranked[-1] if ends else None) or {}, alternatives, usage)]
+
     async def _end(self, own: Sequence[int], entry: Mapping[int, Ranked], alternatives: int, usage: Usage) -> Token:
         """The most probable end after a text.
 

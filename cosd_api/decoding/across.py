@@ -147,7 +147,7 @@ class _About:
         return replace(self, last=cut)
 
 
-class OwnPaths(AnswerWriter):
+class AcrossTokenizers(AnswerWriter):
     """The run of one answer.
 
     Args:
@@ -162,7 +162,7 @@ class OwnPaths(AnswerWriter):
         self._needs_q = needs_q(verifier)
         self._tie = 0.0 if not self._by_place and verifier.replaces(1.0, 0.0) else work.tie
         self._digest = digest_of(work.turns[0].prompt)
-        self._path = DraftPath()
+        self._drafted = DraftPath()
         self._marks: list[_Mark] = []
         self._draft_encoder = Encoder(by_ids(work.turns[0].provider).encode)
         encoders = {model: Encoder(by_ids(work.turns[model].provider).encode) for model in self.models if model}
@@ -216,9 +216,9 @@ class OwnPaths(AnswerWriter):
             if room <= 0:
                 await self._changed()
                 continue
-            ids = tuple(token.id or 0 for token in self._path.tokens)
+            ids = tuple(token.id or 0 for token in self._drafted.tokens)
             self._draft = next(self._numbers)
-            command = StartDraft(self._draft, bytes(self._path.text), room, None, (), ids=ids)
+            command = StartDraft(self._draft, bytes(self._drafted.text), room, None, (), ids=ids)
             with anyio.CancelScope() as self._draft_scope:
                 try:
                     await self.calls.generate(0, command, partial(self._take, self._draft))
@@ -229,7 +229,7 @@ class OwnPaths(AnswerWriter):
 
     def _room(self) -> int:
         """Tokens that the draft may be asked for now."""
-        path, pace, written = self._path, self._work.pace, len(self._path.tokens)
+        path, pace, written = self._drafted, self._work.pace, len(self._drafted.tokens)
         if path.ended or path.over or self._draft_error is not None:
             return 0
         most = self._bound() + LOOKAHEAD - written
@@ -242,7 +242,7 @@ class OwnPaths(AnswerWriter):
 
     def _take(self, number: int, item: Token | DraftEnd) -> bool:
         """Take what a draft writes; true if nothing more is wanted."""
-        path = self._path
+        path = self._drafted
         if number <= self._left:
             return True
         if isinstance(item, DraftEnd):
@@ -257,20 +257,22 @@ class OwnPaths(AnswerWriter):
         return path.over or path.ended
 
     def _find_stop(self, grown: int) -> None:
-        if self._stop_end is None and (stop := self._response.stops.find(self._path.text, grown)) is not None:
-            self._stop_end = len(self._path.text) - stop.distance + len(stop.text.encode())
+        if self._stop_end is None and (stop := self._response.stops.find(self._drafted.text, grown)) is not None:
+            self._stop_end = len(self._drafted.text) - stop.distance + len(stop.text.encode())
 
     def _bound(self) -> int:
         """The number of tokens of the path that may come out: what follows is lookahead."""
         if self._stop_end is None:
             return self._work.max_tokens
-        behind = next((at for at, end in enumerate(self._path.ends, 1) if end >= self._stop_end), self._work.max_tokens)
+        behind = next(
+            (at for at, end in enumerate(self._drafted.ends, 1) if end >= self._stop_end), self._work.max_tokens
+        )
         return min(self._work.max_tokens, behind)
 
     def _bound_bytes(self) -> int:
         """The same in bytes, as far as it is known."""
-        ends, most = self._path.ends, self._work.max_tokens
-        limit = ends[most - 1] if len(ends) >= most else len(self._path.text)
+        ends, most = self._drafted.ends, self._work.max_tokens
+        limit = ends[most - 1] if len(ends) >= most else len(self._drafted.text)
         return limit if self._stop_end is None else min(limit, self._stop_end)
 
     # --------------------------------------------------------------------------------------------------- lines 2 to 4
@@ -293,19 +295,21 @@ class OwnPaths(AnswerWriter):
     async def _judge_some(self, hearing: _Hearing) -> bool:
         """Judge the units that can be judged now; false if there are none."""
         units, open_at, enough = list[PathUnit](), hearing.first, False
-        while open_at < min(self._bound(), len(self._path.tokens)) and len(units) < _MOST_UNITS and not enough:
+        while open_at < min(self._bound(), len(self._drafted.tokens)) and len(units) < _MOST_UNITS and not enough:
             quiet = self._quiet(open_at, same=hearing.same)
             unit = None if quiet is not None else await self._unit(hearing, open_at)
             if quiet is not None:
-                unit = PathUnit(open_at, quiet, self._path.offset(open_at), self._path.offset(quiet))
-            if unit is None and self._path.over:  # no place in it will ever be ready
-                unit = PathUnit(open_at, len(self._path.tokens), self._path.offset(open_at), len(self._path.text), None)
+                unit = PathUnit(open_at, quiet, self._drafted.offset(open_at), self._drafted.offset(quiet))
+            if unit is None and self._drafted.over:  # no place in it will ever be ready
+                unit = PathUnit(
+                    open_at, len(self._drafted.tokens), self._drafted.offset(open_at), len(self._drafted.text), None
+                )
             if unit is None:
                 break
             units.append(unit)
             open_at = unit.last
             enough = self._alone(hearing) and self._contestable(unit)
-        starving = not units and not self._path.ended and hearing.first < self._bound()
+        starving = not units and not self._drafted.ended and hearing.first < self._bound()
         if starving != hearing.starving:
             hearing.starving = starving
             self._tell()
@@ -323,8 +327,12 @@ class OwnPaths(AnswerWriter):
     async def _unit(self, hearing: _Hearing, first: int) -> PathUnit | None:
         """The unit of an assistant that begins with a draft token; None where the draft has not written far enough."""
         if hearing.same:
-            return next_token(self._path, first)
-        return await next_unit(self._path, first, hearing.encoder)
+            return next_token(self._drafted, first)
+        return await next_unit(self._drafted, first, hearing.encoder)
+
+    def _unjudged(self, first: int, last: int) -> PathUnit:
+        """Tokens that stand."""
+        return PathUnit(first, last, self._drafted.offset(first), self._drafted.offset(last))
 
     def _alone(self, hearing: _Hearing) -> bool:
         """True if an assistant is best asked about one place after another."""
@@ -337,7 +345,7 @@ class OwnPaths(AnswerWriter):
         Every unit ends at a safe cut, and with the draft's ids (`same`) behind each token: nothing between need be
         encoded.
         """
-        path, found = self._path, None
+        path, found = self._drafted, None
         text = path.written
         for at in range(first, min(len(path.tokens), self._bound())):
             token = path.tokens[at]
@@ -351,7 +359,7 @@ class OwnPaths(AnswerWriter):
         """True if an answer about one token of the draft could change the text."""
         if not self._work.skip:
             return True
-        token = self._path.tokens[at]
+        token = self._drafted.tokens[at]
         if token.prob is None:
             return token.id is not None and not token.end
         return self._verifier_at(at).contestable(token.prob)
@@ -360,7 +368,9 @@ class OwnPaths(AnswerWriter):
         """The verifier that decides at one token of the draft."""
         if not self._by_place:
             return self._verifier
-        return verifier_at(self._verifier, Place(self._digest, self._path.offset(at), token=self._path.tokens[at]))
+        return verifier_at(
+            self._verifier, Place(self._digest, self._drafted.offset(at), token=self._drafted.tokens[at])
+        )
 
     def _contestable(self, unit: PathUnit) -> bool:
         """True if an assistant is asked about a unit."""
@@ -370,7 +380,7 @@ class OwnPaths(AnswerWriter):
     def _contexts(self, unit: PathUnit) -> list[tuple[int, tuple[int, ...]]]:
         """The places of a unit, each with the ids before."""
         assert unit.encoding is not None
-        bound = unit.end + 1 if self._path.tokens[unit.first].end else self._bound_bytes()
+        bound = unit.end + 1 if self._drafted.tokens[unit.first].end else self._bound_bytes()
         return [(at, unit.encoding.ids[:count]) for at, count in unit.places(bound)]
 
     async def _ask(self, hearing: _Hearing, places: Sequence[tuple[int, tuple[int, ...]]]) -> None:
@@ -388,7 +398,7 @@ class OwnPaths(AnswerWriter):
             # What failed together may fail for a place that the answer never comes to: each is asked when it does.
 
     async def _ask_all(self, hearing: _Hearing, places: Sequence[tuple[int, tuple[int, ...]]]) -> None:
-        text = bytes(self._path.text)
+        text = bytes(self._drafted.text)
         found = await self.calls.propose(
             hearing.model,
             text,
@@ -406,7 +416,7 @@ class OwnPaths(AnswerWriter):
 
     async def _walk(self, hearing: _Hearing, unit: PathUnit) -> bool:
         """Line 3: judge one unit; true if the next one begins where it ends."""
-        path = self._path
+        path = self._drafted
         hearing.starts.add(unit.first)
         if not self._contestable(unit):
             loud = any(self._could_change(at) for at in range(unit.first, min(unit.last, self._bound())))
@@ -454,7 +464,7 @@ class OwnPaths(AnswerWriter):
         end: int,
     ) -> bool:
         """Judge the one difference of a unit, at a place whose token of the draft's text ends at byte `end`."""
-        path = self._path
+        path = self._drafted
         over = next((n for n in range(unit.first, len(path.tokens)) if path.ends[n] >= end), len(path.tokens) - 1) + 1
         await self._learn(unit.first, over)
         p, q = least(path.tokens[unit.first : over]), least(qs)
@@ -481,7 +491,7 @@ class OwnPaths(AnswerWriter):
 
     async def _learn(self, first: int, last: int) -> None:
         """Ask the draft for the probabilities of its own tokens that its server did not show: parts of characters."""
-        path = self._path
+        path = self._drafted
         missing = [at for at in range(first, last) if path.tokens[at].prob is None and not path.tokens[at].end]
         for at in missing:
             ids = tuple(token.id or 0 for token in path.tokens[:at])
@@ -500,22 +510,22 @@ class OwnPaths(AnswerWriter):
         if theirs.end:
             return _Firing(at, decision, unit, None, at, [theirs])
         if hearing.same:
-            text = bytes(self._path.text[:at]) + theirs.data
+            text = bytes(self._drafted.text[:at]) + theirs.data
             own = Restart(unit.first, (theirs.id or 0,), (len(text),), text)
             return _Firing(at, decision, unit, own, at, [replace(theirs, alternatives=())])
         written = await self._continuation(hearing, at, (*ids, theirs.id or 0), theirs)
         data = b"".join(token.data for token in written)
-        way = await restart(self._path, unit.first, at, written, self._draft_encoder)
+        way = await restart(self._drafted, unit.first, at, written, self._draft_encoder)
         if way is None:
             self._count(hearing, unanswered=1)
             return None
         goal = min(max(len(way.text), unit.end), at + len(data))
-        while len(self._path.text) < goal and not (self._path.ended or self._path.over):
+        while len(self._drafted.text) < goal and not (self._drafted.ended or self._drafted.over):
             hearing.starving = True
             self._tell()
             await self._changed()
         hearing.starving = False
-        mine, short = bytes(self._path.text[at:goal]), not self._path.ended
+        mine, short = bytes(self._drafted.text[at:goal]), not self._drafted.ended
         agreed = mine == data[: goal - at] or (short and data.startswith(mine) and len(mine) < goal - at)
         if agreed:
             decision.agreed, decision.text, decision.draft = True, mine, mine
@@ -527,7 +537,7 @@ class OwnPaths(AnswerWriter):
     async def _continuation(self, hearing: _Hearing, at: int, ids: tuple[int, ...], first: Token) -> list[Token]:
         """An assistant's token and what it writes behind it, until two words lie behind the word; without an end."""
         tokens = [first]
-        before = bytes(self._path.text[:at])
+        before = bytes(self._drafted.text[:at])
 
         def enough(*, ended: bool) -> bool:
             data = before + b"".join(token.data for token in tokens)
@@ -577,12 +587,12 @@ class OwnPaths(AnswerWriter):
         """The order of those that have stopped: the first change, then the most confident, then the first listed."""
         firing = hearing.firing
         if firing is None:
-            return self._path.offset(hearing.first), hearing.first, 0.0, hearing.model
+            return self._drafted.offset(hearing.first), hearing.first, 0.0, hearing.model
         return firing.changed, self._token(hearing), -(firing.decision.q or 0.0), hearing.model
 
     def _token(self, hearing: _Hearing) -> int:
         """Index of the first token that an assistant that has stopped changes, or could not judge."""
-        firing, ends = hearing.firing, self._path.ends
+        firing, ends = hearing.firing, self._drafted.ends
         if firing is None or hearing.same:
             return hearing.first
         return bisect_right(ends, firing.changed, lo=hearing.first)
@@ -598,7 +608,7 @@ class OwnPaths(AnswerWriter):
 
     def _replace(self, hearing: _Hearing) -> None:
         """Line 5: put the assistant's word into the draft's path, and let everybody go on behind it."""
-        firing, path = hearing.firing, self._path
+        firing, path = hearing.firing, self._drafted
         assert firing is not None
         self._draft_scope.cancel()
         self._left = self._draft
@@ -631,7 +641,7 @@ class OwnPaths(AnswerWriter):
         Returns:
             The number of tokens that stay.
         """
-        path, way, unit, decision = self._path, firing.way, firing.unit, firing.decision
+        path, way, unit, decision = self._drafted, firing.way, firing.unit, firing.decision
         own = {end: token for token, end in old if end <= firing.at}
         over = unit.first + decision.last
         over = over if same else max(over, next((n for n, (_, end) in enumerate(old, 1) if end > firing.changed), over))
@@ -662,12 +672,12 @@ class OwnPaths(AnswerWriter):
         return _Mark(source, winner, replaced, draft=self._draft, at=self._work.timeline.now())
 
     def _append(self, token: Token, mark: _Mark) -> None:
-        self._path.add(token)
+        self._drafted.add(token)
         self._marks.append(mark)
 
     def _spelled(self, way: Restart, own: dict[int, Token], firing: _Firing) -> list[Token]:
         """The tokens of the draft's encoding, with the probabilities of whoever wrote their text."""
-        tokens, start = list[Token](), self._path.offset(way.keep)
+        tokens, start = list[Token](), self._drafted.offset(way.keep)
         for id_, end in zip(way.ids, way.ends, strict=True):
             mine = own.get(end)
             if mine is not None and mine.id == id_ and len(mine.data) == end - start:
@@ -679,7 +689,7 @@ class OwnPaths(AnswerWriter):
 
     def _let_out(self, judging: Sequence[_Hearing]) -> None:
         """Line 6: let out what is final, and end the answer where it ends."""
-        path = self._path
+        path = self._drafted
         first = min((one.first for one in judging), default=len(path.tokens))
         self._judged = first
         while self._emitted < self._final(first) and not self.over:
@@ -694,13 +704,13 @@ class OwnPaths(AnswerWriter):
 
     def _final(self, first: int) -> int:
         """The tokens that can come out when all before `first` are judged: none that a restart may encode again."""
-        path = self._path
+        path = self._drafted
         complete = first >= self._bound() or ((path.ended or path.over) and first >= len(path.tokens))
         return first if complete else path.fixed(first)
 
     def _put(self, at: int) -> None:
         """Let one token of the path out."""
-        token, mark = self._path.tokens[at], self._marks[at]
+        token, mark = self._drafted.tokens[at], self._marks[at]
         self._decisions = [one for one in self._decisions if one.last > at]
         about = [one.decision for one in self._decisions if one.first <= at]
         if mark.replaced:
@@ -720,7 +730,7 @@ class OwnPaths(AnswerWriter):
 
 
 async def _write(writer: AnswerWriter) -> None:
-    assert isinstance(writer, OwnPaths)
+    assert isinstance(writer, AcrossTokenizers)
     await writer.write_answer()
 
 

@@ -1,0 +1,363 @@
+"""Each model's own path through an answer: the ids after which it is asked.
+
+::
+
+    1   what a model wrote itself is on its path as it wrote it
+    2   what others wrote is there by the model's own encoding of it                    `Paths.path`
+    3   models with the same ids have one path: the ids of the tokens that were written
+
+In 2, only the text behind the last *safe cut* is encoded: one space between two visible characters, before which no
+tokenizer looks back. Of the model's own ids behind that cut those stay that its encoding has as well.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from cosd_providers.contract import Piece, Token
+from cosd_providers.errors import UnsupportedError
+from cosd_providers.messages import RenderedPrompt
+from cosd_providers.same_ids import by_ids
+from cosd_providers.text import sendable
+
+_REMEMBERED = 16  # encodings of each model
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A model's ids of a text.
+
+    Attributes:
+        text: the text.
+        ids: the ids.
+        ends: for each of them the byte of the text at which it ends.
+    """
+
+    text: bytes = b""
+    ids: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+
+    def count_before(self, at: int) -> int | None:
+        """The number of ids before byte `at` of the text; None if no token ends there."""
+        return _count(self.ends, at)
+
+    def before(self, at: int) -> Path | None:
+        """The path up to byte `at` of the text; None if no token ends there."""
+        count = self.count_before(at)
+        return None if count is None else Path(self.text[:at], self.ids[:count], self.ends[:count])
+
+    def over(self, at: int) -> Path:
+        """The path up to the end of the token with the byte before `at`."""
+        count = bisect_left(self.ends, at) + 1
+        if count >= len(self.ids):
+            return self
+        return Path(self.text[: self.ends[count - 1]], self.ids[:count], self.ends[:count])
+
+    def pieces(self, start: int) -> list[Piece]:
+        """The tokens from index `start` on, each with its bytes."""
+        edges = [self.ends[start - 1] if start else 0, *self.ends[start:]]
+        return [Piece(token_id, self.text[edges[at] : edges[at + 1]]) for at, token_id in enumerate(self.ids[start:])]
+
+
+class Trail:
+    """A path that one model has written, or is writing: raw tokens behind a path of its own.
+
+    Args:
+        model: the model.
+        path: the path after which it was asked.
+        ahead: whether tokens are written ahead of what is read: they count once they are read (`read`), so that
+            nothing depends on when they come.
+
+    Attributes:
+        model: the model.
+        start: the byte at which its own tokens begin.
+        choice: whether the model has not written it, and would.
+        text: the text so far.
+    """
+
+    def __init__(self, model: int, path: Path, *, ahead: bool = False, choice: bool = False) -> None:
+        self.model = model
+        self.choice = choice
+        self.start = len(path.text)
+        self.text = bytearray(path.text)
+        self._ids = [*path.ids]
+        self._ends = [*path.ends]
+        self._probs: dict[int, float | None] = {}  # by the end of the token
+        self._ahead = ahead
+        self._unread: list[Token] = []
+        self._copied: tuple[Trail, int] | None = None  # the last ids are those of another trail, up to this number
+
+    def add(self, token: Token) -> None:
+        """Take the next raw token; the end of sequence is no part of a path."""
+        if token.end or token.id is None:
+            return
+        if self._ahead:
+            self._unread.append(token)
+            return
+        self.text += token.data
+        self._ids.append(token.id)
+        self._ends.append(len(self.text))
+        self._probs[len(self.text)] = token.prob
+
+    def read(self, length: int | None = None) -> None:
+        """Count the tokens up to so many bytes of the text; by default all."""
+        unread, self._unread, self._ahead = self._unread, [], False
+        for at, token in enumerate(unread):
+            if length is not None and len(self.text) >= length:
+                self._unread = unread[at:]
+                break
+            self.add(token)
+        self._ahead = length is not None
+
+    def beyond(self, text: bytes) -> Token | None:
+        """The rest of the token inside which a text ends, with the probability of all of it; None if there is none."""
+        if not self.text.startswith(text):
+            return None
+        place = bisect_right(self._ends, len(text))
+        if place == len(self._ends) or (self._ends[place - 1] if place else 0) == len(text):
+            return None
+        end = self._ends[place]
+        return Token(bytes(self.text[len(text) : end]), self._probs.get(end))
+
+    def follow(self, other: Trail, at: int) -> bool:
+        """Become the beginning of another trail, up to byte `at`; false if none of its tokens ends there."""
+        count = _count(other._ends, at)
+        if count is None:
+            return False
+        source, known = self._copied or (None, 0)
+        if source is not other or known > count:
+            known = 0
+            del self._ids[:], self._ends[:], self.text[:]
+        self._ids += other._ids[known:count]
+        self._ends += other._ends[known:count]
+        self.text += other.text[len(self.text) : at]
+        self._copied = other, count
+        return True
+
+    @property
+    def path(self) -> Path:
+        """All of it so far."""
+        return Path(bytes(self.text), tuple(self._ids), tuple(self._ends))
+
+    def shared(self, text: bytes) -> Path:
+        """The beginning of it, in whole tokens, whose bytes are the beginning of a text."""
+        whole = bytes(self.text)
+        if text.startswith(whole):
+            return Path(whole, tuple(self._ids), tuple(self._ends))
+        common = len(text) if whole.startswith(text) else _common(whole, text)
+        count = bisect_right(self._ends, common)
+        if count and self._ends[count - 1] == len(text):  # tokens without bytes belong to what follows
+            count = bisect_left(self._ends, len(text)) + 1
+        end = self._ends[count - 1] if count else 0
+        return Path(whole[:end], tuple(self._ids[:count]), tuple(self._ends[:count]))
+
+
+class Paths:
+    """The paths of all models through one answer.
+
+    Args:
+        turns: the models, each with its rendered prompt.
+        takes_ids: whether each of them is asked after ids.
+        same: whether all models have the same ids.
+    """
+
+    def __init__(self, turns: Sequence[RenderedPrompt], takes_ids: Sequence[bool], *, same: bool) -> None:
+        self._turns = turns
+        self._takes_ids = takes_ids
+        self._same = same
+        self._spines: dict[int, Trail] = {}
+        self._trails: list[Trail] = []
+        self._settled: dict[int, Trail] = {}  # of each model what it has encoded, up to a safe cut
+        self._encoded: dict[int, dict[str, list[Piece]]] = {}
+
+    def fresh(self) -> Paths:
+        """The paths of another answer of the same models."""
+        return Paths(self._turns, self._takes_ids, same=self._same)
+
+    def takes_ids(self, model: int) -> bool:
+        """True if a model is asked after ids."""
+        return self._takes_ids[model]
+
+    def begin(self, model: int, path: Path, tokens: Sequence[Token] = (), *, ahead: bool = False) -> Trail:
+        """Note that a model was asked after `path`: what it writes there is added; or that it would write `tokens`."""
+        trail = Trail(model, path, ahead=ahead, choice=bool(tokens))
+        for token in tokens:
+            trail.add(token)
+        self._trails.append(trail)
+        return trail
+
+    def write(self, model: int, before: bytes, token: Token) -> None:
+        """Note that a token of a model was written into the answer behind `before`: it is on that model's path."""
+        if token.end or not self._takes_ids[model]:
+            return
+        spine = self._spines.setdefault(self._home(model), Trail(model, Path()))
+        text = before + token.data
+        for trail in reversed(self._trails):
+            own = trail.model == model and trail.start <= len(before)
+            if own and trail.text.startswith(text) and spine.follow(trail, len(text)):
+                return
+        if token.id is not None and bytes(spine.text) == before:
+            spine.add(token)
+
+    async def path(self, model: int, text: bytes) -> Path | None:
+        """A model's path through a text; None if it takes text only, or cannot say how it encodes this one.
+
+        Raises:
+            ProviderError: the model failed.
+        """
+        if not self._takes_ids[model]:
+            return None
+        own = self._own(model, text)
+        if own.text == text:
+            return own
+        found = await self._encode(model, own, text)
+        if found is not None and (cut := safe_cut(text, found)) > 0:
+            settled = found.before(cut)
+            assert settled is not None, "it is a boundary"
+            self._settled[model] = Trail(model, settled)
+        return found
+
+    def wrote(self, model: int, path: Path) -> bool:
+        """Test whether a model has written the end of a path by itself, behind the beginning of it."""
+        return any(trail.model == model and trail.shared(path.text) == path for trail in self._trails)
+
+    def beyond(self, model: int, text: bytes) -> tuple[Path, Token] | None:
+        """A path of the model's own that passes the end of a text inside a token, up to the end of that, and its rest.
+
+        There the model has no other own path: it can only be asked behind that token.
+        """
+        spine, trails = self._spines.get(self._home(model)), [one for one in self._trails if one.model == model]
+        written = [one for one in trails if one.start < len(text)]
+        if spine is not None:
+            written.append(spine)
+        if not self._takes_ids[model] or any(one.shared(text).text == text for one in written):
+            return None
+        for trail in trails:
+            if not trail.choice and (rest := trail.beyond(text)) is not None:
+                path = trail.path.before(len(text) + len(rest.data))
+                assert path is not None, "it is a boundary"
+                return path, rest
+        return None
+
+    def follows(self, trail: Trail, text: bytes) -> bool:
+        """Test whether a text is what a model has written, and the answer has no other ids for it."""
+        spine = self._spines.get(self._home(trail.model))
+        return trail.text.startswith(text) and (
+            spine is None or bytes(spine.text) != text or spine.path.ids == trail.shared(text).ids
+        )
+
+    def forget(self, text: bytes) -> None:
+        """Forget what is of no use to an answer that begins with `text`."""
+        kept, longest = list[Trail](), dict[int, Trail]()
+        for trail in self._trails:
+            if trail.text.startswith(text):
+                kept.append(trail)
+            else:  # of those that the answer has left the one that was left last is of use
+                best = longest.setdefault(trail.model, trail)
+                if len(trail.shared(text).text) > len(best.shared(text).text):
+                    longest[trail.model] = trail
+        self._trails = [*longest.values(), *kept]
+
+    def _home(self, model: int) -> int:
+        """The model whose path it is: the first where all have the same ids."""
+        return 0 if self._same else model
+
+    def _own(self, model: int, text: bytes) -> Path:
+        """The longest path through the beginning of a text that was written: by the model, or in the same ids."""
+        trails = [one for one in self._trails if one.model == model or self._same]
+        trails.sort(key=lambda one: (one.model != model, one.start >= len(text)))
+        first = [self._spines.get(self._home(model)), self._settled.get(model)]
+        best = Path()
+        for trail in (*first, *trails):
+            if trail is None:
+                continue
+            found = trail.shared(text)
+            if len(found.text) > len(best.text):
+                best = found
+            if best.text == text:
+                break
+        return best
+
+    async def _encode(self, model: int, own: Path, text: bytes) -> Path | None:
+        """A path that continues one of the model's own by its encoding of the rest; None if that cannot be known."""
+        start = safe_cut(text, own)
+        base = own.before(start)
+        assert base is not None, "it is a boundary"
+        sent = sendable(text[start:])
+        pieces = await self._pieces(model, sent)
+        if pieces is None:
+            return None
+        ends = [*accumulate((len(piece.data) for piece in pieces), initial=0)][1:]
+        if len(sent.encode()) != len(text) - start:
+            offsets = _offsets(text[start:])
+            ends = [offsets[end] for end in ends]
+        ends = [start + end for end in ends]
+        if shared := {*ends}.intersection(own.ends):
+            base = own.before(max(shared)) or base
+        first = bisect_right(ends, len(base.text))
+        pieces, ends = pieces[first:], ends[first:]
+        return Path(text, (*base.ids, *(piece.id for piece in pieces)), (*base.ends, *ends))
+
+    async def _pieces(self, model: int, text: str) -> list[Piece] | None:
+        known = self._encoded.setdefault(model, {})
+        if text not in known:
+            try:
+                pieces = await by_ids(self._turns[model].provider).encode(text) if text else []
+            except UnsupportedError:
+                return None
+            if b"".join(piece.data for piece in pieces) != text.encode():
+                return None
+            known[text] = pieces
+            while len(known) > _REMEMBERED:
+                del known[next(iter(known))]
+        return known[text]
+
+
+def safe_cut(text: bytes, path: Path) -> int:
+    """The last safe cut of a text up to the end of a path at which one of its tokens ends; 0 if there is none.
+
+    A safe cut is before a single space that has visible characters on both sides.
+    """
+    at = len(path.text)
+    while at > 0:
+        at = text.rfind(b" ", 0, at + 1)
+        if at <= 0:
+            break
+        behind = text[at + 1 : at + 2]
+        if behind and not behind.isspace() and not text[at - 1 : at].isspace() and path.count_before(at) is not None:
+            return at
+        at -= 1
+    return 0
+
+
+def _offsets(data: bytes) -> list[int]:
+    """The offset in a text of each byte that can be sent, and of the end: bytes that are no characters cannot."""
+    found, at = [0], 0
+    for character in data.decode("utf-8", "surrogateescape"):
+        if "\udc80" <= character <= "\udcff":
+            at += 1
+            found[-1] = at
+        else:
+            found += range(at + 1, at + 1 + len(character.encode()))
+            at = found[-1]
+    return found
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """The number of bytes with which both texts begin."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
+
+
+def _count(ends: Sequence[int], at: int) -> int | None:
+    """The number of tokens before byte `at`, by the bytes at which they end; None if none ends there."""
+    if not at:
+        return 0
+    place = bisect_left(ends, at)
+    return place + 1 if place < len(ends) and ends[place] == at else None
