@@ -107,6 +107,11 @@ class DraftPath:
         """Byte offset of the end of the first `count` tokens."""
         return self.ends[count - 1] if count else 0
 
+    def is_whole(self, count: int) -> bool:
+        """Test whether the first `count` tokens end between characters."""
+        end = self.offset(count)
+        return whole(bytes(self.text[max(0, end - 4) : end])) == end - max(0, end - 4)
+
     def fixed(self, first: int) -> int:
         """The number of tokens that stay whatever replaces the token `first`: those before the last word before it.
 

@@ -133,6 +133,12 @@ class _About:
     last: int
     decision: Decision
 
+    def before(self, last: int, size: int) -> _About:
+        """The same of the tokens before `last`: the end of the word, of `size` bytes, is written over."""
+        if self.last > last:
+            self.decision.text = self.decision.text[: max(len(self.decision.text) - size, 0)]
+        return replace(self, last=min(self.last, last))
+
 
 class OwnPaths(AnswerWriter):
     """The run of one answer.
@@ -458,11 +464,12 @@ class OwnPaths(AnswerWriter):
                 hearing.firing = firing
                 return False
             decision.fired = False
-        self._decide(hearing, unit, decision)
+        if not fires or decision.agreed:  # else it could not be put into the draft's path
+            self._decide(hearing, unit, decision)
         hearing.first = unit.last
         if not fires:
             assert unit.encoding is not None
-            common = (n + 1 for n in range(unit.first, unit.last) if path.ends[n] >= end)
+            common = (n + 1 for n in range(unit.first, unit.last) if path.ends[n] >= end and path.is_whole(n + 1))
             hearing.first = next((n for n in common if unit.encoding.count(path.offset(n)) is not None), unit.last)
         return hearing.first == unit.last
 
@@ -551,7 +558,9 @@ class OwnPaths(AnswerWriter):
             judging = [*self._hearings.values()]
             stopped = [one for one in judging if not one.open]
             first = min(stopped, key=self._rank, default=None)
-            if first is not None and all(not one.open or one.first > self._token(first) for one in judging):
+            if first is not None and all(
+                not one.open or one.first > self._token(first) or self._is_end(one.first) for one in judging
+            ):
                 if first.error is not None:
                     self._give_up(first)
                 else:
@@ -598,13 +607,15 @@ class OwnPaths(AnswerWriter):
         self._stop_end = None
         self._find_stop(len(path.text))
         first = min(kept, firing.unit.first)
-        self._decisions = [one for one in self._decisions if one.last <= first]
+        size = path.offset(first)
+        known = [one for one in self._decisions if one.last <= first or (one.decision.fired and one.first < first)]
+        self._decisions = [one.before(first, old[one.last - 1][1] - size) for one in known]
         self._decisions.append(_About(first, len(path.tokens), firing.decision))
         heard, self._hearings = [*self._hearings.values()], {}
         for other in heard:
             other.scope.cancel()
             self._hearings[other.model] = new = _Hearing(other.model, other.encoder, other.same, len(path.tokens))
-            new.starts = {start for start in other.starts if start <= first}
+            new.starts = {start for start in other.starts if start <= first} | {kept} & {first}
             self._group.start_soon(self._judge, new)
         self._tell()
 
@@ -677,9 +688,12 @@ class OwnPaths(AnswerWriter):
 
     def _final(self, first: int) -> int:
         """The tokens that can come out when all before `first` are judged: none that a restart may encode again."""
+        return first if self._is_end(first) else self._path.fixed(first)
+
+    def _is_end(self, first: int) -> bool:
+        """True if no token from an index on will be judged."""
         path = self._path
-        complete = first >= self._bound() or ((path.ended or path.over) and first >= len(path.tokens))
-        return first if complete else path.fixed(first)
+        return first >= self._bound() or ((path.ended or path.over) and first >= len(path.tokens))
 
     def _put(self, at: int) -> None:
         """Let one token of the path out."""
