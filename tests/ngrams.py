@@ -79,7 +79,6 @@ def with_spaces(*, vocabulary: int = 800) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=[f"<0x{byte:02X}>" for byte in range(256)],
-        limit_alphabet=120,
         show_progress=False,
     )
     tokenizer.train_from_iterator(passages(), trainer)
