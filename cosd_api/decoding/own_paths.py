@@ -608,7 +608,12 @@ class OwnPaths(AnswerWriter):
         self._find_stop(len(path.text))
         first = min(kept, firing.unit.first)
         size = path.offset(first)
-        known = [one for one in self._decisions if one.last <= first or (one.decision.fired and one.first < first)]
+        winners = [mark.winner for mark in self._marks[:first]]
+        known = [
+            one
+            for one in self._decisions
+            if (any(winner is one.decision for winner in winners) if one.decision.fired else one.last <= first)
+        ]
         self._decisions = [one.before(first, old[one.last - 1][1] - size) for one in known]
         self._decisions.append(_About(first, len(path.tokens), firing.decision))
         heard, self._hearings = [*self._hearings.values()], {}
