@@ -449,6 +449,7 @@ class OwnPaths(AnswerWriter):
         """Judge the one difference of a unit, at a place whose token of the draft's text ends at byte `end`."""
         path = self._path
         over = next((n for n in range(unit.first, len(path.tokens)) if path.ends[n] >= end), len(path.tokens) - 1) + 1
+        over = min(over, self._bound())  # what follows is lookahead, and is not judged
         await self._learn(unit.first, over)
         p, q = least(path.tokens[unit.first : over]), least(qs)
         mine = bytes(path.text[at:end])
