@@ -79,7 +79,6 @@ def with_spaces(*, vocabulary: int = 800) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
         special_tokens=[f"<0x{byte:02X}>" for byte in range(256)],
-        limit_alphabet=120,
         show_progress=False,
     )
     tokenizer.train_from_iterator(passages(), trainer)
@@ -111,6 +110,13 @@ class Pieces:
         for piece, at in self.tokenizer.get_vocab().items():
             found[self.names[at]] = spelled(piece, with_spaces=with_spaces)
         return tuple(found)
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The place of every id in the order of their bytes, which decides between equals whatever the ids are."""
+        order = sorted(range(len(self.tokens)), key=self.tokens.__getitem__)
+        places = {one: place for place, one in enumerate(order)}
+        return tuple(places[one] for one in range(len(self.tokens)))
 
     @cached_property
     def _encoded(self) -> dict[bytes, tuple[int, ...]]:
@@ -208,7 +214,8 @@ class NGram:
                     continue
                 weight *= 0.1
             whole = sum(probs)
-            self._known[key] = tuple(prob / whole for prob in probs)
+            ranked = zip(probs, self.pieces.ranks, strict=True)
+            self._known[key] = tuple(prob * (1 - 1e-9 * rank) / whole for prob, rank in ranked)
         return self._known[key]
 
 

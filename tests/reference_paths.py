@@ -369,6 +369,8 @@ class Reference:
         whole = before + b"".join(pieces)
         while not is_whole(whole):
             whole = whole[:-1]
+        if not is_text(whole):  # a character that the draft began, and that the assistant does not complete
+            return None
         marks = bounds(self.draft, self.draft.encode(whole))
         chosen, cut = None, False
         for m in range(1, min(LONGEST, len(pieces)) + 1):
@@ -435,6 +437,11 @@ def end_of_word(pieces: Sequence[bytes], before: bytes) -> int | None:
 def continues(text: bytes, piece: bytes) -> bool:
     """Test whether a token continues the last word of a text: a letter or digit directly after another."""
     return characters(text)[-1:].isalnum() and characters(piece)[:1].isalnum()
+
+
+def is_text(data: bytes) -> bool:
+    """Test whether bytes are characters."""
+    return data.decode("utf-8", "ignore").encode() == data
 
 
 def is_whole(text: bytes) -> bool:

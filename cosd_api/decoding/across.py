@@ -133,18 +133,11 @@ class _About:
     last: int
     decision: Decision
 
-    def before(self, cut: int, ends: Sequence[int]) -> _About | None:
-        """The same of the tokens before `cut`: only of a word that stood is anything left when it is written over.
-
-        `ends` are the bytes at which the tokens ended.
-        """
-        if self.last <= cut:
-            return self
-        if not self.decision.fired:
-            return None
-        text = self.decision.text
-        self.decision.text = text[: max(len(text) - ends[self.last - 1] + ends[cut - 1], 0)]
-        return replace(self, last=cut)
+    def before(self, last: int, size: int) -> _About:
+        """The same of the tokens before `last`: the end of the word, of `size` bytes, is written over."""
+        if self.last > last:
+            self.decision.text = self.decision.text[: max(len(self.decision.text) - size, 0)]
+        return replace(self, last=min(self.last, last))
 
 
 class AcrossTokenizers(AnswerWriter):
@@ -466,6 +459,7 @@ class AcrossTokenizers(AnswerWriter):
         """Judge the one difference of a unit, at a place whose token of the draft's text ends at byte `end`."""
         path = self._drafted
         over = next((n for n in range(unit.first, len(path.tokens)) if path.ends[n] >= end), len(path.tokens) - 1) + 1
+        over = min(over, self._bound())  # what follows is lookahead, and is not judged
         await self._learn(unit.first, over)
         p, q = least(path.tokens[unit.first : over]), least(qs)
         mine = bytes(path.text[at:end])
@@ -481,11 +475,12 @@ class AcrossTokenizers(AnswerWriter):
                 hearing.firing = firing
                 return False
             decision.fired = False
-        self._decide(hearing, unit, decision)
+        if not fires or decision.agreed:  # else it could not be put into the draft's path
+            self._decide(hearing, unit, decision)
         hearing.first = unit.last
         if not fires:
             assert unit.encoding is not None
-            common = (n + 1 for n in range(unit.first, unit.last) if path.ends[n] >= end)
+            common = (n + 1 for n in range(unit.first, unit.last) if path.ends[n] >= end and path.is_whole(n + 1))
             hearing.first = next((n for n in common if unit.encoding.count(path.offset(n)) is not None), unit.last)
         return hearing.first == unit.last
 
@@ -574,7 +569,9 @@ class AcrossTokenizers(AnswerWriter):
             judging = [*self._hearings.values()]
             stopped = [one for one in judging if not one.open]
             first = min(stopped, key=self._rank, default=None)
-            if first is not None and all(not one.open or one.first > self._token(first) for one in judging):
+            if first is not None and all(
+                not one.open or one.first > self._token(first) or self._is_end(one.first) for one in judging
+            ):
                 if first.error is not None:
                     self._give_up(first)
                 else:
@@ -621,17 +618,20 @@ class AcrossTokenizers(AnswerWriter):
         self._stop_end = None
         self._find_stop(len(path.text))
         first = min(kept, firing.unit.first)
-        pending = {id(one.firing.decision) for one in self._hearings.values() if one.firing is not None}
-        known = [one for one in self._decisions if one.first < first and id(one.decision) not in pending]
-        self._decisions = [short for one in known if (short := one.before(first, [end for _, end in old])) is not None]
+        size = path.offset(first)
+        winners = [mark.winner for mark in self._marks[:first]]
+        known = [
+            one
+            for one in self._decisions
+            if (any(winner is one.decision for winner in winners) if one.decision.fired else one.last <= first)
+        ]
+        self._decisions = [one.before(first, old[one.last - 1][1] - size) for one in known]
         self._decisions.append(_About(first, len(path.tokens), firing.decision))
         heard, self._hearings = [*self._hearings.values()], {}
         for other in heard:
             other.scope.cancel()
             self._hearings[other.model] = new = _Hearing(other.model, other.encoder, other.same, len(path.tokens))
-            new.starts = {start for start in other.starts if start <= first}
-            if first < firing.unit.first:  # what is left of a unit judged before is one by itself
-                new.starts.add(first)
+            new.starts = {start for start in other.starts if start <= first} | {kept} & {first}
             self._group.start_soon(self._judge, new)
         self._tell()
 
@@ -704,9 +704,12 @@ class AcrossTokenizers(AnswerWriter):
 
     def _final(self, first: int) -> int:
         """The tokens that can come out when all before `first` are judged: none that a restart may encode again."""
+        return first if self._is_end(first) else self._drafted.fixed(first)
+
+    def _is_end(self, first: int) -> bool:
+        """True if no token from an index on will be judged."""
         path = self._drafted
-        complete = first >= self._bound() or ((path.ended or path.over) and first >= len(path.tokens))
-        return first if complete else path.fixed(first)
+        return first >= self._bound() or ((path.ended or path.over) and first >= len(path.tokens))
 
     def _put(self, at: int) -> None:
         """Let one token of the path out."""

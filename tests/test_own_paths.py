@@ -1,0 +1,228 @@
+"""Models with different ids, through a whole fusion: the naive reference, null control, permuted ids, faults, traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ngrams
+import reference_paths as naive
+import virtual_time
+from cosd_api import FusionResult, MatchVerifier, RuleVerifier, Tuning, fuse
+from cosd_providers.testing import ScriptedProvider
+from cosd_providers.text import sendable
+from drawn import costly, examples
+from ngrams import NGram, learned
+
+NAMES = ("gpt2", "digits", "llama3", "o200k", "spaces")
+WAYS: tuple[dict[str, Any], ...] = (
+    {},
+    {"draft_length": 1},
+    {"draft_length": 3},
+    {"tuning": Tuning(max_ahead=2)},
+    {"ask": "all"},
+    {"ask": "all", "draft_length": 5},
+)
+"""Settings that change what an answer costs, and not its text."""
+DELAYS = st.tuples(*[st.sampled_from((0.0, 0.1, 0.35))] * 3)
+"""Seconds for a request, for a token of the draft, and for a request to an assistant."""
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return virtual_time.BACKEND
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything that defines an answer."""
+
+    prompt: str
+    draft: NGram
+    assistants: tuple[NGram, ...]
+    max_tokens: int = 40
+    stop: tuple[str, ...] = ()
+    alpha: float = 0.7
+    beta: float = 0.5
+    tie: float = 0.02
+
+    @property
+    def verifier(self) -> RuleVerifier:
+        """The rule."""
+        return RuleVerifier(alpha=self.alpha, beta=self.beta)
+
+    def expected(self) -> naive.Fused:
+        """The answer of the naive reference."""
+        return naive.Reference(
+            self.prompt.encode(),
+            self.draft,
+            self.assistants,
+            lambda _, p, q: self.verifier.replaces(p, q),
+            max_tokens=self.max_tokens,
+            stop=[one.encode() for one in self.stop],
+            tie=self.tie,
+        ).fuse()
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> str:
+    """A few characters of a passage."""
+    text = draw(st.sampled_from(ngrams.passages()))
+    at = draw(st.integers(0, max(0, len(text) - 60)))
+    return text[at : at + draw(st.sampled_from((5, 20, 60)))]
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> Task:
+    """Answers of models of different passages, with one assistant or two."""
+    count, order = draw(st.sampled_from((1, 1, 2))), st.sampled_from((2, 3, 3, 4))
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=count + 1, max_size=count + 1))
+    alpha, beta = draw(st.sampled_from(((0.5, 0.5), (0.7, 0.5), (0.9, 0.2), (1.01, 0.0), (0.3, 1.0))))
+    return Task(
+        prompt=draw(prompts()),
+        draft=learned(names[0], 0, order=draw(order)),
+        assistants=tuple(learned(name, 1, order=draw(order)) for name in names[1:]),
+        max_tokens=draw(st.sampled_from((1, 3, 7, 20, 40))),
+        stop=draw(st.sampled_from(((), (), ("\n",), (". ",), ("e",), ("\n\n", "the")))),
+        alpha=alpha,
+        beta=beta,
+        tie=draw(st.sampled_from((0.0, 0.02, 0.3))),
+    )
+
+
+def served(model: Any, name: str = "model", **options: Any) -> ScriptedProvider:
+    return ScriptedProvider(model, name=name, ids=True, **options)
+
+
+def providers(task: Task, places: int = 64, delays: Sequence[float] = (0, 0, 0)) -> dict[str, Any]:
+    """The models of a task, with their delays."""
+    request, token, question = delays
+    draft = served(task.draft, "draft", request_delay=request, token_delay=token)
+    assistants = [
+        served(one, f"assistant {at}", places=places, request_delay=question * (1 + at))
+        for at, one in enumerate(task.assistants)
+    ]
+    return {"draft": draft, "assistant": assistants}
+
+
+async def fused(task: Task, servers: dict[str, Any], **settings: Any) -> FusionResult:
+    limits: dict[str, Any] = {"max_tokens": task.max_tokens, "stop": task.stop, "tie": task.tie}
+    return await fuse(task.prompt, **servers, **{"unit": "word", "verifier": task.verifier, **limits, **settings})
+
+
+def check_record(result: FusionResult, most: int) -> None:
+    """Its tokens join to its text, they are as many as it may have, and it is the same judged again."""
+    assert result.text == "".join(one.text for one in result.tokens)
+    assert result.text == sendable(b"".join(one.data for one in result.tokens))
+    assert "\ufffd" not in result.text
+    assert len(result.tokens) <= most
+    assert result.replacements == sum(one.replaced is not None for one in result.tokens)
+    assert FusionResult.model_validate_json(result.model_dump_json()) == result
+
+
+def check_requests(servers: dict[str, Any], places: int) -> None:
+    """All were sent with ids that spell the text, and all are closed."""
+    for server in (servers["draft"], *servers["assistant"]):
+        assert server.open_requests == 0
+        for call in server.calls:
+            assert call.kind in ("generate", "next_tokens")
+            assert call.kind == "next_tokens" or call.ids is not None
+            contexts = call.contexts or ()
+            assert len(contexts) <= max(places, 64)
+            for context in contexts:
+                assert context.ids is not None
+                assert b"".join(server.model.tokens[one] for one in context.ids) == context.text
+
+
+@costly(40)
+@given(tasks(), st.sampled_from(WAYS), st.sampled_from((1, 64)), DELAYS)
+async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: int, delays: Any) -> None:
+    servers = providers(task, places, delays)
+    result = await fused(task, servers, **way)
+    wanted = task.expected()
+    assert result.text == sendable(wanted.text)
+    assert result.finish_reason == wanted.finish_reason
+    assert wanted.stop is None or result.stop_reason == wanted.stop.decode()
+    check_record(result, task.max_tokens)
+    assert result.trace.replay() == result.text
+    check_requests(servers, places)
+    assert result.replacements is not None
+    assert result.replacements <= len(wanted.firings)  # some are written over before they are out
+    if all(one.shared == one.start for one in wanted.firings):
+        assert result.replacements == len(wanted.firings)
+    if wanted.stop is None and not any(one.ends for one in wanted.firings):
+        assert tuple(one.id for one in result.tokens) == wanted.path
+
+
+@examples(6)
+@given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS), st.booleans(), DELAYS)
+async def test_a_model_fused_with_itself_writes_what_it_writes_alone(
+    name: str, prompt: str, way: dict[str, Any], always: bool, delays: Any
+) -> None:
+    model = learned(name, 0)
+    task = Task(prompt, model, (model,), alpha=1.01, beta=0.0)
+    verifier = MatchVerifier() if always else task.verifier
+    result = await fused(task, providers(task, 64, delays), verifier=verifier, **way)
+    check_alone(result, model, model, task)
+
+
+@examples(6)
+@given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS), DELAYS)
+async def test_a_copy_with_other_ids_writes_what_the_model_writes_alone(
+    name: str, prompt: str, way: dict[str, Any], delays: Any
+) -> None:
+    model, copy = learned(name, 0), learned(name, 0, permuted=True)
+    assert [model.tokens[one] for one in model.encode(b"The end.")] == [
+        copy.tokens[one] for one in copy.encode(b"The end.")
+    ]
+    assert model.encode(b"The end.") != copy.encode(b"The end.")
+    task = Task(prompt, model, (copy,), alpha=1.01, beta=0.0, tie=0.0)
+    result = await fused(task, providers(task, 64, delays), **way)
+    check_alone(result, model, model, task)
+
+
+@examples(6)
+@given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS))
+async def test_other_ids_change_nothing_where_everything_is_replaced(
+    name: str, prompt: str, way: dict[str, Any]
+) -> None:
+    """The text is that of the rule for the same ids, which is the assistant's own."""
+    draft, other, same = learned(name, 0), learned(name, 1, permuted=True), learned(name, 1)
+    task = Task(prompt, draft, (other,), tie=0.0)
+    result = await fused(task, providers(task), verifier=MatchVerifier(), **way)
+    check_alone(result, draft, same, task)
+    by_ids = replace(task, assistants=(same,))
+    alike = await fused(by_ids, providers(by_ids), verifier=MatchVerifier(), unit="token")
+    assert alike.settings.contexts == "ids"
+    assert alike.text == sendable(naive_text(same, ngrams.alone(same, prompt, task.max_tokens)))
+
+
+def naive_text(model: NGram, ids: Sequence[int]) -> bytes:
+    """The bytes of ids."""
+    return b"".join(model.tokens[one] for one in ids)
+
+
+def check_alone(result: FusionResult, draft: NGram, writer: NGram, task: Task) -> None:
+    """The answer is what a model writes alone, up to the first place whose ids are not its text's encoding."""
+    ids = ngrams.alone(writer, task.prompt, task.max_tokens + naive.BEHIND)
+    text = naive_text(writer, ids)
+    whole = sendable(text).encode()
+    bound = len(whole)
+    for model in (writer, draft):
+        ends = {*naive.bounds(model, ids if model is writer else model.encode(whole))}
+        canonical = naive.bounds(model, model.encode(whole))
+        strange = [end for end in ends ^ {*canonical} if end <= len(whole)]
+        bound = min([bound, *strange])
+    if bound < len(whole) or len(whole) < len(text):
+        bound = max([at for at in range(bound) if whole[at : at + 1] == b" "], default=0)
+    common = min(bound, len(result.text.encode()))
+    assert result.text.encode()[:common] == whole[:common]
+    check_record(result, task.max_tokens)
+    if bound == len(whole) and draft is writer:
+        assert [one.id for one in result.tokens] == ids[: task.max_tokens]
+        assert result.replacements == 0
