@@ -67,6 +67,7 @@ class Task:
             self.draft,
             self.assistants,
             lambda _, p, q: self.verifier.replaces(p, q),
+            contestable=self.verifier.contestable,
             max_tokens=self.max_tokens,
             stop=[one.encode() for one in self.stop],
             tie=self.tie,
