@@ -46,9 +46,10 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Firing:
-    """A replacement: from byte `at`, judged by `p` and `q`, the text up to `end` is `text`; `cut`: no boundary there.
+    """A replacement: from byte `at`, judged by `p` and `q`, the answer goes on with `text`.
 
-    `changed` is the first byte that differs from the draft's; `path` are the draft's ids to the end of the replacement; those behind byte `shared` are new.
+    `ends`: and ends there. `changed` is the first byte that differs from the draft's; `path` are the draft's ids to the
+    end of the replacement; those behind byte `shared` are new. `cut`: its own encoding has no boundary there.
     """
 
     assistant: int
