@@ -471,7 +471,7 @@ class OwnPaths(AnswerWriter):
         if not fires or decision.agreed:  # else it could not be put into the draft's path
             self._decide(hearing, unit, decision)
         hearing.first = unit.last
-        if not fires:
+        if not fires and any(self._is_contestable(n) for n in range(unit.first, min(unit.last, self._bound()))):
             assert unit.encoding is not None
             common = (n + 1 for n in range(unit.first, unit.last) if path.ends[n] >= end and path.is_whole(n + 1))
             hearing.first = next((n for n in common if unit.encoding.count(path.offset(n)) is not None), unit.last)
