@@ -55,8 +55,14 @@ def passages() -> tuple[str, ...]:
     return (*parts, *EXTRA * 4)
 
 
-def byte_level(pattern: str, *, vocabulary: int = 600, normalizer: normalizers.Normalizer | None = None) -> Tokenizer:
-    """A byte-level tokenizer with a pattern, trained on the passages."""
+def byte_level(
+    pattern: str,
+    *,
+    vocabulary: int = 600,
+    normalizer: normalizers.Normalizer | None = None,
+    texts: Sequence[str] | None = None,
+) -> Tokenizer:
+    """A byte-level tokenizer with a pattern, trained on some texts, or the passages."""
     tokenizer = Tokenizer(bpe.BPE())
     if normalizer is not None:
         tokenizer.normalizer = normalizer
@@ -66,7 +72,7 @@ def byte_level(pattern: str, *, vocabulary: int = 600, normalizer: normalizers.N
     )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(passages(), trainer)
+    tokenizer.train_from_iterator(passages() if texts is None else texts, trainer)
     return tokenizer
 
 

@@ -46,9 +46,10 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Firing:
-    """A replacement: from byte `at`, judged by `p` and `q`, the text up to `end` is `text`; `cut`: no boundary there.
+    """A replacement: from byte `at`, judged by `p` and `q`, the answer goes on with `text`.
 
-    `changed` is the first byte that differs from the draft's; `path` are the draft's ids to the end of the replacement; those behind byte `shared` are new.
+    `ends`: and ends there. `changed` is the first byte that differs from the draft's; `path` are the draft's ids to the
+    end of the replacement; those behind byte `shared` are new. `cut`: its own encoding has no boundary there.
     """
 
     assistant: int
@@ -175,12 +176,13 @@ class Reference:
         assistants: Sequence[Model],
         fires: Fires,
         *,
+        contestable: Callable[[float], bool] = lambda _: True,
         max_tokens: int,
         stop: Sequence[bytes] = (),
         tie: float = 0.0,
     ) -> None:
         self.prompt, self.draft, self.assistants, self.fires = prompt, draft, assistants, fires
-        self.max_tokens, self.stop, self.tie = max_tokens, stop, tie
+        self.contestable, self.max_tokens, self.stop, self.tie = contestable, max_tokens, stop, tie
         self.fused = Fused()
 
     def fuse(self) -> Fused:
@@ -262,7 +264,11 @@ class Reference:
                 return self.judge_end(index, written, start)
             span = self.unit(index, written, start)
             if span is None:
-                return None
+                quiet = self.quiet(written, start)
+                if quiet is None:
+                    return None
+                start = quiet
+                continue
             if not span.ids:  # bytes that stand unjudged
                 start = span.end
                 continue
@@ -309,6 +315,23 @@ class Reference:
                 return Span(start, end, ids, marks, made=True)
         self.fused.not_ready += 1
         return None
+
+    def quiet(self, written: Written, start: int) -> int | None:
+        """The last place, between words with one space, up to which nothing is contestable.
+
+        Units behind it are judged though the lookahead of one before is missing.
+        """
+        found, text = None, written.text
+        for at, end, p in zip(written.offsets, written.offsets[1:], written.probs[: written.limit], strict=False):
+            if at < start:
+                continue
+            if self.contestable(p):
+                break
+            behind = characters(text[end:])
+            between = end < len(text) and behind[0] == " " and len(behind) > 1 and not behind[1].isspace()
+            if between and not characters(text[:end])[-1].isspace():
+                found = end
+        return found
 
     def walk(self, index: int, written: Written, span: Span) -> tuple[int, Firing | None]:
         """Walk the places of a unit: where the next unit begins, and the replacement."""

@@ -1,11 +1,13 @@
-"""Models with different ids, through a whole fusion: the naive reference, null control, permuted ids, faults, traces."""
+"""Models with different ids, through a whole fusion: the naive reference, null control, other ids, faults, traces."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,10 +16,11 @@ import ngrams
 import reference_paths as naive
 import virtual_time
 from cosd_api import FusionResult, MatchVerifier, RuleVerifier, Tuning, fuse
-from cosd_providers.testing import ScriptedProvider
+from cosd_providers import ServerError
+from cosd_providers.testing import Fault, ScriptedProvider
 from cosd_providers.text import sendable
 from drawn import costly, examples
-from ngrams import NGram, learned
+from ngrams import NGram, Pieces, learned, pieces
 
 NAMES = ("gpt2", "digits", "llama3", "o200k", "spaces")
 WAYS: tuple[dict[str, Any], ...] = (
@@ -63,6 +66,7 @@ class Task:
             self.draft,
             self.assistants,
             lambda _, p, q: self.verifier.replaces(p, q),
+            contestable=self.verifier.contestable,
             max_tokens=self.max_tokens,
             stop=[one.encode() for one in self.stop],
             tie=self.tie,
@@ -226,3 +230,209 @@ def check_alone(result: FusionResult, draft: NGram, writer: NGram, task: Task) -
     if bound == len(whole) and draft is writer:
         assert [one.id for one in result.tokens] == ids[: task.max_tokens]
         assert result.replacements == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ faults
+
+
+def example(**changes: Any) -> Task:
+    """An answer with several replacements by each of two assistants."""
+    models = (learned("gpt2", 1), learned("spaces", 1))
+    return replace(Task("The draft ", learned("llama3", 0), models, alpha=0.9, beta=0.2), **changes)
+
+
+def faulty(task: Task, server: int, fault: Fault) -> dict[str, Any]:
+    """The models of a task, of which one fails: 0 is the draft."""
+    servers = providers(task)
+    one = [servers["draft"], *servers["assistant"]][server]
+    one.faults = [fault]
+    return servers
+
+
+def down() -> ServerError:
+    """An error that trying again does not mend."""
+    return ServerError("down", status=500)
+
+
+@pytest.mark.parametrize("request_", [1, 3])
+@pytest.mark.parametrize("server", [0, 1, 2])
+async def test_a_model_that_fails_ends_the_answer(server: int, request_: int) -> None:
+    servers = faulty(example(), server, Fault(down(), request=request_))
+    with pytest.raises(ServerError, match="down"):
+        await fused(example(), servers)
+    check_requests(servers, 64)
+
+
+@pytest.mark.parametrize("request_", [1, 3])
+async def test_an_answer_continues_without_an_assistant_that_failed(request_: int) -> None:
+    texts = set[str]()
+    for delay in (0.0, 0.3):
+        task = example()
+        servers = faulty(task, 1, Fault(down(), request=request_))
+        servers["draft"].token_delay = delay
+        result = await fused(task, servers, on_assistant_error="draft")
+        check_record(result, task.max_tokens)
+        check_requests(servers, 64)
+        assert any("down" in one for one in result.warnings)
+        texts.add(result.text)
+    without = await fused(task, providers(replace(task, assistants=task.assistants[1:])))
+    if request_ == 1:
+        assert texts == {without.text}
+
+
+async def test_without_any_assistant_the_draft_writes_alone() -> None:
+    task = example(assistants=(learned("gpt2", 1),))
+    servers = faulty(task, 1, Fault(down()))
+    result = await fused(task, servers, on_assistant_error="draft")
+    alone = ngrams.alone(task.draft, task.prompt, task.max_tokens)
+    assert [one.id for one in result.tokens] == alone
+    assert not any(one.verified for one in result.tokens if one.draft_prob is not None and one.draft_prob < 0.5)
+
+
+async def test_a_full_context_ends_the_answer() -> None:
+    task = example()
+    servers = providers(task)
+    servers["draft"].context = len(task.draft.encode(task.prompt.encode())) + 20
+    result = await fused(task, servers)
+    assert (result.finish_reason, result.stop_reason) == ("length", "context")
+    assert 0 < len(result.tokens) <= 20
+    check_record(result, 20)
+    assert result.trace.replay() == result.text
+
+
+async def test_a_budget_ends_the_answer() -> None:
+    task = example()
+    whole = await fused(task, providers(task))
+    for most in range(1, 9):
+        servers = providers(task)
+        result = await fused(task, servers, max_requests=most, on_budget="end")
+        assert result.finish_reason == "budget"
+        assert whole.text.startswith(result.text)
+        assert sum(one.requests for one in (servers["draft"], *servers["assistant"])) <= most
+        check_record(result, task.max_tokens)
+        check_requests(servers, 64)
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.5, 1.5, 4.0])
+async def test_cancellation_leaves_no_request_open(seconds: float) -> None:
+    task = example()
+    servers = providers(task, 64, (0.1, 0.1, 0.35))
+    with anyio.move_on_after(seconds) as scope:
+        await fused(task, servers)
+    assert scope.cancelled_caught
+    check_requests(servers, 64)
+
+
+# ----------------------------------------------------------------------------------------------------------- by hand
+
+
+@dataclass(frozen=True)
+class Says:
+    """A model that writes the first of some texts that the answer begins with; `unsure`: by the byte, how much."""
+
+    pieces: Pieces
+    texts: tuple[str, ...]
+    prob: float = 0.9
+    unsure: dict[int, float] = field(default_factory=dict)
+    apart: tuple[int, ...] = ()
+
+    @property
+    def tokens(self) -> Sequence[bytes]:
+        """The bytes of every id."""
+        return self.pieces.tokens
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """The end of sequence."""
+        return (len(self.tokens) - 1,)
+
+    def encode(self, text: bytes) -> list[int]:
+        """The ids of a text."""
+        return self.pieces.encode(text)
+
+    def own(self, text: bytes, written: bytes) -> int:
+        """The next id behind what is written of a text, which is cut at the bytes `apart`."""
+        cuts = [0, *(at for at in self.apart if at < len(text)), len(text)]
+        ids = [one for at, end in pairwise(cuts) for one in self.encode(text[at:end])]
+        at = naive.bounds(self, ids)
+        return ids[at.index(len(written))] if len(written) in at else self.encode(text[len(written) :])[0]
+
+    def next(self, ids: Sequence[int]) -> list[float]:
+        """The probability of every id after others, the first of which is the prompt."""
+        written = b"".join(self.tokens[one] for one in ids[1:])
+        text = next((one.encode() for one in self.texts if one.encode().startswith(written)), written)
+        chosen = self.end_ids[0] if text == written else self.own(text, written)
+        probs = [1e-9] * len(self.tokens)
+        probs[chosen] = self.unsure.get(len(written), self.prob)
+        return probs
+
+
+async def told(draft: Says, *assistants: Says, **settings: Any) -> FusionResult:
+    """A fusion by hand, the same whatever is asked and whenever."""
+    results = list[FusionResult]()
+    for way in ({}, {"ask": "all"}, {"draft_length": 1}):
+        servers = [served(one, f"assistant {at}") for at, one in enumerate(assistants)]
+        result = await fuse("Q", draft=served(draft), assistant=servers, unit="word", **{**way, **settings})
+        assert result.trace.replay() == result.text
+        check_record(result, settings.get("max_tokens", 512))
+        results.append(result)
+    assert len({one.text for one in results}) == 1
+    return results[0]
+
+
+GPT, LLAMA = pieces("gpt2"), pieces("llama3")
+
+
+async def test_an_end_is_replaced_and_replaces() -> None:
+    more = await told(Says(GPT, ("The end",), prob=0.3), Says(LLAMA, ("The end of it all",)))
+    assert more.text == "The end"  # the draft ends again, and that is agreed with only at the end
+    longer = await told(Says(GPT, ("The end", "The end of it")), Says(LLAMA, ("The end of it",)), max_tokens=9)
+    assert longer.text == "The end of it" or longer.text == "The end"
+    less = await told(Says(GPT, ("The end of it all",), prob=0.3), Says(LLAMA, ("The end",)))
+    assert (less.text, less.finish_reason) == ("The end", "stop")
+    assert less.tokens[-1].source == "assistant"
+    nothing = await told(Says(GPT, ("The end",), prob=0.3), Says(LLAMA, ("",)))
+    assert (nothing.text, nothing.finish_reason) == ("", "stop")
+
+
+async def test_the_same_text_in_other_tokens_is_an_agreement() -> None:
+    assistant = Says(LLAMA, ("I cannot see it now.",), apart=(5, 12))
+    assert assistant.encode(b"I cannot see") != [*assistant.encode(b"I can"), *assistant.encode(b"not see")]
+    result = await told(Says(GPT, ("I cannot see it now.",), prob=0.3), assistant)
+    assert (result.text, result.replacements) == ("I cannot see it now.", 0)
+
+
+async def test_one_model_begins_with_a_space() -> None:
+    result = await told(
+        Says(GPT, (" Hello there, you", "Hello there, you"), prob=0.3), Says(LLAMA, ("Hello there, you",))
+    )
+    assert result.text == "Hello there, you"
+    assert result.replacements == 1
+
+
+async def test_what_is_typed_as_an_end_stays_text() -> None:
+    text = "a </s> b <|im_end|> c"
+    result = await told(Says(GPT, (text,), prob=0.3), Says(LLAMA, (text,)))
+    assert result.text == text
+    assert not any(one.end for one in result.tokens[:-1])
+
+
+async def test_a_replacement_inside_a_character() -> None:
+    result = await told(Says(GPT, ("a 😀 b c",), prob=0.3), Says(LLAMA, ("a 😂 b c",)))
+    assert result.text.startswith("a 😂")
+
+
+async def test_a_limit_within_a_word() -> None:
+    draft, assistant = Says(GPT, ("The wordings of it all",), prob=0.3), Says(LLAMA, ("The answering of it all",))
+    whole = await told(draft, assistant)
+    for most in range(1, len(whole.tokens)):
+        short = await told(draft, assistant, max_tokens=most)
+        assert len(short.tokens) == most
+        assert whole.text.startswith(short.text)
+
+
+async def test_a_stop_within_the_lookahead() -> None:
+    draft, assistant = Says(GPT, ("one two.\nthree four",), prob=0.3), Says(LLAMA, ("one six.\nthree four",))
+    result = await told(draft, assistant, stop=["\n"])
+    assert result.finish_reason == "stop"
+    assert result.text.startswith("one six")

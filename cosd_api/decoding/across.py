@@ -289,14 +289,13 @@ class AcrossTokenizers(AnswerWriter):
         """Judge the units that can be judged now; false if there are none."""
         units, open_at, enough = list[PathUnit](), hearing.first, False
         while open_at < min(self._bound(), len(self._drafted.tokens)) and len(units) < _MOST_UNITS and not enough:
-            quiet = self._quiet(open_at, same=hearing.same)
+            quiet = self._quiet(open_at, same=hearing.same, skip=self._work.skip)
             unit = None if quiet is not None else await self._unit(hearing, open_at)
             if quiet is not None:
-                unit = PathUnit(open_at, quiet, self._drafted.offset(open_at), self._drafted.offset(quiet))
+                unit = self._unjudged(open_at, quiet)
             if unit is None and self._drafted.over:  # no place in it will ever be ready
-                unit = PathUnit(
-                    open_at, len(self._drafted.tokens), self._drafted.offset(open_at), len(self._drafted.text), None
-                )
+                quiet = self._quiet(open_at, same=hearing.same, skip=True) or len(self._drafted.tokens)
+                unit = self._unjudged(open_at, quiet)
             if unit is None:
                 break
             units.append(unit)
@@ -332,17 +331,17 @@ class AcrossTokenizers(AnswerWriter):
         places = self._work.pace.places
         return bool(places) and places[hearing.model - 1] == 1
 
-    def _quiet(self, first: int, *, same: bool) -> int | None:
+    def _quiet(self, first: int, *, same: bool, skip: bool) -> int | None:
         """The end of the tokens from an index on that no answer could change, to a safe cut; None without such.
 
         Every unit ends at a safe cut, and with the draft's ids (`same`) behind each token: nothing between need be
-        encoded.
+        encoded. Without `skip` there is none.
         """
         path, found = self._drafted, None
         text = path.written
         for at in range(first, min(len(path.tokens), self._bound())):
             token = path.tokens[at]
-            if self._could_change(at):
+            if not skip or self._is_contestable(at):
                 break
             if same or token.end or is_safe_cut(text, path.ends[at]) or at + 1 == self._work.max_tokens:
                 found = at + 1
@@ -350,8 +349,10 @@ class AcrossTokenizers(AnswerWriter):
 
     def _could_change(self, at: int) -> bool:
         """True if an answer about one token of the draft could change the text."""
-        if not self._work.skip:
-            return True
+        return not self._work.skip or self._is_contestable(at)
+
+    def _is_contestable(self, at: int) -> bool:
+        """True if the verifier could replace one token of the draft."""
         token = self._drafted.tokens[at]
         if token.prob is None:
             return token.id is not None and not token.end
@@ -478,7 +479,7 @@ class AcrossTokenizers(AnswerWriter):
         if not fires or decision.agreed:  # else it could not be put into the draft's path
             self._decide(hearing, unit, decision)
         hearing.first = unit.last
-        if not fires:
+        if not fires and any(self._is_contestable(n) for n in range(unit.first, min(unit.last, self._bound()))):
             assert unit.encoding is not None
             common = (n + 1 for n in range(unit.first, unit.last) if path.ends[n] >= end and path.is_whole(n + 1))
             hearing.first = next((n for n in common if unit.encoding.count(path.offset(n)) is not None), unit.last)
