@@ -211,8 +211,7 @@ class Trace:
         """
         if self.result.tokens and not self.result.requests:
             raise TraceError("the answer was made by a version of cosd-api that recorded no trace")
-        by_ids = self.result.ties is not None  # then bytes that never complete a character are left out
-        spell = sendable if by_ids else readable
+        spell = sendable if self.result.settings.contexts == "ids" else readable
         text = spell(self._replayed(verifier))
         if text != self.result.text:
             raise TraceError("the recorded tokens are not the recorded text")
