@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -101,7 +101,7 @@ MAKERS: dict[str, Callable[[], Tokenizer]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pieces:
     """A tokenizer's pieces as bytes; `names` are its ids, in another order if they are permuted."""
 
@@ -165,13 +165,17 @@ def pieces(name: str, *, permuted: bool = False) -> Pieces:
     return Pieces(tokenizer, tuple(reversed(order)) if permuted else tuple(order))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NGram:
     """A model of the tokens of some texts, by the last `order` - 1 of them; see `testing.Model`."""
 
     pieces: Pieces
-    texts: tuple[str, ...] = field(repr=False)
+    texts: tuple[str, ...]
     order: int = 3
+    name: str = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.order}-grams of {self.name}>"
 
     @property
     def tokens(self) -> Sequence[bytes]:
@@ -243,4 +247,4 @@ def alone(model: NGram, prompt: str, count: int) -> list[int]:
 def learned(name: str, part: int, *, parts: int = 2, order: int = 3, permuted: bool = False) -> NGram:
     """A model of every so many passages, from one on."""
     paragraphs = [one for at, text in enumerate(passages()) if at % parts == part for one in text.split("\n\n\n")]
-    return NGram(pieces(name, permuted=permuted), tuple(paragraphs), order)
+    return NGram(pieces(name, permuted=permuted), tuple(paragraphs), order, f"{name}, part {part}")

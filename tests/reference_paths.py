@@ -290,6 +290,8 @@ class Reference:
         assistant, far = self.assistants[index], look(written.text, end, written.ended)
         if far is None:
             return None
+        if not is_text(written.text[:far]):  # bytes that no text has, so that nobody encodes it
+            return [], []
         ids = [one for part in (written.text[:cut], written.text[cut:far]) for one in assistant.encode(part)]
         return ids, bounds(assistant, ids)
 
@@ -301,6 +303,9 @@ class Reference:
             if found is None:
                 break
             ids, marks = found
+            if not marks:
+                self.fused.unjudged += 1
+                return Span(start, end, [], [], made=False)
             aligned = start in marks if aligned is None else aligned
             word = word_starts(written.text, end) or number >= LONGEST
             if end in marks and (word or not aligned):
@@ -354,7 +359,11 @@ class Reference:
             later = min((end for end in common if behind <= end < span.end), default=span.end)
             p = self.least(written, span.start, behind)
             if not self.fires(span.start, p, q):
-                return later, None
+                asked = any(
+                    span.start <= at < span.end and self.contestable(p)
+                    for at, p in zip(written.offsets, written.probs[: written.limit], strict=False)
+                )
+                return later if asked else span.end, None
             return span.end, self.replacement(index, written, span, place, span.ids[:number], p, q)
         return span.end, None
 
@@ -387,6 +396,8 @@ class Reference:
         tokens = self.continuation(assistant, [*assistant.encode(self.prompt), *context], before)
         pieces = [assistant.tokens[one] for one in tokens]
         if not tokens:  # it ends here
+            while not is_text(before):
+                before = before[:-1]
             path, shared = self.restart(written, start, before, b"")
             return Firing(index, start, place, p, q, b"", True, place, path, False, shared)
         whole = before + b"".join(pieces)

@@ -143,7 +143,7 @@ def check_requests(servers: dict[str, Any], places: int) -> None:
                 assert b"".join(server.model.tokens[one] for one in context.ids) == context.text
 
 
-@costly(40)
+@costly(60)
 @given(tasks(), st.sampled_from(WAYS), st.sampled_from((1, 64)), DELAYS)
 async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: int, delays: Any) -> None:
     servers = providers(task, places, delays)
@@ -163,7 +163,7 @@ async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: i
         assert tuple(one.id for one in result.tokens) == wanted.path
 
 
-@examples(6)
+@examples(3)
 @given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS), st.booleans(), DELAYS)
 async def test_a_model_fused_with_itself_writes_what_it_writes_alone(
     name: str, prompt: str, way: dict[str, Any], always: bool, delays: Any
@@ -175,7 +175,7 @@ async def test_a_model_fused_with_itself_writes_what_it_writes_alone(
     check_alone(result, model, model, task)
 
 
-@examples(6)
+@examples(3)
 @given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS), DELAYS)
 async def test_a_copy_with_other_ids_writes_what_the_model_writes_alone(
     name: str, prompt: str, way: dict[str, Any], delays: Any
@@ -190,14 +190,14 @@ async def test_a_copy_with_other_ids_writes_what_the_model_writes_alone(
     check_alone(result, model, model, task)
 
 
-@examples(6)
+@examples(3)
 @given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS))
 async def test_other_ids_change_nothing_where_everything_is_replaced(
     name: str, prompt: str, way: dict[str, Any]
 ) -> None:
     """The text is that of the rule for the same ids, which is the assistant's own."""
     draft, other, same = learned(name, 0), learned(name, 1, permuted=True), learned(name, 1)
-    task = Task(prompt, draft, (other,), tie=0.0)
+    task = Task(prompt, draft, (other,), max_tokens=60, tie=0.0)
     result = await fused(task, providers(task), verifier=MatchVerifier(), **way)
     check_alone(result, draft, same, task)
     by_ids = replace(task, assistants=(same,))
@@ -224,7 +224,9 @@ def check_alone(result: FusionResult, draft: NGram, writer: NGram, task: Task) -
         bound = min([bound, *strange])
     if bound < len(whole) or len(whole) < len(text):
         bound = max([at for at in range(bound) if whole[at : at + 1] == b" "], default=0)
-    common = min(bound, len(result.text.encode()))
+    if draft is not writer:  # the last words stand if the draft does not write far enough behind them
+        bound = min(bound, len(result.text.encode()) - 2 * naive.FARTHEST)
+    common = max(0, min(bound, len(result.text.encode())))
     assert result.text.encode()[:common] == whole[:common]
     check_record(result, task.max_tokens)
     if bound == len(whole) and draft is writer:
@@ -241,11 +243,11 @@ def example(**changes: Any) -> Task:
     return replace(Task("The draft ", learned("llama3", 0), models, alpha=0.9, beta=0.2), **changes)
 
 
-def faulty(task: Task, server: int, fault: Fault) -> dict[str, Any]:
-    """The models of a task, of which one fails: 0 is the draft."""
+def faulty(task: Task, server: int, request: int) -> dict[str, Any]:
+    """The models of a task, of which one fails from a request on: 0 is the draft."""
     servers = providers(task)
     one = [servers["draft"], *servers["assistant"]][server]
-    one.faults = [fault]
+    one.faults = [Fault(down(), request=at) for at in range(request, 200)]
     return servers
 
 
@@ -257,9 +259,9 @@ def down() -> ServerError:
 @pytest.mark.parametrize("request_", [1, 3])
 @pytest.mark.parametrize("server", [0, 1, 2])
 async def test_a_model_that_fails_ends_the_answer(server: int, request_: int) -> None:
-    servers = faulty(example(), server, Fault(down(), request=request_))
+    servers = faulty(example(), server, request_)
     with pytest.raises(ServerError, match="down"):
-        await fused(example(), servers)
+        await fused(example(), servers, on_assistant_error="raise")
     check_requests(servers, 64)
 
 
@@ -268,7 +270,7 @@ async def test_an_answer_continues_without_an_assistant_that_failed(request_: in
     texts = set[str]()
     for delay in (0.0, 0.3):
         task = example()
-        servers = faulty(task, 1, Fault(down(), request=request_))
+        servers = faulty(task, 1, request_)
         servers["draft"].token_delay = delay
         result = await fused(task, servers, on_assistant_error="draft")
         check_record(result, task.max_tokens)
@@ -282,7 +284,7 @@ async def test_an_answer_continues_without_an_assistant_that_failed(request_: in
 
 async def test_without_any_assistant_the_draft_writes_alone() -> None:
     task = example(assistants=(learned("gpt2", 1),))
-    servers = faulty(task, 1, Fault(down()))
+    servers = faulty(task, 1, 1)
     result = await fused(task, servers, on_assistant_error="draft")
     alone = ngrams.alone(task.draft, task.prompt, task.max_tokens)
     assert [one.id for one in result.tokens] == alone
@@ -385,9 +387,9 @@ GPT, LLAMA = pieces("gpt2"), pieces("llama3")
 
 async def test_an_end_is_replaced_and_replaces() -> None:
     more = await told(Says(GPT, ("The end",), prob=0.3), Says(LLAMA, ("The end of it all",)))
-    assert more.text == "The end"  # the draft ends again, and that is agreed with only at the end
-    longer = await told(Says(GPT, ("The end", "The end of it")), Says(LLAMA, ("The end of it",)), max_tokens=9)
-    assert longer.text == "The end of it" or longer.text == "The end"
+    assert (more.text, more.tokens[-1].source) == ("The end of it all", "draft")
+    sure = await told(Says(GPT, ("The end",)), Says(LLAMA, ("The end of it all",)))
+    assert sure.text == "The end"
     less = await told(Says(GPT, ("The end of it all",), prob=0.3), Says(LLAMA, ("The end",)))
     assert (less.text, less.finish_reason) == ("The end", "stop")
     assert less.tokens[-1].source == "assistant"
@@ -396,10 +398,12 @@ async def test_an_end_is_replaced_and_replaces() -> None:
 
 
 async def test_the_same_text_in_other_tokens_is_an_agreement() -> None:
-    assistant = Says(LLAMA, ("I cannot see it now.",), apart=(5, 12))
-    assert assistant.encode(b"I cannot see") != [*assistant.encode(b"I can"), *assistant.encode(b"not see")]
-    result = await told(Says(GPT, ("I cannot see it now.",), prob=0.3), assistant)
-    assert (result.text, result.replacements) == ("I cannot see it now.", 0)
+    text = "The draft is here now."
+    assistant = Says(LLAMA, (text,), apart=(6,))
+    assert assistant.encode(b"The draft") != [*assistant.encode(b"The dr"), *assistant.encode(b"aft")]
+    result = await told(Says(GPT, (text,), prob=0.3), assistant)
+    assert (result.text, result.replacements) == (text, 0)
+    assert any(one.agreed for token in result.tokens for one in token.decisions if one.text == " draft")
 
 
 async def test_one_model_begins_with_a_space() -> None:

@@ -520,7 +520,7 @@ def test_a_restart_inside_a_character_goes_on_to_its_end() -> None:
     tokens += [Token(text.encode(), 0.5, id=1) for text in (" and", " so", " on")]
     way = done(restart(path, 1, 1, tokens, encoder(gpt2)))
     assert way is not None
-    assert way.text == "a 🎉".encode() or (way.text == b"a " and b"a " in (bytes(path.text[:2]),))
+    assert way.text in (b"a ", "a 🎉".encode())
 
 
 def test_a_full_context_leaves_the_last_places_unready() -> None:
