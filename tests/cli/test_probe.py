@@ -91,8 +91,8 @@ def test_one_server() -> None:
         (
             ("good", "other"),
             (
-                "word by word, each model on its own ids, because both servers take and show ids and have different ones "
-                '(unit="word"). Ties: tie=0.0031.'
+                "word by word, each model on its own ids, because both servers take and show ids and have different "
+                'ones (unit="word"). Ties: tie=0.0031.'
             ),
         ),
         (("good", "silent"), 'word by word: the tokenizer of http://silent is not shown (unit="word").'),
