@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeGuard
@@ -17,6 +17,7 @@ from cosd_api.budget import Budget, timed_out
 from cosd_api.decoding.commands import Finish, Placed
 from cosd_api.decoding.run import Run, Work
 from cosd_api.decoding.timeline import Timeline
+from cosd_api.decoding.watches import is_watched
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import FusionClosedError
 from cosd_api.estimate import Past, counted, guessed
@@ -26,6 +27,7 @@ from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
 from cosd_api.telemetry.fusion_span import FusionSpan
 from cosd_api.telemetry.start import fusion_span
+from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import BudgetError, ProviderError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable, sendable
@@ -194,6 +196,7 @@ class FusionStream:
         by_ids = all(info.capabilities.ids for info in infos.values())
         self._ids = facts.ids and by_ids and settings.method.asks_by_ids
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
+        watched = (at for at in range(len(endpoints.assistants)) if at in infos and self._is_watched(at, infos))
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
         work = Work(
             turns=turns,
@@ -207,7 +210,7 @@ class FusionStream:
             unit=facts.unit,
             survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
             without=facts.without,
-            pace=replace(settings.pace, ids=self._ids, places=tuple(places)),
+            pace=replace(settings.pace, ids=self._ids, places=tuple(places), watched=frozenset(watched)),
             skip=settings.ask == "contestable",
             tie=settings.tie,
             ends={one for info in infos.values() for one in info.ends} if self._ids else (),
@@ -221,11 +224,16 @@ class FusionStream:
         self._budget = budget
         return facts, budget, settings.method.start(work)
 
+    def _is_watched(self, at: int, infos: Mapping[int, ServerInfo]) -> bool:
+        """Decide if an assistant is asked by a watch, where the models have the same ids."""
+        return is_watched(infos[-1], infos[at], self._endpoints.speeds.slower(1 + at))
+
     async def _fuse(self, budget: Budget, run: Run) -> None:
         await self._expect(budget, self._turns[0])
         try:
             await run.run()
         finally:
+            self._endpoints.speeds.note(self._timeline.spans)
             self._report_failures(run)
 
     def _room(self) -> asyncio.Event | None:

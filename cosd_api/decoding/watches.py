@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from cosd_api.decoding.commands import CloseWatch, Command, Watch
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.units import DraftUnit, Hearing
-from cosd_providers.contract import Proposal, Token
+from cosd_providers.contract import Proposal, ServerInfo, Token
 
 LAG = 8
 """Tokens by which a watch may be behind the first place that waits for it; one opened there reads them at once."""
@@ -25,7 +26,34 @@ LAG = 8
 AHEAD = 32
 """Tokens that a watch may write beyond the answer so far: more of them would most likely be in vain."""
 
+_SLOWER = 1.25  # the time of an assistant's token, in those of the draft's, from which on it does not keep up
 _FAILURES = 2  # watches that fail in a row; then the assistant is asked by requests
+
+
+def is_watched(draft: ServerInfo, assistant: ServerInfo, slower: float | None) -> bool:
+    """Decide if an assistant is asked by a watch, among models with the same ids.
+
+    A user's own choice of a strategy comes first (`Capabilities.watch`). By default it is a watch for a server that is
+    best asked about one place after another (llama.cpp), if it can write along: a watch writes the whole answer, and a
+    single question hardly more than every fifth token. So it has a machine of its own, by the hosts of the URLs, where
+    nothing is taken from the draft; and it is not much slower than the draft.
+
+    Args:
+        draft: the draft's server.
+        assistant: the assistant's.
+        slower: the time in which it writes a token, divided by the draft's; None before both were measured.
+    """
+    wanted = assistant.capabilities.watch
+    if wanted is not None:
+        return wanted
+    apart = _host(draft) != _host(assistant)
+    return assistant.capabilities.places == 1 and apart and (slower is None or slower <= _SLOWER)
+
+
+def _host(server: ServerInfo) -> str | None:
+    """The machine of a server, with one name for this one; None where the endpoint is no URL."""
+    host = urlsplit(server.endpoint).hostname
+    return "localhost" if host in ("127.0.0.1", "::1") else host
 
 
 @dataclass(slots=True)
