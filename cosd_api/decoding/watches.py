@@ -88,7 +88,7 @@ class Watching:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WatchAnswer:
     """A choice of an assistant at one place: an answer to a watch."""
 
     watch: int
@@ -145,7 +145,7 @@ class Watches:
                 one.open, one.failed = False, failed
                 self._failures[assistant] += failed
 
-    def answer(self, units: Sequence[DraftUnit], response: Response) -> Answer | None:
+    def answer(self, units: Sequence[DraftUnit], response: Response) -> WatchAnswer | None:
         """The next answer of a watch; watches whose tokens are not the answer's are closed."""
         for assistant, one in [*self._watching.items()]:
             while one.passed < len(one.tokens) and one.place < len(response.tokens):
@@ -157,7 +157,7 @@ class Watches:
                     verdict = unit.verdicts[assistant]
                     if verdict.hearing is Hearing.WATCHED:
                         if agrees or token.prob is not None:
-                            return Answer(one.number, unit, assistant, Proposal(unit.start, (token,), "watch"))
+                            return WatchAnswer(one.number, unit, assistant, Proposal(unit.start, (token,), "watch"))
                         self._release(unit, assistant)  # how probable its token is the server did not show
                     elif not agrees and (verdict.replacement or verdict.hearing is Hearing.WITHOUT_P):
                         break  # it may become the answer's

@@ -410,7 +410,9 @@ class Engine(Adapter, Generic[_F]):
     async def describe(self) -> ServerInfo:
         """The server and its model, asked once."""
         info = (await self.discovered()).info
-        return replace(info, capabilities=replace(info.capabilities, watch=self._watch)) if self.by_ids else info
+        if self._watch is None:
+            return info
+        return replace(info, capabilities=replace(info.capabilities, watch=self._watch))
 
     async def snapshot(self) -> dict[str, Any]:
         """The facts of the server, for `restore`."""
