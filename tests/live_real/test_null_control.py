@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, FusionResult, RuleVerifier
-from cosd_providers import connect
+from cosd_providers import Provider, connect
 from live_real.prompts import PROMPTS
 
 LENGTH = 128
@@ -49,7 +49,9 @@ def alone(draft: str) -> dict[str, Alone]:
     return found
 
 
-async def fused(verifier: RuleVerifier, draft: str, assistant: str, count: int, **settings: Any) -> list[FusionResult]:
+async def fused(
+    verifier: RuleVerifier, draft: str, assistant: str | Provider, count: int, **settings: Any
+) -> list[FusionResult]:
     """Answers to the first prompts, one after the other."""
     async with Fusion(draft=draft, assistant=assistant, verifier=verifier, **settings) as fusion:
         conversations = [[{"role": "user", "content": prompt}] for prompt in PROMPTS[:count]]
@@ -92,6 +94,39 @@ def _check_asked(result: FusionResult, verifier: RuleVerifier) -> None:
 
 def _ties(results: list[FusionResult]) -> int:
     return sum(result.ties or 0 for result in results)
+
+
+async def test_the_model_watched_by_itself_writes_what_it_writes_alone(
+    draft: str, assistant: str, alone: dict[str, Alone]
+) -> None:
+    """By one stream of the assistant for an answer, which is opened with it."""
+    watched = connect(assistant, engine="llama.cpp", strategy="watch")
+    count = len(PROMPTS) // 2
+    results = await fused(EVERYWHERE, draft, watched, count)
+    for prompt, result in zip(PROMPTS, results, strict=False):
+        ids = [token.id for token in result.tokens if not token.end]
+        assert (ids, result.text) == (alone[prompt].ids[: len(ids)], alone[prompt].text), prompt
+        _check_asked(result, EVERYWHERE)
+    usages = [result.usage["assistant"] for result in results]
+    tokens, requests = sum(len(result.tokens) for result in results), sum(usage.requests for usage in usages)
+    written = sum(usage.completion_tokens for usage in usages)
+    watches = sum(one.kind == "watch" for result in results for one in result.requests)
+    say(f"by watch: {requests} requests ({watches} watches) for {tokens} tokens; {written} written")
+    assert requests <= 0.02 * tokens
+    assert sum(usage.strategies.get("watch", 0) for usage in usages) >= 0.99 * tokens
+
+
+async def test_a_genuine_pair_writes_the_same_by_watches_and_by_single_questions(shorter: str, assistant: str) -> None:
+    """But for near ties, where a server that writes and one that reads may differ."""
+    found = {
+        way: await fused(RULE, shorter, connect(assistant, engine="llama.cpp", strategy=way), 12)
+        for way in ("singles", "watch")
+    }
+    equal = sum(one.text == other.text for one, other in zip(*found.values(), strict=True))
+    requests = [sum(one.usage["assistant"].requests for one in results) for results in found.values()]
+    say(f"{equal} of 12 equal; {requests[0]} requests by singles, {requests[1]} by watches")
+    assert requests[1] < 0.5 * requests[0]
+    assert equal >= 9
 
 
 async def test_ties_hardly_change_how_much_a_genuine_pair_replaces(shorter: str, assistant: str) -> None:
