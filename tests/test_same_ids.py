@@ -153,6 +153,19 @@ async def test_watches_count_against_the_limits(task: Task, most: int, limit: st
     assert limit != "max_requests" or sent <= most
 
 
+async def test_a_watch_is_closed_where_an_answer_is_left() -> None:
+    model = IdModel(written=(*b"ab",))
+    task = Task("Q", model, (model,), RuleVerifier(alpha=1, beta=1), 200, (), 0.0, hides=False)
+    servers = providers(task, 1, (0, 0.1, 1), [True])
+    [assistant] = servers["assistant"]
+    async with Fusion(**servers, verifier=task.verifier) as fusion, fusion.stream("Q", max_tokens=200) as stream:
+        async for _ in stream:
+            assert assistant.open_requests == 1
+            break
+    assert assistant.open_requests == 0
+    assert stream.usage["assistant"].completion_tokens < 9
+
+
 async def test_a_watch_that_fails_becomes_a_single_question() -> None:
     model = IdModel(written=(*b"ab",))
     task = Task("Q", model, (model,), RuleVerifier(alpha=1, beta=1), 12, (), 0.0, hides=False)

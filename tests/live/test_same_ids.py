@@ -79,10 +79,13 @@ async def test_a_watch_and_the_draft_share_the_only_slot(one_slot: str) -> None:
     assert result.replacements == 0
 
 
-@pytest.mark.parametrize("draft_length", [None, 3])
-async def test_eight_answers_on_four_slots(four_slots: str, one_slot: str, draft_length: int | None) -> None:
+@pytest.mark.parametrize(("draft_length", "way"), [(None, None), (3, None), (None, "watch"), (3, "watch")])
+async def test_eight_answers_on_four_slots(
+    four_slots: str, one_slot: str, draft_length: int | None, way: Strategy | None
+) -> None:
     """With more answers than slots none is named, and each answer is the one that it is by itself."""
-    async with Fusion(draft=four_slots, assistant=four_slots, verifier=EVERYWHERE, draft_length=draft_length) as fusion:
+    again = connect(four_slots, engine="llama.cpp", strategy=way)
+    async with Fusion(draft=four_slots, assistant=again, verifier=EVERYWHERE, draft_length=draft_length) as fusion:
         results = [result async for result in fusion.map(PROMPTS, max_tokens=24, concurrency=8)]
     for prompt, result in zip(PROMPTS, results, strict=True):
         assert result.text == written_alone(one_slot, prompt)
