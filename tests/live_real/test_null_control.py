@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, FusionResult, RuleVerifier
+from cosd_api.records import TokenDecision
 from cosd_providers import Provider, connect
 from live_real.prompts import PROMPTS
 
@@ -116,17 +117,30 @@ async def test_the_model_watched_by_itself_writes_what_it_writes_alone(
     assert sum(usage.strategies.get("watch", 0) for usage in usages) >= 0.99 * tokens
 
 
-async def test_a_genuine_pair_writes_the_same_by_watches_and_by_single_questions(shorter: str, assistant: str) -> None:
-    """But for near ties, where a server that writes and one that reads may differ."""
-    found = {
-        way: await fused(RULE, shorter, connect(assistant, engine="llama.cpp", strategy=way), 12)
+async def test_of_a_genuine_pair_watches_and_single_questions_give_one_answer(shorter: str, assistant: str) -> None:
+    """Where two answers are equal so far, the assistant says the same, but for the noise of a server.
+
+    The draft's own probability has this noise, too, so that whole answers need not be equal, by singles alone either.
+    """
+    singles, watched = [
+        await fused(RULE, shorter, connect(assistant, engine="llama.cpp", strategy=way), 12)
         for way in ("singles", "watch")
-    }
-    equal = sum(one.text == other.text for one, other in zip(*found.values(), strict=True))
-    requests = [sum(one.usage["assistant"].requests for one in results) for results in found.values()]
-    say(f"{equal} of 12 equal; {requests[0]} requests by singles, {requests[1]} by watches")
+    ]
+    places: list[tuple[TokenDecision, TokenDecision]] = []
+    for one, other in zip(singles, watched, strict=True):
+        for mine, theirs in zip(one.tokens, other.tokens, strict=False):
+            places += zip(mine.decisions, theirs.decisions, strict=False)
+            if mine.id != theirs.id:
+                break
+    near = [abs((one.prob or 0) - (other.prob or 0)) for one, other in places if one.text == other.text]
+    requests = [sum(result.usage["assistant"].requests for result in results) for results in (singles, watched)]
+    tokens = sum(len(result.tokens) for result in watched)
+    say(f"{len(near)} of {len(places)} answers equal, probabilities by {max(near):.3f} at most; ")
+    say(f"{requests[0]} requests by singles, {requests[1]} by watches, for {tokens} tokens")
+    assert len(places) > 200
+    assert len(near) >= 0.98 * len(places)
+    assert sum(near) / len(near) < 0.01
     assert requests[1] < 0.5 * requests[0]
-    assert equal >= 9
 
 
 async def test_ties_hardly_change_how_much_a_genuine_pair_replaces(shorter: str, assistant: str) -> None:
