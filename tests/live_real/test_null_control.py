@@ -135,7 +135,7 @@ async def test_of_a_genuine_pair_watches_and_single_questions_give_one_answer(sh
     near = [abs((one.prob or 0) - (other.prob or 0)) for one, other in places if one.text == other.text]
     requests = [sum(result.usage["assistant"].requests for result in results) for results in (singles, watched)]
     tokens = sum(len(result.tokens) for result in watched)
-    say(f"{len(near)} of {len(places)} answers equal, probabilities by {max(near):.3f} at most; ")
+    say(f"{len(near)} of {len(places)} answers equal, probabilities by {max(near):.3f} at most")
     say(f"{requests[0]} requests by singles, {requests[1]} by watches, for {tokens} tokens")
     assert len(places) > 200
     assert len(near) >= 0.98 * len(places)
