@@ -11,8 +11,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ import httpx
 from benchmarks.report import Cell, Options, Table
 from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_api.demo.servers import serve
-from cosd_providers import connect
+from cosd_providers import Context, Message, Token, Usage, connect
+from cosd_providers.messages import ChatProvider
+from cosd_providers.strategies import Strategy
 
 __all__ = ["Answer", "run"]
 
@@ -31,8 +34,11 @@ TESTS = Path(__file__).parent.parent / "tests"
 
 _ABOUT = (
     "SmolLM2-135M-Instruct (Q4_1) on llama.cpp, one slot and one thread a server, all caches cold before each answer. "
-    "Alone is the same client with a rule that never asks. The genuine pair drafts with the same model without its "
-    "layer 20. Where a prompt is long, the draft alone writes as many tokens as the fusion has. Bytes are those of one "
+    "Alone is the same client with a rule that never asks. Of emoji it is the draft's own stream: their parts have no "
+    "probability here, and are always asked about. Assistants are asked by singles, or by watch where the row says so. "
+    "The price of a token is in those of a prompt, a cached one at a tenth and a written one at four. The genuine pair "
+    "drafts with the same model without its layer 20. Where a prompt is long, the draft alone writes as many tokens as "
+    "the fusion has. Bytes are those of one "
     "more answer to the first prompt. Times are those of this machine, which other work shares: compare the ratios."
 )
 _MISSING = "Not measured: the model is not here (`make test-real` fetches it)."
@@ -49,6 +55,9 @@ class Answer:
         read: uncached prompt tokens of the assistant.
         client: seconds of processor time of this process.
         drafts: requests for a draft.
+        requests: to the assistant.
+        cached: cached prompt tokens of the assistant.
+        written: tokens that the assistant wrote.
     """
 
     seconds: float = 0.0
@@ -57,6 +66,9 @@ class Answer:
     read: int = 0
     client: float = 0.0
     drafts: int = 0
+    requests: int = 0
+    cached: int = 0
+    written: int = 0
 
     def __add__(self, other: Answer) -> Answer:
         return Answer(*(one + two for one, two in zip(asdict(self).values(), asdict(other).values(), strict=True)))
@@ -66,7 +78,8 @@ async def run(options: Options) -> list[Table]:
     """The table; without rows where the model is not there."""
     folder = _folder()
     columns = ["", "x alone", "tokens, alone and fused", "seconds alone", "replaced, %"]
-    columns += ["assistant: uncached tokens a token"]
+    columns += ["assistant: uncached tokens a token", "assistant: requests a token"]
+    columns += ["assistant: uncached + 0.1 cached + 4 written, a token"]
     columns += ["drafts", "client, ms a token", "bytes sent a token"]
     title = "A real language model"
     if folder is None:
@@ -89,15 +102,20 @@ async def run(options: Options) -> list[Table]:
             long = [_long(size)]
             cases.append((f"the model with itself, a prompt of {size} words", draft, RULE, long, COLD))
             cases.append((f"the genuine pair, a prompt of {size} words", other, RULE, long, COLD))
-        for name, writer, verifier, asked, length in cases:
+        ways: dict[str, Strategy] = {"": "singles", ", by watch": "watch"}
+        for (kind, writer, verifier, asked, length), added in product(cases, ways):
+            name, way = kind + added, ways[added]
             options.say(f"real: {name}")
             alone, fused = Answer(), Answer()
             for prompt in asked:
-                found = await _answered(writer, assistant, verifier, prompt, length)
+                found = await _answered(writer, assistant, verifier, prompt, length, way)
                 most = found.tokens if length == COLD else length
-                alone += await _answered(writer, assistant, ALONE, prompt, most)
+                if prompt is emoji:
+                    alone += await _streamed(writer, prompt, most)
+                else:
+                    alone += await _answered(writer, assistant, ALONE, prompt, most)
                 fused += found
-            sent = await _bytes_sent(writer, assistant, verifier, asked[0], length)
+            sent = await _bytes_sent(writer, assistant, verifier, asked[0], length, way)
             rows.append(_row(name, alone, fused, sent))
             figures[name] = {"alone": asdict(alone), "fused": asdict(fused), "bytes sent a token": sent}
     return [Table(title, columns, rows, [_ABOUT], figures)]
@@ -106,7 +124,8 @@ async def run(options: Options) -> list[Table]:
 def _row(name: str, alone: Answer, fused: Answer, sent: float) -> list[Cell]:
     ratio = (fused.seconds / fused.tokens) / (alone.seconds / alone.tokens)
     share = 100 * fused.replaced / (fused.tokens or 1)
-    per = fused.read / fused.tokens, fused.drafts, 1000 * fused.client / fused.tokens
+    terms = [fused.read / fused.tokens, 0.1 * fused.cached / fused.tokens, 4 * fused.written / fused.tokens]
+    price = f"{terms[0]:.2f} + {terms[1]:.2f} + {terms[2]:.2f} = {sum(terms):.2f}"
     tokens = f"{alone.tokens:,} {fused.tokens:,}"
     found: list[Cell] = [
         name,
@@ -114,17 +133,23 @@ def _row(name: str, alone: Answer, fused: Answer, sent: float) -> list[Cell]:
         tokens,
         round(alone.seconds, 1),
         round(share, 1),
-        *(round(one, 2) for one in per),
+        round(terms[0], 2),
+        round(fused.requests / fused.tokens, 3),
+        price,
+        fused.drafts,
+        round(1000 * fused.client / fused.tokens, 2),
+        round(sent),
     ]
-    found.append(round(sent))
     return found
 
 
-async def _answered(draft: str, assistant: str, verifier: RuleVerifier, prompt: Any, length: int) -> Answer:
+async def _answered(
+    draft: str, assistant: str, verifier: RuleVerifier, prompt: Any, length: int, way: Strategy = "singles"
+) -> Answer:
     """One answer, with the caches of both servers cold."""
     for url in {draft, assistant}:
         await _forget(url)
-    models = [connect(url, timeout=600) for url in (draft, assistant)]
+    models = [connect(draft, timeout=600), connect(assistant, engine="llama.cpp", strategy=way, timeout=600)]
     async with Fusion(draft=models[0], assistant=models[1], verifier=verifier) as fusion:
         await fusion.endpoints.discover()
         began, processor = time.perf_counter(), time.process_time()
@@ -138,10 +163,30 @@ async def _answered(draft: str, assistant: str, verifier: RuleVerifier, prompt: 
         read=asked.prompt_tokens - asked.cached_tokens,
         client=busy,
         drafts=result.draft_requests,
+        requests=asked.requests,
+        cached=asked.cached_tokens,
+        written=asked.completion_tokens,
     )
 
 
-async def _bytes_sent(draft: str, assistant: str, verifier: RuleVerifier, prompt: Any, length: int) -> float:
+async def _streamed(draft: str, messages: Sequence[Any], length: int) -> Answer:
+    """What the draft writes by itself, in one stream, with a cold cache."""
+    await _forget(draft)
+    async with connect(draft, engine="llama.cpp", timeout=600) as provider:
+        await provider.describe()
+        assert isinstance(provider, ChatProvider)
+        began, tokens = time.perf_counter(), 0
+        prompt = await provider.render_prompt([Message(**one) for one in messages])
+        context = Context(prompt.prompt, b"", ())
+        async with aclosing(provider.generate(context, max_tokens=length, usage=Usage())) as stream:
+            async for item in stream:
+                tokens += isinstance(item, Token)
+        return Answer(seconds=time.perf_counter() - began, tokens=tokens)
+
+
+async def _bytes_sent(
+    draft: str, assistant: str, verifier: RuleVerifier, prompt: Any, length: int, way: Strategy
+) -> float:
     """Bytes of request bodies for each token of an answer."""
     sent = 0
 
@@ -150,7 +195,8 @@ async def _bytes_sent(draft: str, assistant: str, verifier: RuleVerifier, prompt
         sent += len(request.content)
 
     async with httpx.AsyncClient(event_hooks={"request": [note]}, timeout=600) as client:
-        models = [connect(url, http_client=client) for url in (draft, assistant)]
+        asked = connect(assistant, engine="llama.cpp", strategy=way, http_client=client)
+        models = [connect(draft, http_client=client), asked]
         async with Fusion(draft=models[0], assistant=models[1], verifier=verifier) as fusion:
             await fusion.endpoints.discover()
             sent = 0

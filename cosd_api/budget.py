@@ -154,6 +154,10 @@ class Budget:
                 self._never_billed[endpoint] += call.unbilled
                 self._unreported[endpoint] += call.guess if whole and call.requests else 0
 
+    def answered_by(self, endpoint: int, strategy: str) -> None:
+        """Count a place that a strategy has answered, whenever its request was sent."""
+        self._ledgers[endpoint].answered_by(strategy, 1)
+
     def check(self) -> None:
         """Check both limits before a request is sent.
 

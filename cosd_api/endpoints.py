@@ -15,6 +15,7 @@ from cosd_api.alignment import Unit
 from cosd_api.checks import missing_members, takes_text
 from cosd_api.circuit_breaker import CircuitBreaker
 from cosd_api.decoding.lateness import Lateness
+from cosd_api.decoding.speeds import Speeds
 from cosd_api.errors import FusionClosedError, SettingError
 from cosd_api.methods.base import Method
 from cosd_api.methods.cosd import CoSD
@@ -94,6 +95,7 @@ class Endpoints:
     Attributes:
         breaker: the assistants that have failed lately.
         lateness: of this process, by the verdicts that it has heard.
+        speeds: of the models, in the answers so far.
 
     Raises:
         SettingError: one of them is neither a URL nor a provider.
@@ -112,6 +114,7 @@ class Endpoints:
         self.spares = spares
         self.breaker = CircuitBreaker()
         self.lateness = Lateness()
+        self.speeds = Speeds()
         self.unit: Unit | None = unit
         self.draft = _provider("draft", draft)
         several = [assistant] if isinstance(assistant, str | Provider) else assistant

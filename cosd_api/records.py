@@ -346,16 +346,16 @@ class Request(Record):
     It may be several at the level of HTTP: `EndpointUsage.requests` counts those.
 
     Attributes:
-        number: drafts are counted from 1, and so are questions and scores together.
+        number: drafts are counted from 1, and so are questions, watches and scores together.
         endpoint: `"draft"`, or the assistant's name.
-        kind: `"draft"`; `"hedge"`, a draft that was started ahead of a verdict; `"question"`; or `"score"`, a text
-            whose probability was asked for.
+        kind: `"draft"`; `"hedge"`, a draft that was started ahead of a verdict; `"question"`; `"watch"`, a stream of an
+            assistant that answers each place that it passes; or `"score"`, a text whose probability was asked for.
         at: byte offset in the answer, as it was then, that it continues; of a question, that of its first place.
         start: seconds from the start of the answer until it was sent.
         first: seconds until its first token; None for questions, and if none came.
         end: seconds until it was over.
-        tokens: tokens that it drafted.
-        places: places that it asked about.
+        tokens: tokens that it wrote, of a draft or a watch.
+        places: places that it asked about, or answered.
         outcome: `"cancelled"` if it could not matter any more, such as a draft behind a replacement.
     """
 

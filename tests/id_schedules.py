@@ -1,7 +1,8 @@
 """Runs the decoder against small models with the same ids under any schedule of events, without I/O.
 
 It is `schedules` for contexts by ids. Beside drafts and questions there are questions about the start of the answer,
-sent before the draft's first token is there, and questions to the draft about a probability that its server hides.
+sent before the draft's first token is there, and questions to the draft about a probability that its server hides;
+and watches, which write on as drafts do.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import schedules
-from cosd_api.decoding.commands import DRAFT, Ask, StartDraft
+from cosd_api.decoding.commands import DRAFT, Ask, CloseWatch, Command, Finish, Heard, StartDraft, Watch
 from cosd_api.decoding.schedule import Pace
 from cosd_api.decoding.units import Hearing, State
+from cosd_api.decoding.watches import AHEAD
 from cosd_api.methods.cosd import CoSDDecoder
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 from id_models import TOKENS, IdModel, Task, is_open
@@ -44,10 +46,15 @@ class RawStream:
 
 @dataclass
 class IdLimits(Limits):
-    """Places where a server breaks. `early`: which assistants, at the start; `own`: the draft, about its token."""
+    """Places where a server breaks.
+
+    `early`: which assistants, at the start; `own`: the draft, about its token; `watch`: an assistant's watch that is
+    to write at a byte of the answer.
+    """
 
     early: Callable[[int], bool] = lambda _: False
     own: Callable[[int], bool] = lambda _: False
+    watch: Callable[[int, int], bool] = lambda *_: False
 
 
 class IdRun(schedules.Run):
@@ -57,8 +64,75 @@ class IdRun(schedules.Run):
         self.task = task
         self.begins = task.draft.encode(task.prompt.encode())
         self.early: set[int] = set()
+        self.watches: dict[int, tuple[int, RawStream]] = {}
+        self.open: set[int] = set()
+        self.heard = 0
         draft, assistants = cast("Any", task.draft), cast("Any", task.assistants)
         super().__init__(task.prompt.encode(), draft, assistants, decoder, keeps_ids=False, **options)
+
+    def obey(self, commands: Sequence[Command]) -> None:
+        """Watches are opened and closed."""
+        for command in commands:
+            match command:
+                case Watch():
+                    self.open_watch(command)
+                case CloseWatch():
+                    self.open.remove(command.watch)
+                    if not self.late:
+                        del self.watches[command.watch]
+                case Heard():
+                    self.heard += 1
+                case Finish():
+                    assert not self.open
+                case _:
+                    pass
+        super().obey(commands)
+
+    def open_watch(self, command: Watch) -> None:
+        """A watch begins at a place that waits for it, or with the answer; each assistant has one."""
+        response = self.decoder.response
+        assert command.assistant in self.pace.watched
+        assert command.ids == response.ids_before(len(command.ids))
+        assert spelled(command.ids) == command.text
+        assert command.max_tokens == response.max_tokens - len(command.ids) >= 1
+        assert not any(self.watches[one][0] == command.assistant for one in self.open)
+        if self.outcome.drafts:
+            [unit] = [one for one in self.decoder.units if one.first == len(command.ids)]
+            assert unit.verdicts[command.assistant].hearing in (Hearing.WATCHED, Hearing.DONE)
+        else:
+            assert command.ids == ()
+            self.early.add(command.watch)
+        more: Any = {"alternatives": command.alternatives, "ids": command.ids}
+        start = StartDraft(command.watch, command.text, command.max_tokens, None, (), **more)
+        stream = RawStream(self.task.assistants[command.assistant], self.begins, start, hides=self.task.hides)
+        self.watches[command.watch] = command.assistant, stream
+        self.open.add(command.watch)
+
+    def happenings(self) -> list[tuple[str, int]]:
+        """Watches write on, too."""
+        return super().happenings() + [("watch", number) for number in self.watches]
+
+    def let(self, kind: str, number: int) -> None:
+        """A watch writes its next token, ends, or breaks."""
+        if kind != "watch":
+            super().let(kind, number)
+            return
+        assistant, stream = self.watches[number]
+        limits, at = cast("IdLimits", self.limits), len(spelled(stream.path))
+        early = number in self.early and limits.early(assistant)
+        beyond = limits.ask is not None and at > limits.ask
+        if early or beyond or limits.watch(assistant, at) or limits.fails(assistant, at, ()):
+            del self.watches[number]
+            self.open.discard(number)
+            self.obey(self.decoder.watch_failed(number, BrokenError("watch")))
+            return
+        item = stream.next()
+        if isinstance(item, Token):
+            self.obey(self.decoder.watched(number, item))
+        else:
+            del self.watches[number]
+            self.open.discard(number)
+            self.obey(self.decoder.watch_ended(number, item))
 
     def start(self, command: StartDraft) -> None:
         """A draft begins, from the path of the answer or of a hedge."""
@@ -139,6 +213,8 @@ class IdRun(schedules.Run):
         early = {ask: under_way.pop(ask) for ask, (_, asked) in [*under_way.items()] if not asked}
         super().check()
         under_way.update(early)
+        written = [len(self.watches[one][1].path) for one in self.open]
+        assert all(length <= len(self.decoder.response.tokens) + AHEAD for length in written)
         assert sum(of == DRAFT for of, _ in under_way.values()) <= len(self.decoder.units)
 
 

@@ -254,11 +254,19 @@ class Run:
 
     def happen(self, choose: Choose) -> None:
         """One event, of those that could be next."""
-        happenings = [("draft", number) for number in self.streams] + [("answer", number) for number in self.waiting]
-        happenings += [("wait", number) for number in self.waits]
+        happenings = self.happenings()
         assert happenings, "nothing can happen, and the answer is not complete"
         kind, number = happenings[choose(len(happenings))]
         self.decoder.late = self.lately()
+        self.let(kind, number)
+
+    def happenings(self) -> list[tuple[str, int]]:
+        """What could be next."""
+        happenings = [("draft", number) for number in self.streams] + [("answer", number) for number in self.waiting]
+        return happenings + [("wait", number) for number in self.waits]
+
+    def let(self, kind: str, number: int) -> None:
+        """Let one of these happen."""
         if kind == "draft":
             self.draft_on(number)
         elif kind == "wait":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,8 +51,10 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return virtual_time.BACKEND
 
 
-def providers(task: Task, places: int, delays: Sequence[float] = (0, 0, 0)) -> dict[str, Any]:
-    """The models of a task, with their delays."""
+def providers(
+    task: Task, places: int, delays: Sequence[float] = (0, 0, 0), watch: Sequence[bool] = ()
+) -> dict[str, Any]:
+    """The models of a task, with their delays; some of the assistants are watched, and write as the draft does."""
     request, token, question = delays
     draft = ScriptedProvider(
         task.draft, name="draft", ids=True, hides_parts=task.hides, request_delay=request, token_delay=token
@@ -60,6 +63,8 @@ def providers(task: Task, places: int, delays: Sequence[float] = (0, 0, 0)) -> d
         ScriptedProvider(one, name=f"assistant {at}", ids=True, places=places, request_delay=question * (1 + at))
         for at, one in enumerate(task.assistants)
     ]
+    for assistant, wanted in zip(assistants, watch, strict=False):
+        assistant.watch, assistant.token_delay, assistant.hides_parts = wanted, token * question, task.hides
     return {"draft": draft, "assistant": assistants}
 
 
@@ -111,6 +116,67 @@ async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: i
         for token in result.tokens:
             if token.source == "draft":
                 assert {one.assistant for one in token.decisions} == heard
+
+
+@examples(60)
+@given(tasks(), st.sampled_from(WAYS), DELAYS, st.lists(st.booleans(), min_size=3, max_size=3))
+async def test_watched_assistants_change_nothing(
+    task: Task, way: dict[str, Any], delays: Any, watch: list[bool]
+) -> None:
+    servers = providers(task, 1, delays, watch)
+    result = await fused(task, servers, **way)
+    check(result, task)
+    assert all(one.open_requests == 0 for one in (servers["draft"], *servers["assistant"]))
+    kinds = {one.number: (one.kind, one.endpoint) for one in result.requests if one.kind in ("question", "watch")}
+    places: Counter[str] = Counter()
+    for decision in (decision for token in result.tokens for decision in token.decisions):
+        assert decision.request is not None
+        kind, endpoint = kinds[decision.request]
+        assert endpoint == decision.assistant
+        assert (decision.strategy == "watch") == (kind == "watch")
+        places[endpoint] += kind == "watch"
+    for (name, usage), wanted in zip(list(result.usage.items())[1:], watch, strict=False):
+        assert usage.strategies.get("watch", 0) >= places[name]  # of places that a replacement took away, too
+        assert wanted or not any(one == ("watch", name) for one in kinds.values())
+    assert sum(one.places for one in result.requests if one.kind == "watch") == sum(
+        usage.strategies.get("watch", 0) for usage in result.usage.values()
+    )
+
+
+@given(tasks(same=True, most=1), st.integers(1, 6), st.sampled_from(("max_requests", "max_billed_tokens")), DELAYS)
+async def test_watches_count_against_the_limits(task: Task, most: int, limit: str, delays: Any) -> None:
+    given: dict[str, Any] = {limit: most if limit == "max_requests" else 8 * most, "on_budget": "end"}
+    result = await fused(task, providers(task, 1, delays, [True]), **given)
+    assert sendable(task.expected().text).startswith(result.text)
+    sent = sum(usage.requests + usage.retries for usage in result.usage.values())
+    assert result.draft_requests + result.assistant_requests >= sent
+    assert limit != "max_requests" or sent <= most
+
+
+async def test_a_watch_is_closed_where_an_answer_is_left() -> None:
+    model = IdModel(written=(*b"ab",))
+    task = Task("Q", model, (model,), RuleVerifier(alpha=1, beta=1), 200, (), 0.0, hides=False)
+    servers = providers(task, 1, (0, 0.1, 1), [True])
+    [assistant] = servers["assistant"]
+    async with Fusion(**servers, verifier=task.verifier) as fusion, fusion.stream("Q", max_tokens=200) as stream:
+        async for _ in stream:
+            assert assistant.open_requests == 1
+            break
+    assert assistant.open_requests == 0
+    assert stream.usage["assistant"].completion_tokens < 9
+
+
+async def test_a_watch_that_fails_becomes_a_single_question() -> None:
+    model = IdModel(written=(*b"ab",))
+    task = Task("Q", model, (model,), RuleVerifier(alpha=1, beta=1), 12, (), 0.0, hides=False)
+    servers = providers(task, 1, watch=[True])
+    [assistant] = servers["assistant"]
+    assistant.faults = [Fault(ServerError("it broke", status=500), tokens=3)]
+    result = await fused(task, servers)
+    check(result, task)
+    assert result.usage["assistant"].strategies["watch"] == 11
+    assert [one.kind for one in result.requests if one.endpoint == "assistant"] == ["watch", "question", "watch"]
+    assert not result.warnings
 
 
 @examples(40)

@@ -10,9 +10,9 @@ from itertools import count
 from typing import Any
 
 from cosd_api.budget import Budget
-from cosd_api.decoding.commands import StartDraft
+from cosd_api.decoding.commands import StartDraft, Watch
 from cosd_api.decoding.paths import Path
-from cosd_api.decoding.timeline import Kind, Timeline
+from cosd_api.decoding.timeline import Kind, RequestSpan, Timeline
 from cosd_providers.contract import Context, DraftEnd, HiddenStates, Proposal, Provider, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
@@ -54,6 +54,7 @@ class Calls:
         self._room = room
         self._sizes = [len(turn.prompt.encode()) for turn in turns]
         self._questions = count(1)
+        self._watches: dict[int, RequestSpan] = {}
 
     async def generate(
         self,
@@ -79,25 +80,60 @@ class Calls:
         Raises:
             ProviderError: see `contract.Provider.generate`; or a limit is reached.
         """
-        size = (self._sizes[model] if turn is None else len(turn.prompt.encode())) + len(command.text)
-        turn = turn or self.turns[model]
-        last: Token | DraftEnd | None = None
         self._budget.check()
         self.draft_requests += not question
         self.assistant_requests += question
         if command.own and command.continuation is None and command.ids is None:
             await self._compare_encodings(model, command)
         kind: Kind = "question" if question else "hedge" if command.ahead else "draft"
+        await self._write(model, command, take, kind=kind, counts=counts, turn=turn)
+
+    async def watch(
+        self, watch: Watch, take: Callable[[Token | DraftEnd], bool], *, counts: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Let an assistant write after a path of the answer; `take` and `counts` are as in `generate`.
+
+        Raises:
+            ProviderError: the model failed, or a limit is reached.
+        """
+        self._budget.check()
+        self.assistant_requests += 1
+        also: Any = {"alternatives": watch.alternatives, "ids": watch.ids}
+        command = StartDraft(watch.watch, watch.text, watch.max_tokens, None, (), **also)
+        await self._write(1 + watch.assistant, command, take, kind="watch", counts=counts)
+
+    def heard(self, watch: int, assistant: int) -> None:
+        """Count a place that a watch has answered, in the ledger of its assistant and in its record."""
+        self._watches[watch].places += 1
+        self._budget.answered_by(1 + assistant, "watch")
+
+    async def _write(
+        self,
+        model: int,
+        command: StartDraft,
+        take: Callable[[Token | DraftEnd], bool],
+        *,
+        kind: Kind,
+        counts: Callable[[], bool],
+        turn: RenderedPrompt | None = None,
+    ) -> None:
+        """Let a model write in one request, which is counted, recorded and checked; see `generate`."""
+        size = (self._sizes[model] if turn is None else len(turn.prompt.encode())) + len(command.text)
+        turn = turn or self.turns[model]
+        drafts = kind in ("draft", "hedge")
+        last: Token | DraftEnd | None = None
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
+            if kind == "watch":
+                self._watches[command.draft] = span
             span.max_tokens, span.temperature, span.seed = command.max_tokens, command.temperature, command.seed
-            with self._budget.spending(model, [size], drafts=not question) as usage:
+            with self._budget.spending(model, [size], drafts=drafts) as usage:
                 span.usage = usage
                 async with aclosing(_stream(turn, command, usage)) as stream:
                     async for item in stream:
                         if isinstance(item, Token):
                             if item.prob is not None and not 0 <= item.prob <= 1:
                                 raise _no_probability(item.prob, turn.provider.name)
-                            self.drafted_tokens += not question
+                            self.drafted_tokens += drafts
                             span.tokens += 1
                             if span.first is None:
                                 span.first = self._timeline.now()
@@ -106,7 +142,7 @@ class Calls:
                             usage.written += 1
                             if self._budget.counts_tokens and counts():
                                 self._budget.check_tokens()
-                            if self._room is not None and (room := self._room()) is not None and counts():
+                            if self._room is not None and (room := self._room()) is not None and drafts and counts():
                                 await room.wait()
                         else:
                             _check_end(item, last, turn.provider.name)

@@ -117,6 +117,42 @@ class CancelAsk:
 
 
 @dataclass(frozen=True, slots=True)
+class Watch:
+    """Let an assistant write greedily after a path of the answer, and report each token (`watched`).
+
+    Attributes:
+        watch: its number, one of those of questions.
+        assistant: its index.
+        text: the response up to the place at which it begins.
+        ids: the path of the same place.
+        max_tokens: at most.
+        alternatives: how many other tokens to list with each of its own.
+    """
+
+    watch: int
+    assistant: int
+    text: bytes
+    ids: tuple[int, ...]
+    max_tokens: int
+    alternatives: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CloseWatch:
+    """Close a watch: nothing more that it writes is needed."""
+
+    watch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Count a place that a watch has answered."""
+
+    watch: int
+    assistant: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Report (`waited`) when `batch_wait` is over: then what has come together is asked."""
 
@@ -150,7 +186,7 @@ class Fail:
     error: Exception
 
 
-Command = StartDraft | CancelDraft | Ask | CancelAsk | Wait | Emit | Finish | Fail
+Command = StartDraft | CancelDraft | Ask | CancelAsk | Watch | CloseWatch | Heard | Wait | Emit | Finish | Fail
 
 
 # ----------------------------------------------------------------------------------------------------------- report
@@ -283,6 +319,18 @@ class Decoder(Protocol):
 
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:
         """A request to an assistant failed."""
+        ...
+
+    def watched(self, watch: int, token: Token) -> list[Command]:
+        """A watch wrote a token."""
+        ...
+
+    def watch_ended(self, watch: int, end: DraftEnd) -> list[Command]:
+        """A watch is over."""
+        ...
+
+    def watch_failed(self, watch: int, error: Exception) -> list[Command]:
+        """A watch failed."""
         ...
 
     def waited(self, wait: int) -> list[Command]:

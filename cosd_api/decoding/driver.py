@@ -16,14 +16,17 @@ from cosd_api.decoding.commands import (
     Ask,
     CancelAsk,
     CancelDraft,
+    CloseWatch,
     Command,
     Decoder,
     Emit,
     Fail,
     Finish,
+    Heard,
     Report,
     StartDraft,
     Wait,
+    Watch,
 )
 from cosd_api.decoding.run import Work
 from cosd_providers.contract import DraftEnd, Ready, Token
@@ -120,24 +123,31 @@ class Driver:
             match command:
                 case Emit():
                     self._work.emit(command.tokens)
-                case StartDraft():
-                    self._group.start_soon(self._run_draft, command, self._scope("draft", command.draft))
-                    if self._ready is not None:
-                        self._group.start_soon(self._keep_ready, self._ready)
-                case Ask():
-                    self._group.start_soon(self._run_ask, command, self._scope("ask", command.ask))
+                case StartDraft() | Ask() | Watch():
+                    self._start(command)
                 case Wait():
                     self._group.start_soon(self._wait, command.wait)
-                case CancelDraft():
-                    self._cancel("draft", command.draft)
-                case CancelAsk():
-                    self._cancel("ask", command.ask)
+                case Heard():
+                    self.calls.heard(command.watch, command.assistant)
+                case CancelDraft() | CancelAsk() | CloseWatch():
+                    self._cancel(command)
                 case Fail():
                     self._fail(command.error)
                 case Finish():
                     if not self._scopes:
                         self._idle.set()
                     self._group.start_soon(self._finish)
+
+    def _start(self, command: StartDraft | Ask | Watch) -> None:
+        match command:
+            case StartDraft():
+                self._group.start_soon(self._run_draft, command, self._scope("draft", command.draft))
+                if self._ready is not None:
+                    self._group.start_soon(self._keep_ready, self._ready)
+            case Ask():
+                self._group.start_soon(self._run_ask, command, self._scope("ask", command.ask))
+            case Watch():
+                self._group.start_soon(self._run_watch, command, self._scope("watch", command.watch))
 
     async def _wait(self, number: int) -> None:
         await anyio.sleep(self._work.batch_wait)
@@ -171,6 +181,23 @@ class Driver:
                 self._step(self.decoder.draft_failed, command.draft, placed(error, self._work.turns[0].provider))
             finally:
                 self._closed("draft", command.draft)
+
+    async def _run_watch(self, command: Watch, scope: anyio.CancelScope) -> None:
+        def take(item: Token | DraftEnd) -> bool:
+            self._step(
+                self.decoder.watched if isinstance(item, Token) else self.decoder.watch_ended, command.watch, item
+            )
+            return False
+
+        with scope:
+            try:
+                await self.calls.watch(command, take, counts=lambda: self.decoder.finished is None)
+            except Exception as error:  # noqa: BLE001 - a single question finds out whether it matters
+                _log.debug("a watch failed: %s", type(error).__name__)
+                who = self._work.turns[1 + command.assistant].provider
+                self._step(self.decoder.watch_failed, command.watch, placed(error, who))
+            finally:
+                self._closed("watch", command.watch)
 
     async def _run_ask(self, command: Ask, scope: anyio.CancelScope) -> None:
         began = self._work.timeline.now()
@@ -211,7 +238,14 @@ class Driver:
         if not self._scopes and self.decoder.finished:
             self._idle.set()
 
-    def _cancel(self, kind: str, number: int) -> None:
-        scope = self._scopes.get((kind, number))
+    def _cancel(self, command: CancelDraft | CancelAsk | CloseWatch) -> None:
+        match command:
+            case CancelDraft():
+                key = ("draft", command.draft)
+            case CancelAsk():
+                key = ("ask", command.ask)
+            case CloseWatch():
+                key = ("watch", command.watch)
+        scope = self._scopes.get(key)
         if scope is not None:
             scope.cancel()

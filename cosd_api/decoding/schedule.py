@@ -15,6 +15,7 @@ from cosd_api.alignment import Unit, same
 from cosd_api.decoding.commands import DRAFT, Ask, CancelAsk, CancelDraft, Command, StartDraft, Wait
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.units import Ahead, Contestable, DraftUnit, Hearing, State, Verdict
+from cosd_api.decoding.watches import Watches
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 
 LONGEST_HEDGE = 128
@@ -50,6 +51,7 @@ class Pace:
         draft_states: whether the draft reports its hidden states.
         ids: whether the models have the same ids, and are asked after them.
         places: how many places a request to each assistant is best about; empty for no bound.
+        watched: the assistants that are asked by watches, where `ids`.
     """
 
     draft_length: int | None = None
@@ -63,6 +65,7 @@ class Pace:
     draft_states: bool = False
     ids: bool = False
     places: tuple[int, ...] = ()
+    watched: frozenset[int] = frozenset()
 
     @property
     def listed(self) -> int:
@@ -101,12 +104,14 @@ class Schedule:
     Attributes:
         drafts: the draft in progress, and what the next one continues.
         questions: the requests to assistants.
+        watches: the streams of assistants that answer each place that they pass.
         hedges: the drafts ahead of a verdict.
     """
 
     def __init__(self, pace: Pace, unit: Unit, assistants: int, could_change: Contestable) -> None:
         self.drafts = Drafts(pace)
         self.questions = Questions(pace, unit, assistants)
+        self.watches = Watches(pace.watched if pace.ids else (), pace.alternatives, self.questions.number)
         self.hedges = Hedges(pace, could_change, self.drafts.number)
         self._in_rounds = pace.draft_length is not None
         self._hedges = pace.hedge > 0
@@ -128,6 +133,10 @@ class Schedule:
         if draft:
             commands.append(draft)
         drafting = self.drafts.under_way is not None
+        if self.watches.assistants:
+            commands.extend(self.watches.next(units, response, self.questions.busy))
+        self.questions.more = self.questions.more or self.watches.released
+        self.watches.released = False
         if self.questions.more and not (self._in_rounds and drafting):  # of a round, everything is asked together
             drafting = drafting and response.over is None
             commands.extend(self.questions.ask(units, response, drafting=drafting))
@@ -258,23 +267,31 @@ class Questions:
         self._waited_for: DraftUnit | None = None  # the first unit that is to be asked about
         self._due = True
 
+    def number(self) -> int:
+        """The number of one more question."""
+        self._count += 1
+        return self._count
+
+    @property
+    def busy(self) -> set[int]:
+        """The assistants that a request is in progress to."""
+        return {assistant for assistant, _ in self.under_way.values()}
+
     def ask_early(self, assistants: Iterable[int]) -> list[Ask]:
         """Ask about the start of the answer before the draft is there: assistants read the prompt beside it."""
         asks: list[Ask] = []
         for assistant in assistants:
-            self._count += 1
-            self.under_way[self._count] = (assistant, [])
-            self._early[assistant] = self._count
-            question = Question(0, ())
-            asks.append(Ask(self._count, assistant, b"", (question,), self._pace.alternatives, ((),)))
+            ask = self._early[assistant] = self.number()
+            self.under_way[ask] = (assistant, [])
+            asks.append(Ask(ask, assistant, b"", (Question(0, ()),), self._pace.alternatives, ((),)))
         return asks
 
     def ask_draft(self, unit: DraftUnit, verdict: Verdict, response: Response) -> Ask:
         """Ask the draft model how probable its own token is."""
-        self._count += 1
-        self.under_way[self._count] = (DRAFT, [(unit, verdict)])
+        ask = self.number()
+        self.under_way[ask] = (DRAFT, [(unit, verdict)])
         text, path = bytes(response.text[: unit.start]), response.ids_before(unit.first)
-        return Ask(self._count, DRAFT, text, (Question(unit.start, ()),), _LISTED, (path,))
+        return Ask(ask, DRAFT, text, (Question(unit.start, ()),), _LISTED, (path,))
 
     def join_early(self, unit: DraftUnit) -> None:
         """Let the first unit of the answer be what the early requests are about."""
@@ -334,13 +351,13 @@ class Questions:
                 continue
             for _, verdict in asked:
                 verdict.hearing = Hearing.ASKED
-            self._count += 1
-            self.under_way[self._count] = (assistant, asked)
+            ask = self.number()
+            self.under_way[ask] = (assistant, asked)
             last = asked[-1][0]
             text = bytes(response.text[: response.end_of(last.first + len(last.tokens))])
             questions = tuple(unit.question(assistant, self._unit) for unit, _ in asked)
             paths = tuple(response.ids_before(unit.first) for unit, _ in asked) if self._pace.ids else None
-            asks.append(Ask(self._count, assistant, text, questions, self._pace.alternatives, paths))
+            asks.append(Ask(ask, assistant, text, questions, self._pace.alternatives, paths))
         return asks
 
     def _most(self, assistant: int) -> int | None:

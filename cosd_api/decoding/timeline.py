@@ -10,7 +10,7 @@ from typing import Literal
 
 from cosd_providers.usage import Usage
 
-Kind = Literal["draft", "hedge", "question", "score"]
+Kind = Literal["draft", "hedge", "question", "score", "watch"]
 Outcome = Literal["done", "cancelled", "failed"]
 
 
@@ -20,14 +20,15 @@ class RequestSpan:
 
     Attributes:
         who: 0 is the draft, 1 the first assistant, and so on.
-        kind: a draft, one that was started ahead of a verdict, a question about places, or a text to be scored.
+        kind: a draft, one that was started ahead of a verdict, a question about places, a text to be scored, or a
+            stream that answers each place that it passes.
         number: as the decoder counts drafts, and questions.
         at: byte offset in the response that it continues, or of its first place.
         start: seconds from the start of the answer until it was sent.
         first: seconds until its first token; None before it, and for questions.
         end: seconds until it was over; None while it is in progress.
-        tokens: tokens that it drafted.
-        places: places that it asked about.
+        tokens: tokens that it wrote, of a draft or a watch.
+        places: places that it asked about, or answered.
         outcome: its end.
         max_tokens: of a draft, the most that it may write.
         temperature: of a draft.

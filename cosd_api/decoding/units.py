@@ -79,6 +79,7 @@ class Hearing(Enum):
 
     OPEN = auto()  # it is to be asked
     ASKED = auto()  # a question is in progress
+    WATCHED = auto()  # a watch answers it
     FAILED = auto()  # a question about this unit alone failed
     DONE = auto()  # it has judged the unit, or its judgement cannot matter any more
     LOST = auto()  # it failed for good, and the answer continues without it

@@ -3,7 +3,7 @@
 ::
 
      1-3   the draft model writes greedily: x~_1, x~_2, ...                               `drafted`, `_append`
-     4-7   each assistant says what it would write in the same places: x^_1, x^_2, ...    `answered`
+     4-7   each assistant says what it would write in the same places: x^_1, x^_2, ...    `answered`, `watched`
      8     for each unit, in the order of the text:
      9         if x~ != x^ and p < alpha and q > beta * p     (rule)                      `alignment.judge`
     10         or x~ != x^ and T(p, q) = 1                    (tree)                      `alignment.judge`
@@ -33,7 +33,19 @@ from typing import Any, ClassVar, Self
 from cosd_api.alignment import LONGEST, Unit, starts_unit
 from cosd_api.checks import check_temperature, check_unit, check_verifier
 from cosd_api.decoding.across import AcrossTokenizers
-from cosd_api.decoding.commands import DRAFT, Command, Decoder, Emit, Fail, Finish, Loss, Placed, Report, cut_short
+from cosd_api.decoding.commands import (
+    DRAFT,
+    Command,
+    Decoder,
+    Emit,
+    Fail,
+    Finish,
+    Heard,
+    Loss,
+    Placed,
+    Report,
+    cut_short,
+)
 from cosd_api.decoding.judged import JudgedWriter
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Run, Work
@@ -366,14 +378,16 @@ class CoSDDecoder:
             lost=self.lost,
         )
 
-    # --------------------------------------------------------------------------------------------- the seven events
+    # --------------------------------------------------------------------------------------------------- the events
 
     def start(self) -> list[Command]:
         """Line 1: begin to draft."""
         early: list[Command] = []
         if self._ids and self.judge.ever:
             heard = [at for at in range(self.assistants) if at not in self.lost]
-            early.extend(self.schedule.questions.ask_early(heard))
+            watches = self.schedule.watches
+            early.extend(watches.begin(heard, self.response))
+            early.extend(self.schedule.questions.ask_early(at for at in heard if at not in watches.assistants))
         return self._proceed(early)
 
     def drafted(self, draft: int, token: Token) -> list[Command]:
@@ -463,6 +477,20 @@ class CoSDDecoder:
                 verdict.hearing, verdict.error = Hearing.FAILED, error
         return self._proceed([])
 
+    def watched(self, watch: int, token: Token) -> list[Command]:
+        """Lines 6 to 10: an assistant wrote what it would write in the next place."""
+        return self._proceed([]) if self.schedule.watches.wrote(watch, token) else []
+
+    def watch_ended(self, watch: int, end: DraftEnd) -> list[Command]:
+        """A watch is over: a single question finds out if an assistant has an answer behind its context."""
+        self.schedule.watches.ended(watch, failed=end.reason in ("context", "filter"))
+        return self._proceed([])
+
+    def watch_failed(self, watch: int, error: Exception) -> list[Command]:  # noqa: ARG002 - the question will say why
+        """A watch failed: a single question finds out if that matters."""
+        self.schedule.watches.ended(watch, failed=True)
+        return self._proceed([])
+
     def waited(self, wait: int) -> list[Command]:
         """A `Wait` is over: ask what has come together."""
         self.schedule.questions.waited(wait)
@@ -477,6 +505,7 @@ class CoSDDecoder:
         if self.phase is not Phase.FINISHED:
             self.units.clear()
             self.schedule.questions.under_way.clear()
+            self.schedule.watches.leave()
             self.schedule.drafts.cancel()
             self.response.keep_emitted(finish)
             self._finish([])
@@ -523,6 +552,7 @@ class CoSDDecoder:
         unit.complete(self.assistants, self.judge.contestable, self.lost)
         if unit.waiting:
             self.schedule.questions.more = True
+            self.schedule.watches.claim(unit)
             if unit.heard:  # nobody is left to ask
                 self._decide(unit, commands)
             elif self._ids and not unit.first:
@@ -573,6 +603,7 @@ class CoSDDecoder:
         while self.units[-1] is not unit:
             self.units.pop().state = State.VOID
         self.response.cut_back(unit.first + len(unit.tokens))
+        self.schedule.watches.rewind(unit.first)
         commands.extend(self.schedule.questions.void())
 
     def _lose(self, commands: list[Command]) -> bool:
@@ -587,6 +618,7 @@ class CoSDDecoder:
         for assistant, error in failed.items():
             verdict = unit.verdicts[assistant]
             self.lost[assistant] = Loss(unit.first + verdict.at, error)
+            self.schedule.watches.leave_out(assistant)
             verdict.hearing = Hearing.LOST
         self._decide(unit, commands)
         if unit.winner is None and not (self.response.over and self.units[-1] is unit):
@@ -630,16 +662,24 @@ class CoSDDecoder:
 
     # ------------------------------------------------------------------------------------------------ after an event
 
+    def _follow(self, commands: list[Command]) -> None:
+        """Judge the units that watches have answered."""
+        while (answer := self.schedule.watches.answer(self.units, self.response)) is not None:
+            commands.append(Heard(answer.watch, answer.assistant))
+            self._hear(answer.unit, answer.assistant, answer.proposal, answer.watch, commands)
+
     def _proceed(self, commands: list[Command]) -> list[Command]:
         """Settle what can be, end the answer if it is complete, and otherwise do what the schedule says."""
         if self.phase is not Phase.RUNNING:
             return []
+        self._follow(commands)
         self._settle(commands)
         while self._failed and self._lose(commands):
             self._settle(commands)
         if self.response.over and not self.units:
             commands.extend(self.schedule.hedges.tidy())
             commands.extend(self.schedule.questions.leave())
+            commands.extend(self.schedule.watches.leave())
             self._finish(commands)
             return commands
         if self._failed and (error := self._error()) is not None:

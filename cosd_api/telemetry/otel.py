@@ -157,7 +157,7 @@ class RecordedSpan(FusionSpan):
 
 def _facts(sent: RequestSpan) -> Attributes:
     """The facts of a request that is over."""
-    drafts = sent.kind in ("draft", "hedge")
+    streams = sent.kind in ("draft", "hedge", "watch")
     finish = "error" if sent.outcome == "failed" else _FINISH.get(sent.finish or "")
     found: Attributes = {
         names.KIND: sent.kind,
@@ -166,7 +166,7 @@ def _facts(sent: RequestSpan) -> Attributes:
         names.REQUEST_OUTCOME: sent.outcome,
         names.PLACES: sent.places or None,
     }
-    if drafts:
+    if streams:
         found |= {
             names.STREAM: True,
             names.MAX_TOKENS: sent.max_tokens,

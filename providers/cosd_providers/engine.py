@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -97,14 +97,17 @@ class Adapter:
 
     Attributes:
         strategies: the strategies that this engine can be asked by; empty where there is only one.
+        by_ids: whether it may take contexts by ids, so that it can be asked by a watch, too.
 
     Raises:
         ValueError: `extra_body` sets a field in `owned`.
     """
 
     strategies: ClassVar[tuple[Strategy, ...]] = ()
+    by_ids: ClassVar[bool] = False
 
     _strategy: Strategy | None = None
+    _watch: bool | None = None
     _transport: Transport
     _model: str | None
     _listing: str | None = "/v1/models"
@@ -202,8 +205,19 @@ class Adapter:
             ValueError: the engine has no such strategy.
         """
         view = copy(self)
-        view._strategy = checked_strategy(strategy, self.strategies)
+        view._use_strategy(strategy)
         return view
+
+    def _use_strategy(self, strategy: Strategy | None) -> None:
+        """Ask by this strategy; a watch is the fusion's business, and where it asks otherwise the engine's rule holds.
+
+        Raises:
+            ValueError: the engine has no such strategy.
+        """
+        able: tuple[Strategy, ...] = (*self.strategies, "watch") if self.by_ids else self.strategies
+        chosen = checked_strategy(strategy, able)
+        self._watch = None if chosen is None else chosen == "watch"
+        self._strategy = None if chosen == "watch" else chosen
 
     def use_template(self, template: Template) -> None:
         """Render conversations with this template in place of the server's."""
@@ -373,7 +387,7 @@ class Engine(Adapter, Generic[_F]):
 
     def __init__(self, url: str, *, owned: AbstractSet[str], strategy: Strategy | None, **options: Any) -> None:
         super().__init__(url, owned=owned, **options)
-        self._strategy = checked_strategy(strategy, self.strategies)
+        self._use_strategy(strategy)
         self._found = Lazy[_F]()
 
     @abstractmethod
@@ -395,7 +409,10 @@ class Engine(Adapter, Generic[_F]):
 
     async def describe(self) -> ServerInfo:
         """The server and its model, asked once."""
-        return (await self.discovered()).info
+        info = (await self.discovered()).info
+        if self._watch is None:
+            return info
+        return replace(info, capabilities=replace(info.capabilities, watch=self._watch))
 
     async def snapshot(self) -> dict[str, Any]:
         """The facts of the server, for `restore`."""

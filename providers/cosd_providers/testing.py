@@ -229,6 +229,7 @@ class ScriptedProvider:
         states: the last hidden state after some ids; None if they are not reported.
         ids: whether it takes contexts by ids, see `contract.IdContexts`.
         places: contexts by ids that one request holds.
+        watch: as in `contract.Capabilities`.
         hides_parts: whether a draft by ids leaves out the probability of a token behind which a character is open, and
             the list beside it, as llama.cpp does.
         request_delay: seconds before each request is answered.
@@ -255,6 +256,7 @@ class ScriptedProvider:
     states: Callable[[Sequence[int]], State] | None = None
     ids: bool = False
     places: int = 64
+    watch: bool | None = None
     hides_parts: bool = False
     request_delay: float = 0.0
     token_delay: float = 0.0
@@ -299,6 +301,7 @@ class ScriptedProvider:
             hidden_states=0 if self.states is None else len(self.states(())),
             ids=self.ids,
             places=self.places,
+            watch=self.watch,
         )
         info = ServerInfo("scripted:", "scripted", self.name, None, self.context, capabilities, self.answer_cue)
         return replace(info, ends=(*self.model.end_ids,)) if self.ids else info

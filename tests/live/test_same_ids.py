@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
-from cosd_api import Fusion, RuleVerifier
+from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_api.demo.servers import MODELS, serve
 from cosd_providers import ForwardingProvider, connect
+from cosd_providers.strategies import Strategy
 
 PROMPTS = [f"Q: Add {n} and {n + 7}, then translate snow into French.\nA:" for n in range(31, 39)]
 EVERYWHERE = RuleVerifier(alpha=1, beta=1)
+WAYS: tuple[Strategy, ...] = ("singles", "list", "watch")
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +33,13 @@ def four_slots() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def assistant() -> Iterator[str]:
     with serve(MODELS / "words.gguf", slots=4) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[str]:
+    """The draft's model on another server."""
+    with serve(MODELS / "sums.gguf", slots=4) as server:
         yield server.url
 
 
@@ -60,14 +70,48 @@ async def test_wrapped_models_are_asked_after_ids_too(four_slots: str) -> None:
         assert (await fusion.generate(PROMPTS[0], max_tokens=24)).text == written_alone(four_slots, PROMPTS[0])
 
 
-@pytest.mark.parametrize("draft_length", [None, 3])
-async def test_eight_answers_on_four_slots(four_slots: str, one_slot: str, draft_length: int | None) -> None:
+async def test_a_watch_and_the_draft_share_the_only_slot(one_slot: str) -> None:
+    """The watch does not hold the slot for which the draft waits."""
+    again = connect(one_slot, engine="llama.cpp", strategy="watch")
+    async with Fusion(draft=one_slot, assistant=again, verifier=EVERYWHERE) as fusion:
+        result = await fusion.generate(PROMPTS[0], max_tokens=60, timeout=60)
+    assert result.text.startswith(written_alone(one_slot, PROMPTS[0]))
+    assert result.replacements == 0
+
+
+@pytest.mark.parametrize(("draft_length", "way"), [(None, None), (3, None), (None, "watch"), (3, "watch")])
+async def test_eight_answers_on_four_slots(
+    four_slots: str, one_slot: str, draft_length: int | None, way: Strategy | None
+) -> None:
     """With more answers than slots none is named, and each answer is the one that it is by itself."""
-    async with Fusion(draft=four_slots, assistant=four_slots, verifier=EVERYWHERE, draft_length=draft_length) as fusion:
+    again = connect(four_slots, engine="llama.cpp", strategy=way)
+    async with Fusion(draft=four_slots, assistant=again, verifier=EVERYWHERE, draft_length=draft_length) as fusion:
         results = [result async for result in fusion.map(PROMPTS, max_tokens=24, concurrency=8)]
     for prompt, result in zip(PROMPTS, results, strict=True):
         assert result.text == written_alone(one_slot, prompt)
         assert result.replacements == 0
+
+
+async def test_each_way_to_ask_gives_one_answer(four_slots: str, assistant: str, watched: str) -> None:
+    """Single questions, lists and watches: the same tokens, and the same probabilities but for the last digits."""
+    for draft, other, count in ((four_slots, watched, 3), (four_slots, assistant, 8)):
+        found: dict[Any, list[FusionResult]] = {}
+        for way in WAYS:
+            asked = connect(other, engine="llama.cpp", strategy=way)
+            async with Fusion(draft=draft, assistant=asked, verifier=EVERYWHERE) as fusion:
+                found[way] = [await fusion.generate(prompt, max_tokens=24) for prompt in PROMPTS[:count]]
+        for results in zip(*found.values(), strict=True):
+            told = [[(token.id, token.source, len(token.decisions)) for token in result.tokens] for result in results]
+            assert told[0] == told[1] == told[2]
+            probs = [[one.prob for token in result.tokens for one in token.decisions] for result in results]
+            assert probs[1] == pytest.approx(probs[0], abs=0.02)
+            assert probs[2] == pytest.approx(probs[0], abs=0.02)
+        for way, results in found.items():
+            usages = [result.usage["assistant"] for result in results]
+            answered = [sum(usage.strategies.get(name, 0) for usage in usages) for name in WAYS]
+            assert answered[WAYS.index(way)] > 0.5 * sum(answered)
+            if way == "watch" and other == watched:  # the model with itself
+                assert max(usage.requests for usage in usages) <= 3
 
 
 async def test_a_long_prompt_is_read_once_by_each_model(four_slots: str, assistant: str) -> None:

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, FusionResult, RuleVerifier
-from cosd_providers import connect
+from cosd_api.records import TokenDecision
+from cosd_providers import Provider, connect
 from live_real.alone import LENGTH, Alone
 from live_real.prompts import PROMPTS
 
@@ -21,7 +22,9 @@ RULE, EVERYWHERE = RuleVerifier(alpha=0.5, beta=0.5), RuleVerifier(alpha=1, beta
 END = "<|im_end|>"
 
 
-async def fused(verifier: RuleVerifier, draft: str, assistant: str, count: int, **settings: Any) -> list[FusionResult]:
+async def fused(
+    verifier: RuleVerifier, draft: str, assistant: str | Provider, count: int, **settings: Any
+) -> list[FusionResult]:
     """Answers to the first prompts, one after the other."""
     async with Fusion(draft=draft, assistant=assistant, verifier=verifier, **settings) as fusion:
         conversations = [[{"role": "user", "content": prompt}] for prompt in PROMPTS[:count]]
@@ -64,6 +67,52 @@ def _check_asked(result: FusionResult, verifier: RuleVerifier) -> None:
 
 def _ties(results: list[FusionResult]) -> int:
     return sum(result.ties or 0 for result in results)
+
+
+async def test_the_model_watched_by_itself_writes_what_it_writes_alone(
+    draft: str, assistant: str, alone: dict[str, Alone]
+) -> None:
+    """By one stream of the assistant for an answer, which is opened with it."""
+    watched = connect(assistant, engine="llama.cpp", strategy="watch")
+    count = len(PROMPTS) // 2
+    results = await fused(EVERYWHERE, draft, watched, count)
+    for prompt, result in zip(PROMPTS, results, strict=False):
+        ids = [token.id for token in result.tokens if not token.end]
+        assert (ids, result.text) == (alone[prompt].ids[: len(ids)], alone[prompt].text), prompt
+        _check_asked(result, EVERYWHERE)
+    usages = [result.usage["assistant"] for result in results]
+    tokens, requests = sum(len(result.tokens) for result in results), sum(usage.requests for usage in usages)
+    written = sum(usage.completion_tokens for usage in usages)
+    watches = sum(one.kind == "watch" for result in results for one in result.requests)
+    say(f"by watch: {requests} requests ({watches} watches) for {tokens} tokens; {written} written")
+    assert requests <= 0.02 * tokens
+    assert sum(usage.strategies.get("watch", 0) for usage in usages) >= 0.99 * tokens
+
+
+async def test_of_a_genuine_pair_watches_and_single_questions_give_one_answer(shorter: str, assistant: str) -> None:
+    """Where two answers are equal so far, the assistant says the same, but for the noise of a server.
+
+    The draft's own probability has this noise, too, so that whole answers need not be equal, by singles alone either.
+    """
+    singles, watched = [
+        await fused(RULE, shorter, connect(assistant, engine="llama.cpp", strategy=way), 12)
+        for way in ("singles", "watch")
+    ]
+    places: list[tuple[TokenDecision, TokenDecision]] = []
+    for one, other in zip(singles, watched, strict=True):
+        for mine, theirs in zip(one.tokens, other.tokens, strict=False):
+            places += zip(mine.decisions, theirs.decisions, strict=False)
+            if mine.id != theirs.id:
+                break
+    near = [abs((one.prob or 0) - (other.prob or 0)) for one, other in places if one.text == other.text]
+    requests = [sum(result.usage["assistant"].requests for result in results) for results in (singles, watched)]
+    tokens = sum(len(result.tokens) for result in watched)
+    say(f"{len(near)} of {len(places)} answers equal, probabilities by {max(near):.3f} at most")
+    say(f"{requests[0]} requests by singles, {requests[1]} by watches, for {tokens} tokens")
+    assert len(places) > 200
+    assert len(near) >= 0.98 * len(places)
+    assert sum(near) / len(near) < 0.01
+    assert requests[1] < 0.5 * requests[0]
 
 
 async def test_ties_hardly_change_how_much_a_genuine_pair_replaces(shorter: str, assistant: str) -> None:

@@ -129,7 +129,7 @@ async def test_places_of_a_list_that_was_refused_count_as_asked_singly() -> None
 
 
 async def test_a_strategy_that_there_is_not() -> None:
-    with pytest.raises(ValueError, match="no strategy 'echo'; there are 'list' and 'singles'"):
+    with pytest.raises(ValueError, match="no strategy 'echo'; there are 'list', 'singles' and 'watch'"):
         LlamaCpp(URL, strategy="echo")  # type: ignore[arg-type]  # what a user may do
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from cosd_providers import Proposal, Token, Usage
+from cosd_providers import Context, Proposal, Token, Usage
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.strategies import checked_strategy, counted, marked
+from cosd_providers.testing import TextModel
+from fake_llama_cpp import FakeLlamaCpp
 
 SAID = [Proposal(start, (Token(b"x", 0.5),)) for start in range(12)]
 
@@ -36,5 +40,18 @@ def test_strategies_that_there_are_not() -> None:
 def test_the_same_model_asked_in_another_way() -> None:
     provider = LlamaCpp("http://gpu1:8080", strategy="list")
     assert provider.with_strategy("singles").name == provider.name
-    with pytest.raises(ValueError, match="no strategy 'filter'; there are 'list' and 'singles'"):
+    with pytest.raises(ValueError, match="no strategy 'filter'; there are 'list', 'singles' and 'watch'"):
         provider.with_strategy("filter")
+
+
+@pytest.mark.parametrize("strategy", ["singles", "list", "watch", None])
+async def test_a_provider_says_if_it_is_to_be_watched(strategy: Any) -> None:
+    """A watch is the fusion's way to ask: where the provider itself asks about places, its own rule holds."""
+    server = FakeLlamaCpp(TextModel({"a": [" b", " c"]}))
+    provider = LlamaCpp("http://gpu1:8080", http_client=server.client(), strategy=strategy)
+    usage, contexts = Usage(), [Context("a", b"", ()), Context("a", b"", (1,))]
+    info = await provider.describe()
+    assert info.capabilities.watch == (None if strategy is None else strategy == "watch")
+    assert (await provider.with_strategy(None).describe()).capabilities.watch is None
+    await provider.next_tokens(contexts, usage=usage)
+    assert usage.strategies == {"list" if strategy == "list" else "singles": 2}

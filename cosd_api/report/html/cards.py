@@ -29,12 +29,13 @@ _STANDING: Mapping[Standing, str] = {
     "sure": "not asked",
     "open": "kept",
 }
-_ASKED = ("question", "score")
+_ASKED = ("question", "score", "watch")
 _TITLES: Mapping[Kind, str] = {
     "draft": "Draft",
     "hedge": "Draft ahead of a verdict",
     "question": "Question",
     "score": "Score",
+    "watch": "Watch",
 }
 _MOST_TEXTS = 8  # on a card
 _UNASKED = "nobody was asked: no assistant's answer could have changed it"
@@ -86,7 +87,7 @@ def _together(one: FusedToken, other: FusedToken) -> bool:
 
 
 def request_key(request: Request) -> str:
-    """Identity of a request on the page. Drafts are numbered on their own, questions and scores together."""
+    """Identity of a request on the page. Drafts are numbered on their own, all others together."""
     return f"{'q' if request.kind in _ASKED else 'd'}{request.number}"
 
 
@@ -205,7 +206,8 @@ class Cards:
     def request(self, request: Request) -> HoverCard:
         """The card of a request."""
         wrote = f"wrote {counted(request.tokens, 'token')}"
-        did = {"question": f"asked about {counted(request.places, 'place')}", "score": "scored a text"}
+        places = counted(request.places, "place")
+        did = {"question": f"asked about {places}", "score": "scored a text", "watch": f"{wrote}, answered {places}"}
         foot = [f"{seconds(request.start)} to {seconds(request.end)}, {seconds(request.end - request.start)} in all"]
         if request.first is not None:
             foot.append(f"first token after {seconds(request.first - request.start)}")

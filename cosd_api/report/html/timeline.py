@@ -197,7 +197,7 @@ def _bar(cards: Cards, request: Request, y: float, scale: _Scale) -> Element:
 
 
 def _in_bar(request: Request) -> str:
-    if request.kind == "question":
+    if request.kind in ("question", "watch"):
         return counted(request.places, "place")
     if request.kind == "score":
         return "score"

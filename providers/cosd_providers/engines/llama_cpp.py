@@ -873,13 +873,18 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     """
 
     strategies = ("list", "singles")
+    by_ids = True
 
     _facts_type = LlamaCppFacts
     _ready_route = "/health"
     _head = Head()
 
     def __init__(
-        self, url: str, *, strategy: Literal["list", "singles"] | None = None, **options: Unpack[EngineOptions]
+        self,
+        url: str,
+        *,
+        strategy: Literal["list", "singles", "watch"] | None = None,
+        **options: Unpack[EngineOptions],
     ) -> None:
         super().__init__(url, owned=_OWNED, strategy=strategy, **options)
         self._beginning: Lazy[str] = Lazy()

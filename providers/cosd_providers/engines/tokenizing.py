@@ -313,6 +313,7 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
     """An engine whose server encodes, decodes and renders text; each class says what its arguments are for."""
 
     strategies = ("echo", "list", "singles")
+    by_ids = True
 
     _client: _C
     _client_type: type[_C]
@@ -324,7 +325,7 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         url: str,
         *,
         tokenizer: object = None,
-        strategy: Literal["echo", "list", "singles"] | None = None,
+        strategy: Literal["echo", "list", "singles", "watch"] | None = None,
         add_special_tokens: bool = True,
         **options: Unpack[EngineOptions],
     ) -> None:

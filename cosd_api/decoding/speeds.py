@@ -1,0 +1,34 @@
+"""Speeds of the models of a fusion, as measured in its answers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from cosd_api.decoding.timeline import RequestSpan
+
+_STREAMS = ("draft", "hedge", "watch")
+_FEWEST = 8  # tokens of a stream that tells how fast it is
+_ENOUGH = 64  # tokens of a model that tell how fast it is
+
+
+class Speeds:
+    """The time that each model takes to write a token, over all answers so far. Nothing but cost depends on it."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[int, float] = defaultdict(float)
+        self._tokens: defaultdict[int, int] = defaultdict(int)
+
+    def note(self, requests: Iterable[RequestSpan]) -> None:
+        """Take in the requests of an answer that is over."""
+        for one in requests:
+            if one.kind in _STREAMS and one.tokens >= _FEWEST and one.first is not None and one.end is not None:
+                self._seconds[one.who] += one.end - one.first
+                self._tokens[one.who] += one.tokens - 1
+
+    def slower(self, model: int) -> float | None:
+        """The time in which a model writes a token, divided by the draft's; None before both were measured."""
+        if min(self._tokens[model], self._tokens[0]) < _ENOUGH or not self._seconds[0]:
+            return None
+        theirs, own = (self._seconds[one] / self._tokens[one] for one in (model, 0))
+        return theirs / own

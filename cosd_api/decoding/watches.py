@@ -1,0 +1,234 @@
+"""Watches: questions as streams left open, which answer every place that they pass.
+
+A watch is an assistant's own greedy stream after the path of the answer. As long as its tokens are those of the answer,
+each one is the assistant's choice at the next place, the same that a single question there would bring: both follow the
+same ids. At a difference it has answered that place, and is closed, unless its token becomes the replacement: then the
+stream continues the answer itself. So each difference restarts one of the two streams, and the text depends on neither.
+
+Tokens that are ahead of the draft are held until the draft is there. A watch that fails becomes a single question.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from cosd_api.decoding.commands import CloseWatch, Command, Watch
+from cosd_api.decoding.response import Response
+from cosd_api.decoding.units import DraftUnit, Hearing
+from cosd_providers.contract import Proposal, ServerInfo, Token
+
+LAG = 8
+"""Tokens by which a watch may be behind the first place that waits for it; one opened there reads them at once."""
+
+AHEAD = 32
+"""Tokens that a watch may write beyond the answer so far: more of them would most likely be in vain."""
+
+_SLOWER = 1.25  # the time of an assistant's token, in those of the draft's, from which on it does not keep up
+_FAILURES = 2  # watches that fail in a row; then the assistant is asked by requests
+
+
+def is_watched(draft: ServerInfo, assistant: ServerInfo, slower: float | None) -> bool:
+    """Decide if an assistant is asked by a watch, among models with the same ids.
+
+    A user's own choice of a strategy comes first (`Capabilities.watch`). By default it is a watch for a server that is
+    best asked about one place after another (llama.cpp), if it can write along: a watch writes the whole answer, and a
+    single question hardly more than every fifth token. So it has a machine of its own, by the hosts of the URLs, where
+    nothing is taken from the draft; and it is not much slower than the draft.
+
+    Args:
+        draft: the draft's server.
+        assistant: the assistant's.
+        slower: the time in which it writes a token, divided by the draft's; None before both were measured.
+    """
+    wanted = assistant.capabilities.watch
+    if wanted is not None:
+        return wanted
+    apart = _host(draft) != _host(assistant)
+    return assistant.capabilities.places == 1 and apart and (slower is None or slower <= _SLOWER)
+
+
+def _host(server: ServerInfo) -> str | None:
+    """The machine of a server, with one name for this one; None where the endpoint is no URL."""
+    host = urlsplit(server.endpoint).hostname
+    return "localhost" if host in ("127.0.0.1", "::1") else host
+
+
+@dataclass(slots=True)
+class Watching:
+    """A watch in progress, or one whose tokens are still of use.
+
+    Attributes:
+        number: of its request.
+        first: number of tokens of the answer before its first.
+        tokens: written so far.
+        passed: how many of them are the answer's.
+        open: whether it writes on.
+        failed: whether it ended where another request may tell why.
+    """
+
+    number: int
+    first: int
+    tokens: list[Token] = field(default_factory=list[Token])
+    passed: int = 0
+    open: bool = True
+    failed: bool = False
+
+    @property
+    def place(self) -> int:
+        """Index in the answer of the place that it answers next."""
+        return self.first + self.passed
+
+    @property
+    def over(self) -> bool:
+        """True if it answers no more places."""
+        return not self.open and self.passed == len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchAnswer:
+    """A choice of an assistant at one place: an answer to a watch."""
+
+    watch: int
+    unit: DraftUnit
+    assistant: int
+    proposal: Proposal
+
+
+class Watches:
+    """The watches of one answer, at most one of each assistant.
+
+    Args:
+        assistants: those that are asked by watches.
+        alternatives: other tokens that are listed with each token.
+        number: gives the number of one more request.
+
+    Attributes:
+        assistants: those that are still asked so.
+        released: whether a place was left to a request since this was last looked at.
+    """
+
+    def __init__(self, assistants: Iterable[int], alternatives: int, number: Callable[[], int]) -> None:
+        self.assistants = set(assistants)
+        self.released = False
+        self._alternatives = alternatives
+        self._number = number
+        self._watching: dict[int, Watching] = {}
+        self._closing: list[Command] = []
+        self._failures: Counter[int] = Counter()
+
+    def begin(self, assistants: Iterable[int], response: Response) -> list[Command]:
+        """Open a watch at the start of the answer: assistants read the prompt beside the draft."""
+        return [self._open(assistant, 0, response) for assistant in assistants if assistant in self.assistants]
+
+    def claim(self, unit: DraftUnit) -> None:
+        """Leave a unit that waits to the watches, as far as there are any."""
+        for assistant in self.assistants:
+            if unit.verdicts[assistant].hearing is Hearing.OPEN:
+                unit.verdicts[assistant].hearing = Hearing.WATCHED
+
+    def wrote(self, watch: int, token: Token) -> bool:
+        """A watch wrote a token; false if nobody waits for it any more."""
+        for assistant, one in self._watching.items():
+            if one.number == watch and one.open:
+                one.tokens.append(token)
+                self._failures[assistant] = 0
+                return True
+        return False
+
+    def ended(self, watch: int, *, failed: bool) -> None:
+        """A watch is over, perhaps without what it was to write."""
+        for assistant, one in self._watching.items():
+            if one.number == watch and one.open:
+                one.open, one.failed = False, failed
+                self._failures[assistant] += failed
+
+    def answer(self, units: Sequence[DraftUnit], response: Response) -> WatchAnswer | None:
+        """The next answer of a watch; watches whose tokens are not the answer's are closed."""
+        for assistant, one in [*self._watching.items()]:
+            while one.passed < len(one.tokens) and one.place < len(response.tokens):
+                token = one.tokens[one.passed]
+                agrees = token.id == response.tokens[one.place].token.id
+                waits = units and one.place >= units[0].first
+                unit = units[one.place - units[0].first] if waits else None
+                if unit is not None and unit.waiting:
+                    verdict = unit.verdicts[assistant]
+                    if verdict.hearing is Hearing.WATCHED:
+                        if agrees or token.prob is not None:
+                            return WatchAnswer(one.number, unit, assistant, Proposal(unit.start, (token,), "watch"))
+                        self._release(unit, assistant)  # how probable its token is the server did not show
+                    elif not agrees and (verdict.replacement or verdict.hearing is Hearing.WITHOUT_P):
+                        break  # it may become the answer's
+                if not agrees:
+                    self._drop(assistant)
+                    break
+                one.passed += 1
+        return None
+
+    def rewind(self, count: int) -> None:
+        """Take in that only the first `count` tokens of the answer still stand for certain."""
+        for assistant, one in [*self._watching.items()]:
+            if one.first > count:
+                self._drop(assistant)
+            else:
+                one.passed = min(one.passed, count - one.first)
+
+    def next(self, units: Iterable[DraftUnit], response: Response, busy: Container[int]) -> list[Command]:
+        """Close the watches that are too far ahead or behind, and open one at the first place that waits for it.
+
+        Nothing is opened for the assistants that are `busy` with a request.
+        """
+        commands: list[Command] = []
+        for assistant in sorted(self.assistants):
+            one = self._watching.get(assistant)
+            if one is not None and one.open and one.first + len(one.tokens) > len(response.tokens) + AHEAD:
+                one.open = False
+                self._closing.append(CloseWatch(one.number))
+            waiting = (unit for unit in units if unit.waiting)
+            unit = next((unit for unit in waiting if unit.verdicts[assistant].hearing is Hearing.WATCHED), None)
+            if unit is None or not (one is None or one.over or unit.first - one.place > LAG):
+                continue
+            if self._failures[assistant] >= _FAILURES:
+                self.leave_out(assistant)
+                for unit in units:
+                    self._release(unit, assistant)
+            elif one is not None and one.failed and one.place == unit.first:
+                self._drop(assistant)
+                self._release(unit, assistant)
+            elif assistant not in busy:
+                self._drop(assistant)
+                commands.append(self._open(assistant, unit.first, response))
+        return [*self._closed(), *commands]
+
+    def leave_out(self, assistant: int) -> None:
+        """Watch an assistant no more."""
+        self.assistants.discard(assistant)
+        self._drop(assistant)
+
+    def leave(self) -> list[Command]:
+        """Close all watches."""
+        for assistant in [*self._watching]:
+            self._drop(assistant)
+        return self._closed()
+
+    def _release(self, unit: DraftUnit, assistant: int) -> None:
+        """Leave a place to a request."""
+        if unit.waiting and unit.verdicts[assistant].hearing is Hearing.WATCHED:
+            unit.verdicts[assistant].hearing = Hearing.OPEN
+            self.released = True
+
+    def _open(self, assistant: int, first: int, response: Response) -> Watch:
+        one = self._watching[assistant] = Watching(self._number(), first)
+        text, ids = bytes(response.text[: response.end_of(first)]), response.ids_before(first)
+        return Watch(one.number, assistant, text, ids, response.max_tokens - first, self._alternatives)
+
+    def _drop(self, assistant: int) -> None:
+        one = self._watching.pop(assistant, None)
+        if one is not None and one.open:
+            self._closing.append(CloseWatch(one.number))
+
+    def _closed(self) -> list[Command]:
+        closing, self._closing = self._closing, []
+        return closing
