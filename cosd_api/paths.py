@@ -404,8 +404,8 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
         behind = await encoder.apart(text[start:end])
         if behind is None:
             return None
-        ids, ends = tuple(token.id or 0 for token in draft.tokens[:keep]), tuple(draft.ends[:keep])
-        encoding = Encoding(ids + behind.ids, ends + tuple(start + one for one in behind.ends))
+        own = tuple(token.id or 0 for token in draft.tokens[:keep])
+        encoding = Encoding(own + behind.ids, (*draft.ends[:keep], *(start + one for one in behind.ends)))
     begin, count = encoding.count(draft.offset(keep)), encoding.count(end)
     assert begin is not None and count is not None
     return Restart(keep, encoding.ids[begin:count], encoding.ends[begin:count], text[:end], cut)
