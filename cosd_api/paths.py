@@ -404,7 +404,7 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
         behind = await encoder.apart(text[start:end])
         if behind is None:
             return None
-        own = tuple([token.id or 0 for token in draft.tokens[:keep]])
+        own = tuple(token.id or 0 for token in draft.tokens[:keep])
         encoding = Encoding(own + behind.ids, (*draft.ends[:keep], *(start + one for one in behind.ends)))
     begin, count = encoding.count(draft.offset(keep)), encoding.count(end)
     assert begin is not None and count is not None

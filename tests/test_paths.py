@@ -347,9 +347,8 @@ def test_units_do_not_change_behind_their_lookahead(
     for one in ids:
         path.add(Token(pieces(draft).tokens[one], 0.3, id=one))
         first = early[-1].last if early else 0
-        reached = done(next_unit(path, first, growing)) if first < len(path.tokens) else None
-        if reached is not None:
-            early.append(reached)
+        ready = done(next_unit(path, first, growing)) if first < len(path.tokens) else None
+        early += [] if ready is None else [ready]
     assert early == found[: len(early)]
 
 
