@@ -49,7 +49,10 @@ def differs(result: FusionResult, wanted: naive_safe.Written) -> bool:
     if at is None:
         assert [one.data for one in result.tokens] == [one.data for one in wanted.tokens]
         return False
-    assert near(wanted.why[at]), (result.segments[at], wanted.why[at])
+    # Where the answer ends inside a token that the drafter has written, it continues behind that token; the script
+    # lets it read the text afresh.
+    inside = result.tokens[at].id is None and not result.tokens[at].end
+    assert inside or near(wanted.why[at]), (result.segments[at], wanted.why[at])
     return True
 
 
