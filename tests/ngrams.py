@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
 from tokenizers import models as bpe
@@ -176,6 +177,10 @@ class NGram:
 
     def __repr__(self) -> str:
         return f"<{self.order}-grams of {self.name}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print it, for Hypothesis."""
+        printer.text(repr(self))
 
     @property
     def tokens(self) -> Sequence[bytes]:

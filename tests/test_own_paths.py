@@ -125,7 +125,9 @@ def check_record(result: FusionResult, most: int) -> None:
     assert result.text == sendable(b"".join(one.data for one in result.tokens))
     assert "\ufffd" not in result.text
     assert len(result.tokens) <= most
-    assert result.replacements == sum(one.replaced is not None for one in result.tokens)
+    assert result.replacements is not None
+    cut = result.replacements - sum(one.replaced is not None for one in result.tokens)
+    assert cut in ((0, 1) if result.settings.stop else (0,))  # a stop string may begin with the last one
     assert FusionResult.model_validate_json(result.model_dump_json()) == result
 
 
@@ -163,7 +165,7 @@ async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: i
         assert tuple(one.id for one in result.tokens) == wanted.path
 
 
-@examples(3)
+@examples(2)
 @given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS), st.booleans(), DELAYS)
 async def test_a_model_fused_with_itself_writes_what_it_writes_alone(
     name: str, prompt: str, way: dict[str, Any], always: bool, delays: Any
@@ -175,7 +177,7 @@ async def test_a_model_fused_with_itself_writes_what_it_writes_alone(
     check_alone(result, model, model, task)
 
 
-@examples(3)
+@examples(2)
 @given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS), DELAYS)
 async def test_a_copy_with_other_ids_writes_what_the_model_writes_alone(
     name: str, prompt: str, way: dict[str, Any], delays: Any
@@ -190,7 +192,7 @@ async def test_a_copy_with_other_ids_writes_what_the_model_writes_alone(
     check_alone(result, model, model, task)
 
 
-@examples(3)
+@examples(2)
 @given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS))
 async def test_other_ids_change_nothing_where_everything_is_replaced(
     name: str, prompt: str, way: dict[str, Any]

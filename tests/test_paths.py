@@ -161,7 +161,7 @@ def drafts(draw: st.DrawFn, text: str, name: str) -> list[int]:
 # --------------------------------------------------------------------------------------------------------- lookahead
 
 
-@examples(60)
+@examples(30)
 @given(texts(), st.data())
 def test_lookahead_is_two_words(text: str, data: st.DataObject) -> None:
     at = len(text[: data.draw(st.integers(0, len(text)))].encode())
@@ -223,7 +223,7 @@ def stable(of: Pieces, texts: Sequence[str], *, most: int, seed: int) -> tuple[i
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize("name", SPELLING)
 def test_ids_before_a_place_are_final_behind_its_lookahead(name: str, kind: str) -> None:
-    places, changed = stable(pieces(name), KINDS[kind], most=60, seed=1)
+    places, changed = stable(pieces(name), KINDS[kind], most=40, seed=1)
     assert len(changed) <= (1 - STABLE) * places + 1, changed
 
 
@@ -238,7 +238,7 @@ def test_ids_before_many_places_are_final_behind_their_lookahead(name: str, kind
 # --------------------------------------------------------------------------------------------------------- encodings
 
 
-@examples(120)
+@examples(30)
 @given(tokenizers(), texts(), st.data())
 def test_encoding_step_by_step_is_encoding_the_whole(name: str, text: str, data: st.DataObject) -> None:
     """What the draft wrote grows, and is another text behind a replacement."""
@@ -260,7 +260,7 @@ def test_encoding_step_by_step_is_encoding_the_whole(name: str, text: str, data:
             text = text[:cut] + data.draw(texts(40)) + text[cut : data.draw(st.integers(0, len(text)))]
 
 
-@examples(60)
+@examples(30)
 @given(tokenizers(), texts())
 def test_an_encoding_from_a_safe_cut_is_the_tail_of_the_whole(name: str, text: str) -> None:
     of, data = pieces(name), text.encode()
@@ -281,7 +281,7 @@ def test_a_tokenizer_that_normalises_has_no_places_in_what_it_changes(text: str)
 # ------------------------------------------------------------------------------------------------------------- units
 
 
-@examples(120)
+@examples(30)
 @given(st.data(), tokenizers(), tokenizers(), texts(), st.booleans())
 def test_units_are_those_of_the_definition(
     data: st.DataObject, draft: str, assistant: str, text: str, ended: bool
@@ -328,7 +328,7 @@ def check_tiles(path: DraftPath, found: Sequence[PathUnit]) -> None:
     assert not path.ended or first == len(path.tokens)
 
 
-@examples(40)
+@examples(20)
 @given(st.data(), tokenizers(), tokenizers(), texts(), texts(30))
 def test_units_do_not_change_behind_their_lookahead(
     data: st.DataObject, draft: str, assistant: str, text: str, more: str
@@ -355,7 +355,7 @@ def test_units_do_not_change_behind_their_lookahead(
 # ---------------------------------------------------------------------------------------------------------- restarts
 
 
-@examples(100)
+@examples(25)
 @given(st.data(), tokenizers(), tokenizers(), texts(), texts(40))
 def test_a_restart_spells_the_text(data: st.DataObject, draft: str, assistant: str, text: str, word: str) -> None:
     ids = data.draw(drafts(text, draft))
