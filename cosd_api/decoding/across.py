@@ -108,7 +108,7 @@ class _Hearing:
 
 @dataclass(slots=True)
 class _Mark:
-    """What is known of one token of the draft's path, beside the token.
+    """Facts about one token of the draft's path, beside the token.
 
     Attributes:
         source: as in `Placed`.
