@@ -130,7 +130,7 @@ class DraftPath:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoding:
+class Encoded:
     """One model's encoding of a text, in continuation position.
 
     Attributes:
@@ -165,10 +165,10 @@ class Encoder:
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
         self._text = b""  # what is known
-        self._known = Encoding((), ())
+        self._known = Encoded((), ())
         self._cuts: tuple[tuple[int, int], ...] = ((0, 0),)  # byte offset and tokens before
 
-    async def upto(self, text: bytes, end: int) -> Encoding | None:
+    async def upto(self, text: bytes, end: int) -> Encoded | None:
         """The encoding of the first `end` bytes, which are whole characters; None if it does not spell them.
 
         Raises:
@@ -189,7 +189,7 @@ class Encoder:
         if sum(len(piece.data) for piece in pieces) != end - cut:
             return None  # it normalises the text: its tokens have no places there
         sizes = accumulate(len(piece.data) for piece in pieces)
-        found = Encoding(
+        found = Encoded(
             known.ids[:count] + tuple([piece.id for piece in pieces]),
             known.ends[:count] + tuple([cut + size for size in sizes]),
         )
@@ -199,7 +199,7 @@ class Encoder:
             self._text, self._known, self._cuts = given, found, (*cuts, *more)
         return found
 
-    async def apart(self, text: bytes) -> Encoding | None:
+    async def apart(self, text: bytes) -> Encoded | None:
         """The encoding of a text by itself; None if it does not spell it.
 
         Raises:
@@ -236,7 +236,7 @@ class PathUnit:
     last: int
     start: int
     end: int
-    encoding: Encoding | None = None
+    encoding: Encoded | None = None
     count: int = 0
     cut: bool = False
 
@@ -313,15 +313,15 @@ def next_token(draft: DraftPath, first: int) -> PathUnit:
     """The unit of an assistant with the draft's ids: one token, on the draft's own path (equations 1 and 2)."""
     ids = tuple([token.id or 0 for token in draft.tokens])
     end = draft.offset(first + 1)
-    return PathUnit(first, first + 1, draft.offset(first), end, Encoding(ids, tuple(draft.ends)), first)
+    return PathUnit(first, first + 1, draft.offset(first), end, Encoded(ids, tuple(draft.ends)), first)
 
 
-async def _cut_at(encoder: Encoder, text: bytes, at: int, end: int) -> Encoding | None:
+async def _cut_at(encoder: Encoder, text: bytes, at: int, end: int) -> Encoded | None:
     """The encodings of a text up to a place, and of what follows it."""
     before, behind = await encoder.upto(text, at), await encoder.apart(text[at:end])
     if before is None or behind is None:
         return None
-    return Encoding(before.ids + behind.ids, before.ends + tuple(at + end for end in behind.ends))
+    return Encoded(before.ids + behind.ids, before.ends + tuple(at + end for end in behind.ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +405,7 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
         if behind is None:
             return None
         own = tuple(token.id or 0 for token in draft.tokens[:keep])
-        encoding = Encoding(own + behind.ids, (*draft.ends[:keep], *(start + one for one in behind.ends)))
+        encoding = Encoded(own + behind.ids, (*draft.ends[:keep], *(start + one for one in behind.ends)))
     begin, count = encoding.count(draft.offset(keep)), encoding.count(end)
     assert begin is not None and count is not None
     return Restart(keep, encoding.ids[begin:count], encoding.ends[begin:count], text[:end], cut)
