@@ -88,7 +88,11 @@ class FakeLlamaCpp:
                 return httpx.Response(200, json={"data": listed})
             case "/tokenize":
                 special = self.beginning and body.get("add_special")
-                ids = [*([len(self.model.tokens)] if special else []), *self._encode(body["content"])]
+                try:
+                    encoded = self._encode(body["content"])
+                except StopIteration:  # a toy has no token for it
+                    return httpx.Response(400, json={"error": {"code": 400, "message": "the toy cannot encode that"}})
+                ids = [*([len(self.model.tokens)] if special else []), *encoded]
                 tokens = [self._piece(n) for n in ids] if body.get("with_pieces") else ids
                 return httpx.Response(200, json={"tokens": tokens})
             case "/detokenize":

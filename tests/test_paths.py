@@ -107,7 +107,7 @@ def kinds() -> dict[str, list[str]]:
     emoji = ("😀", "👩‍👩‍👧", " 🎉", "🇨🇭", " ok", "\n", " 👍🏽", "é", " and", "\n\n")
     urls = (
         *("https://example.org", "/usr/local/lib", "?q=a%20b", "&c=d#e", " s3://bucket/key_1.tar.gz", ".\n/usr"),
-        *(" see ", "\n", "http://[::1]:8080/a", "/etc/passwd", " C:\\Users\\me", "\n\n"),
+        *(" see ", "\n", "http://[::1]:8080/a", "/etc/passwd", " C:\\Windows", "\n\n"),
     )
     runs = (" ", "  ", " " * 4, " " * 31, "\n", "\n\n", "\t", "x", " y", "|", " |", "    ", "return", "\r\n", "-" * 20)
     prose = [part for text in ngrams.markdown() for part in text[1_500:].split("\n\n") if part[:1].isalpha()]

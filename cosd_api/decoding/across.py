@@ -355,7 +355,8 @@ class AcrossTokenizers(AnswerWriter):
         """True if the verifier could replace one token of the draft."""
         token = self._drafted.tokens[at]
         if token.prob is None:
-            return token.id is not None and not token.end
+            ever = self._by_place or self._verifier.contestable(0.0)
+            return ever and token.id is not None and not token.end
         return self._verifier_at(at).contestable(token.prob)
 
     def _verifier_at(self, at: int) -> Verifier:
@@ -613,6 +614,12 @@ class AcrossTokenizers(AnswerWriter):
         broken = [one for one in self._hearings.values() if one is not hearing and one.first < self._token(hearing)]
         self._counts.unjudged = (self._counts.unjudged or 0) + len(broken)
         old = list(zip(path.tokens, path.ends, strict=True))
+        there = self._token(hearing)  # what the others said of the first token that changes is about the word, too
+        others = [
+            one
+            for one in self._decisions
+            if one.first <= there < one.last and not one.decision.fired and one.decision is not firing.decision
+        ]
         path.kept = path.fixed(firing.unit.first)
         kept = self._put_word(hearing.model - 1, firing, old, same=hearing.same)
         self._draft_error = self._draft_end = None
@@ -627,7 +634,8 @@ class AcrossTokenizers(AnswerWriter):
             if (any(winner is one.decision for winner in winners) if one.decision.fired else one.last <= first)
         ]
         self._decisions = [one.before(first, old[one.last - 1][1] - size) for one in known]
-        self._decisions.append(_About(first, len(path.tokens), firing.decision))
+        heard_there = [one.decision for one in others]
+        self._decisions += [_About(first, len(path.tokens), one) for one in (*heard_there, firing.decision)]
         heard, self._hearings = [*self._hearings.values()], {}
         for other in heard:
             other.scope.cancel()
@@ -716,7 +724,9 @@ class AcrossTokenizers(AnswerWriter):
         """Let one token of the path out."""
         token, mark = self._drafted.tokens[at], self._marks[at]
         self._decisions = [one for one in self._decisions if one.last > at]
-        about = [one.decision for one in self._decisions if one.first <= at]
+        about = sorted(
+            (one.decision for one in self._decisions if one.first <= at), key=lambda decision: decision.assistant
+        )
         if mark.replaced:
             self._counts.replacements += 1
             self._counts.replaced += len(mark.replaced)

@@ -78,7 +78,7 @@ async def test_the_examples_take_several_models(three: Three) -> None:
                 score.add(example, await setup.fusion.generate(example.prompt, max_tokens=MAX_TOKENS))
                 assert score.accuracy(example.kind) == (able <= {setup.draft, *setup.assistants}), setup.label
                 if score.accuracy(example.kind):
-                    assert 1 <= (score.results[0].replacements or 0) <= 3
+                    assert 1 <= (score.results[0].replacements or 0) <= 6  # "words" replaces token by token
 
 
 def test_the_example_was_not_trained_on() -> None:
