@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import itemgetter
 
 from cosd_api.alignment import LONGEST, is_unspaced
 from cosd_providers.contract import Piece, Token
@@ -178,9 +179,9 @@ class Encoder:
         if given == before:
             return known
         same = _common(given, before)
-        while len(cuts) > 1 and cuts[-1][0] + 2 > same:
-            cuts = cuts[:-1]
-        cut, count = cuts[-1]
+        kept = max(1, bisect_left(cuts, same - 1, key=itemgetter(0)))
+        cuts = cuts[:kept]
+        cut, count = cuts[kept - 1]
         try:
             tail = given[cut:].decode()
         except UnicodeDecodeError:

@@ -90,7 +90,7 @@ class FakeLlamaCpp:
                 special = self.beginning and body.get("add_special")
                 try:
                     encoded = self._encode(body["content"])
-                except StopIteration:  # a toy has no token for it
+                except (StopIteration, KeyError):  # a toy has no token for it
                     return httpx.Response(400, json={"error": {"code": 400, "message": "the toy cannot encode that"}})
                 ids = [*([len(self.model.tokens)] if special else []), *encoded]
                 tokens = [self._piece(n) for n in ids] if body.get("with_pieces") else ids
