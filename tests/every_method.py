@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product, takewhile, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar
@@ -46,7 +46,8 @@ from cosd_api.demo.servers import Pair
 from cosd_api.methods.base import method_named
 from cosd_api.verification import Place, verifier_at
 from cosd_api.verification.deferral import FEATURES
-from cosd_providers import Capabilities, Provider, UnsupportedError
+from cosd_providers import Capabilities, ForwardingProvider, Provider, UnsupportedError, connect
+from cosd_providers.contract import ServerInfo
 from cosd_providers.messages import Message
 from drawn import partly
 
@@ -196,7 +197,9 @@ class EveryMethod:
             return
         ours = await self.answers(line, found, draft)
         alone = line.drawn or line.name in self.apart
-        theirs = await (self.answers(line, found, draft) if alone else self.expected(line, pair))
+        theirs = await (
+            self.answers(line, found, draft) if alone else self.expected(line, pair, draft, ours[0].settings.contexts)
+        )
         both = enumerate(zip(ours, theirs, strict=True))
         differing = [at for at, (one, other) in both if not same(one, other, space=self.space)]
         same_answers.LINES.append(f"{line} over {self.engine}: {len(ours) - len(differing)} of {len(ours)} texts equal")
@@ -218,12 +221,22 @@ class EveryMethod:
             asked = fusion.map(given, concurrency=4, max_tokens=MAX_TOKENS, **line.answer)
             return [result async for result in asked]
 
-    async def expected(self, line: Line, pair: Pair) -> list[FusionResult]:
-        """Those over llama.cpp; asked once for all engines of a run."""
-        key = (line.name, self.chat, self.count, pair.sums)
-        if key not in EXPECTED:
+    async def expected(self, line: Line, pair: Pair, draft: str | None, contexts: str) -> list[FusionResult]:
+        """Those over llama.cpp, asked after ids or after text as the engine is; once for all engines of a run."""
+        key = (line.name, self.chat, self.count, pair.sums, contexts, draft)
+        if key not in EXPECTED and contexts == "ids":
             EXPECTED[key] = await self.answers(line, lambda name: pair[name])
+        elif key not in EXPECTED:
+            EXPECTED[key] = await self.answers(line, lambda name: ByText(connect(pair[name])), draft)
         return EXPECTED[key]
+
+
+class ByText(ForwardingProvider):
+    """A model that takes no ids."""
+
+    async def describe(self) -> ServerInfo:
+        info = await super().describe()
+        return replace(info, capabilities=replace(info.capabilities, ids=False))
 
 
 EXPECTED: dict[tuple[object, ...], list[FusionResult]] = {}
