@@ -170,7 +170,7 @@ async def _answered(
 
 
 async def _streamed(draft: str, messages: Sequence[Any], length: int) -> Answer:
-    """What the draft writes by itself, in one stream, with a cold cache."""
+    """The draft alone, in one stream, with a cold cache."""
     await _forget(draft)
     async with connect(draft, engine="llama.cpp", timeout=600) as provider:
         await provider.describe()

@@ -241,7 +241,7 @@ def best(model: NGram, ids: Sequence[int]) -> int:
 
 
 def alone(model: NGram, prompt: str, count: int) -> list[int]:
-    """What a model writes by itself."""
+    """The ids that a model writes by itself."""
     ids, begin = list[int](), model.encode(prompt.encode())
     while len(ids) < count and model.end not in ids:
         ids.append(best(model, [*begin, *ids]))

@@ -139,7 +139,7 @@ def first_stop(text: bytes, stop: Sequence[bytes]) -> tuple[int, bytes] | None:
 
 @dataclass
 class Written:
-    """What the draft wrote: its settled ids and the others, with the lookahead behind the last place.
+    """The draft so far: its settled ids and the others, with the lookahead behind the last place.
 
     `text` are the bytes of whole characters; the first `limit` tokens and `bound` bytes
     are judged, and the end if `ends`: what follows is lookahead.

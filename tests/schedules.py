@@ -261,7 +261,7 @@ class Run:
         self.let(kind, number)
 
     def happenings(self) -> list[tuple[str, int]]:
-        """What could be next."""
+        """The events that could come next."""
         happenings = [("draft", number) for number in self.streams] + [("answer", number) for number in self.waiting]
         return happenings + [("wait", number) for number in self.waits]
 

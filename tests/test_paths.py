@@ -241,7 +241,7 @@ def test_ids_before_many_places_are_final_behind_their_lookahead(name: str, kind
 @examples(30)
 @given(tokenizers(), texts(), st.data())
 def test_encoding_step_by_step_is_encoding_the_whole(name: str, text: str, data: st.DataObject) -> None:
-    """What the draft wrote grows, and is another text behind a replacement."""
+    """The text of a draft grows, and is another text behind a replacement."""
     of = pieces(name)
     encodes = encoder(of)
     for _ in range(data.draw(st.integers(1, 8))):
