@@ -230,7 +230,7 @@ class PathUnit:
         start, end: byte offsets in the answer.
         encoding: the assistant's; None if the bytes stand unjudged, as they begin inside one of its tokens.
         count: how many of its tokens lie before the unit.
-        cut: whether its start had to be made a boundary: the assistant is asked after a cut text.
+        cut: whether its start had to be made a boundary: the assistant is asked after a text cut there.
     """
 
     first: int
@@ -255,17 +255,19 @@ class PathUnit:
         return found
 
 
-async def next_unit(draft: DraftPath, first: int, encoder: Encoder) -> PathUnit | None:
+async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool = False) -> PathUnit | None:
     """The unit that begins with a draft token.
 
     It ends behind the first draft token that the assistant's encoding has a boundary at, where a word starts or eight
     tokens have passed. Where it begins inside a token of that encoding, the bytes up to the first common boundary stand
     unjudged; if there is none within eight tokens, or none of a unit within 64 characters, its start is made one.
+    Behind the assistant's own word it always is: there it ended the word, whatever the draft puts directly behind.
 
     Args:
         draft: the draft model's path.
         first: index of the token.
         encoder: the assistant's.
+        own: whether the assistant wrote the word before.
 
     Returns:
         None where the draft has not written far enough. Where it will not, `next_unit` never gives a unit.
@@ -290,13 +292,15 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder) -> PathUnit 
         if aligned and not word and passed < LONGEST:
             continue
         encoding = await encoder.upto(text, seen)
+        cut = own and encoding is not None and encoding.count(start) is None
+        encoding = await _cut_at(encoder, text, start, seen) if cut else encoding
         if encoding is None:
             return PathUnit(first, last, start, end)
         count, ends = encoding.count(start), encoding.count(end) is not None
         begins = count is not None
         aligned = begins if aligned is None else aligned
         if ends and count is not None and (word or passed >= LONGEST):
-            return PathUnit(first, last, start, end, encoding, count)
+            return PathUnit(first, last, start, end, encoding, count, cut=cut)
         if ends and not begins:
             return PathUnit(first, last, start, end)
         long = len(text[start:end].decode("utf-8", "ignore")) >= FARTHEST
@@ -357,7 +361,11 @@ def _completes(tokens: Sequence[Token], count: int) -> bool:
     data = b"".join(token.data for token in tokens[:count])
     if whole(data) != len(data):
         return False
-    return count == len(tokens) or tokens[count].end or not continues_word(data, tokens[count])
+    if count == len(tokens) or tokens[count].end:
+        return True
+    if data.isspace() and data.endswith(b" "):  # a space belongs to the word after it
+        return first_character(tokens[count].data).isspace()
+    return not continues_word(data, tokens[count])
 
 
 async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token], encoder: Encoder) -> Restart | None:

@@ -189,6 +189,7 @@ class Reference:
         """The whole answer."""
         path: list[int] = []
         start = 0
+        self.own: tuple[int, int] | None = None  # the assistant whose word was put in last, and its end
         while True:
             if ending := self.over(path):
                 return ending
@@ -209,6 +210,7 @@ class Reference:
             if best.ends:
                 path.append(min(self.draft.end_ids))
             start = sum(len(self.draft.tokens[one]) for one in best.path)
+            self.own = (best.assistant, start)
 
     def over(self, path: Sequence[int]) -> Fused | None:
         """The answer if it is complete with these ids."""
@@ -303,6 +305,9 @@ class Reference:
             if found is None:
                 break
             ids, marks = found
+            made = marks != [] and start not in marks and (index, start) == self.own
+            if made:
+                ids, marks = self.encoding(index, written, end, cut=start) or ([], [])
             if not marks:
                 self.fused.unjudged += 1
                 return Span(start, end, [], [], made=False)
@@ -310,7 +315,8 @@ class Reference:
             word = word_starts(written.text, end) or number >= LONGEST
             if end in marks and (word or not aligned):
                 if aligned and start in marks:
-                    return Span(start, end, ids, marks, made=False)
+                    self.fused.off_path += made
+                    return Span(start, end, ids, marks, made=made)
                 self.fused.unjudged += 1
                 return Span(start, end, [], [], made=False)
             long = len(characters(written.text[start:end])) >= FARTHEST
@@ -409,7 +415,7 @@ class Reference:
         chosen, cut = None, False
         for m in range(1, min(LONGEST, len(pieces)) + 1):
             text = before + b"".join(pieces[:m])
-            complete = m == len(pieces) or not continues(text, pieces[m])
+            complete = m == len(pieces) or not continues(text, pieces[m], place)
             if len(text) <= len(whole) and between_characters(whole, len(text)) and len(text) in marks and complete:
                 chosen = text
                 break
@@ -463,14 +469,17 @@ def end_of_word(pieces: Sequence[bytes], before: bytes) -> int | None:
     text = before
     for at, piece in enumerate(pieces):
         text += piece
-        if at + 1 == LONGEST or (at + 1 < len(pieces) and not continues(text, pieces[at + 1])):
+        if at + 1 == LONGEST or (at + 1 < len(pieces) and not continues(text, pieces[at + 1], len(before))):
             return len(text)
     return None
 
 
-def continues(text: bytes, piece: bytes) -> bool:
-    """Test whether a token continues the last word of a text: a letter or digit directly after another."""
-    return characters(text)[-1:].isalnum() and characters(piece)[:1].isalnum()
+def continues(text: bytes, piece: bytes, start: int) -> bool:
+    """Test whether a token continues the word from `start` on: a letter behind another, or what follows its space."""
+    first = characters(piece)[:1]
+    if not text[start:].strip() and text.endswith(b" "):
+        return not first.isspace()
+    return characters(text)[-1:].isalnum() and first.isalnum()
 
 
 def is_text(data: bytes) -> bool:

@@ -86,6 +86,7 @@ class _Hearing:
         error: why it could not judge the unit; it matters once the answer waits for it.
         starts: byte offsets at which its units begin.
         starving: it waits for the draft to write more.
+        own: index of the draft token behind the word that it wrote last.
         scope: of what it is doing.
     """
 
@@ -98,6 +99,7 @@ class _Hearing:
     error: Exception | None = None
     starts: set[int] = field(default_factory=set[int])
     starving: bool = False
+    own: int | None = None
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     @property
@@ -320,7 +322,7 @@ class AcrossTokenizers(AnswerWriter):
         """The unit of an assistant that begins with a draft token; None where the draft has not written far enough."""
         if hearing.same:
             return next_token(self._drafted, first)
-        return await next_unit(self._drafted, first, hearing.encoder)
+        return await next_unit(self._drafted, first, hearing.encoder, own=first == hearing.own)
 
     def _unjudged(self, first: int, last: int) -> PathUnit:
         """Tokens that stand."""
@@ -640,6 +642,7 @@ class AcrossTokenizers(AnswerWriter):
         for other in heard:
             other.scope.cancel()
             self._hearings[other.model] = new = _Hearing(other.model, other.encoder, other.same, len(path.tokens))
+            new.own = len(path.tokens) if other is hearing else None
             new.starts = {start for start in other.starts if start <= first} | {kept} & {first}
             self._group.start_soon(self._judge, new)
         self._tell()
