@@ -26,6 +26,7 @@ FARTHEST = 64
 _WITHOUT_SPACES = 32  # characters of lookahead where none of them is white space
 _WINDOW = 4 * FARTHEST  # bytes that hold as many characters
 _SAFE_CUT = re.compile(rb"(?<=[^\s\x00-\x20])(?= [^\s\x00-\x20])")
+_INSIDE = bytes(range(0x80, 0xC0))  # bytes inside a character
 
 Encode = Callable[[str], Awaitable[Sequence[Piece]]]
 """A model's encoding of a response that begins with a text; see `contract.IdContexts.encode`."""
@@ -63,6 +64,21 @@ def word_starts(text: bytes, at: int) -> bool:
     """Test whether a word starts at a place between characters; each does in scripts without spaces."""
     here = first_character(text[at : at + 4])
     return not here or here.isspace() or text[:at][-4:].decode("utf-8", "ignore")[-1:].isspace() or is_unspaced(here)
+
+
+def word_around(text: bytes, at: int) -> tuple[int, int]:
+    """The word that holds byte `at`: where it starts, and where the next one does, or the text ends."""
+    start, end = at, at + 1
+    while start and not _starts(text, start):
+        start -= 1
+    while end < len(text) and not _starts(text, end):
+        end += 1
+    return start, min(end, len(text))
+
+
+def _starts(text: bytes, at: int) -> bool:
+    is_inside = text[at : at + 1].strip(_INSIDE) == b"" and at < len(text)
+    return not is_inside and word_starts(text, at)
 
 
 def is_safe_cut(text: bytes, at: int) -> bool:

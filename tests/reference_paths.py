@@ -197,7 +197,7 @@ class Reference:
             best: Firing | None = None
             for index in range(len(self.assistants)):
                 firing = self.judge(index, written, start)
-                if firing and (best is None or (firing.changed, -firing.q) < (best.changed, -best.q)):
+                if firing and (best is None or self.rank(written, firing) < self.rank(written, best)):
                     best = firing
             if best is None:
                 ids = written.ids[: self.max_tokens]
@@ -211,6 +211,17 @@ class Reference:
                 path.append(min(self.draft.end_ids))
             start = sum(len(self.draft.tokens[one]) for one in best.path)
             self.own = (best.assistant, start)
+
+    def rank(self, written: Written, firing: Firing) -> tuple[int, float]:
+        """The order of replacements: by the word that they change, then the most confident."""
+        data = b"".join(self.draft.tokens[one] for one in written.ids)
+        starts, at = [0], 0
+        for one in characters(data):
+            if word_starts(data, at):
+                starts.append(at)
+            at += len(one.encode("utf-8", "surrogateescape"))
+        starts.append(at)
+        return max(start for start in starts if start <= firing.changed), -firing.q
 
     def over(self, path: Sequence[int]) -> Fused | None:
         """The answer if it is complete with these ids."""

@@ -41,6 +41,7 @@ from cosd_api.paths import (
     next_token,
     next_unit,
     restart,
+    word_around,
 )
 from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, verifier_at
 from cosd_providers.contract import DraftEnd, Question, Token
@@ -554,9 +555,7 @@ class AcrossTokenizers(AnswerWriter):
             judging = [*self._hearings.values()]
             stopped = [one for one in judging if not one.open]
             first = min(stopped, key=self._rank, default=None)
-            if first is not None and all(
-                not one.open or one.first > self._token(first) or self._is_end(one.first) for one in judging
-            ):
+            if first is not None and all(not one.open or self._is_past(one, first) for one in judging):
                 if first.error is not None:
                     self._give_up(first)
                 else:
@@ -565,12 +564,23 @@ class AcrossTokenizers(AnswerWriter):
             self._let_out(judging)
             return
 
+    def _is_past(self, hearing: _Hearing, stopped: _Hearing) -> bool:
+        """True if an assistant has judged the whole word that another one changes, or could not judge."""
+        path, first = self._drafted, hearing.first
+        if self._is_end(first):
+            return True
+        _, end = word_around(bytes(path.text), self._changed_at(stopped))
+        return first > self._token(stopped) and path.offset(first) >= end and (end < len(path.text) or path.ended)
+
     def _rank(self, hearing: _Hearing) -> tuple[float, ...]:
-        """The order of those that have stopped: the first change, then the most confident, then the first listed."""
+        """The order of those that have stopped: the first word, then the most confident, then the first listed."""
         firing = hearing.firing
-        if firing is None:
-            return self._drafted.offset(hearing.first), hearing.first, 0.0, hearing.model
-        return firing.changed, self._token(hearing), -(firing.decision.q or 0.0), hearing.model
+        word, _ = word_around(bytes(self._drafted.text), self._changed_at(hearing))
+        return word, 0.0 if firing is None else -(firing.decision.q or 0.0), hearing.model
+
+    def _changed_at(self, hearing: _Hearing) -> int:
+        """Byte offset of what an assistant that has stopped changes, or could not judge."""
+        return self._drafted.offset(hearing.first) if hearing.firing is None else hearing.firing.changed
 
     def _token(self, hearing: _Hearing) -> int:
         """Index of the first token that an assistant that has stopped changes, or could not judge."""
