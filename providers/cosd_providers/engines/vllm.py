@@ -1119,9 +1119,11 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
             found.append(with_listed(Position(choice, _beside(facts, entry or {}, token_id)), alternatives))
         if not end:
             return found
-        return [*found, await self._end(own, (ranked[-1] if ends else None) or {}, alternatives, usage)]
+        return [*found, await self._end(own, (ranked[-1] if ends else None) or {}, alternatives, usage, raw=True)]
 
-    async def _end(self, own: Sequence[int], entry: Mapping[int, Ranked], alternatives: int, usage: Usage) -> Token:
+    async def _end(
+        self, own: Sequence[int], entry: Mapping[int, Ranked], alternatives: int, usage: Usage, *, raw: bool = False
+    ) -> Token:
         """The most probable end after a text.
 
         Args:
@@ -1129,6 +1131,7 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
             entry: the tokens listed after it; empty where they are not known.
             alternatives: the number of others to list.
             usage: is billed.
+            raw: list them with their ids, parts of characters, too.
         """
         facts, top = self._client.facts, self._client.listed(alternatives)
         found = {n: entry[n] for n in facts.end_ids if n in entry}
@@ -1144,7 +1147,8 @@ class Vllm(TokenizingEngine[VllmFacts, VllmClient]):
         if most is None:
             return Token(b"", None, end=True)
         token = Token(b"", prob(found[most].logprob), end=True, name=found[most].decoded_token or None)
-        return with_alternatives(Position(Choice(most, token), _beside(facts, entry, most)), alternatives)
+        listed = with_listed if raw else with_alternatives
+        return listed(Position(Choice(most, token), _beside(facts, entry, most)), alternatives)
 
     async def _ranked(
         self, own: Sequence[int], alternatives: int, usage: Usage
