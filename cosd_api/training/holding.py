@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +10,7 @@ from cosd_api.alignment import Unit
 from cosd_api.paths import Encode, Encoded, Encoder
 from cosd_api.training.dataset import DeferralSample, Example, ExampleSamples
 from cosd_api.training.likelihoods import deferral_samples
-from cosd_api.training.path_forcing import Answers, PathForcing
+from cosd_api.training.path_forcing import PathForcing
 from cosd_api.training.reading import Reading, ask_after, read
 from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_providers.concurrency import concurrently
@@ -49,7 +49,8 @@ class Wanted:
 async def hold_by_ids(turns: Turns, example: Example, wanted: Wanted, ledgers: Ledgers) -> ExampleSamples:
     """Hold both models to a reference, each asked after its own ids of it.
 
-    One scoring request to each, and one more to the assistant for places that are not on its encoding of the reference.
+    One scoring request to each, and others for places that are not on a model's own encoding of the reference: what the
+    draft would write in place of it, and what the assistant would write there.
 
     Raises:
         ProviderError: a server failed.
@@ -73,10 +74,8 @@ async def hold_by_ids(turns: Turns, example: Example, wanted: Wanted, ledgers: L
         _pieces(text, own), readings[0].choices, answers, encoder, ends=example.ends, end_ids=wanted.end_ids
     )
 
-    async def ask(places: Mapping[tuple[int, ...], bytes]) -> Answers:
-        return await ask_after(assistant, places, usage=ledgers[1])
-
-    samples, skipped = await forcing.samples(ask)
+    asks = (partial(ask_after, turn, usage=ledger) for turn, ledger in zip(turns, ledgers, strict=True))
+    samples, skipped = await forcing.samples(*asks)
     found = ExampleSamples(example=example, samples=samples, skipped=skipped)
     if listed is None:
         return found

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cosd_api.alignment import least
+from cosd_api.alignment import LONGEST, least
 from cosd_api.differences import (
     Difference,
     Walk,
@@ -36,7 +36,7 @@ __all__ = ["PathForcing"]
 Answers = Mapping[tuple[int, ...], Token | None]
 """A model's most probable token after some of its ids of the answer; None where it has none."""
 Ask = Callable[[Mapping[tuple[int, ...], bytes]], Awaitable[Answers]]
-"""Asks the assistant after some of its ids, each given with the text that they spell."""
+"""Asks a model after some of its ids, each given with the text that they spell."""
 
 _END = Token(b"", None, end=True)
 
@@ -49,11 +49,38 @@ class _Found:
         samples: one for each unit that could be judged.
         skipped: number of the others.
         missing: ids after which the assistant is yet to be asked, each with their text.
+        unwritten: likewise of the draft.
     """
 
     samples: list[Sample] = field(default_factory=list[Sample])
     skipped: int = 0
     missing: dict[tuple[int, ...], bytes] = field(default_factory=dict[tuple[int, ...], bytes])
+    unwritten: dict[tuple[int, ...], bytes] = field(default_factory=dict[tuple[int, ...], bytes])
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A path that leaves the reference: what the draft would write in place of one of its tokens.
+
+    Attributes:
+        path: the reference before, the draft's own tokens, and an end of sequence.
+        wrong: index of the first of its own tokens.
+        written: index behind the last.
+    """
+
+    path: DraftPath
+    wrong: int
+    written: int
+
+    @property
+    def ended(self) -> bool:
+        """The draft would end there; else the end of sequence stands for what nobody knows."""
+        return self.path.tokens[self.written - 1].end
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All but the end of sequence."""
+        return tuple([token.id or 0 for token in self.path.tokens[: self.written]])
 
 
 class PathForcing:
@@ -87,9 +114,10 @@ class PathForcing:
         self._reference.add(replace(_END, prob=None if last is None else last.prob))
         self._text = bytes(self._reference.text)
         self._answers: dict[tuple[int, ...], Token | None] = {}
+        self._drafted: dict[tuple[int, ...], Token | None] = {}
         self._learn(answers)
 
-    async def samples(self, ask: Ask) -> tuple[tuple[Sample, ...], int]:
+    async def samples(self, ask_draft: Ask, ask_assistant: Ask) -> tuple[tuple[Sample, ...], int]:
         """A sample for each unit that could be judged, in the order of the text, and the number of the others.
 
         Raises:
@@ -99,9 +127,12 @@ class PathForcing:
             found, first = _Found(), 0
             while first < len(self._reference.tokens) - (not self._ends):
                 first = await self._judge(first, found)
-            if not found.missing:
+            if not (found.missing or found.unwritten):
                 return tuple(found.samples), found.skipped
-            self._learn(await ask(found.missing))
+            if found.unwritten:
+                self._drafted |= await ask_draft(found.unwritten)
+            if found.missing:
+                self._learn(await ask_assistant(found.missing))
 
     def _learn(self, answers: Answers) -> None:
         known = self._known_end if self._encoder is None else lambda token: token
@@ -124,9 +155,9 @@ class PathForcing:
         wrong = next((at for at in range(unit.first, unit.last) if self._is_wrong(at)), None)
         if wrong is None:
             return self._take(self._reference, unit, found)
-        path, at = self._written(wrong), first
+        own, at = self._written(wrong), first
         while at <= wrong:
-            at = self._take(path, await self._unit(path, at), found, wrong=wrong)
+            at = self._take(own.path, await self._unit(own.path, at), found, own)
         return max(next_start(self._reference, unit, self._reference.ends[wrong]), wrong + 1)
 
     def _is_wrong(self, at: int) -> bool:
@@ -135,42 +166,53 @@ class PathForcing:
         own = None if token.end else token.id
         return choice is not None and not is_own(choice, own) and not ties(choice, own, 0.0)
 
-    def _written(self, wrong: int) -> DraftPath:
-        """The reference as far as the draft would write it, and the draft's own token behind that."""
-        choice, path = self._choices[wrong], DraftPath()
-        assert choice is not None
-        for token in (*self._reference.tokens[:wrong], choice, *([] if choice.end else [_END])):
+    def _written(self, wrong: int) -> _Own:
+        """The reference as far as the draft would write it, and behind that its own tokens as far as they are known."""
+        path, ids = DraftPath(), tuple([token.id or 0 for token in self._reference.tokens[:wrong]])
+        for token in self._reference.tokens[:wrong]:
             path.add(token)
-        return path
+        token = self._choices[wrong]
+        while token is not None:
+            path.add(token)
+            if token.end:
+                return _Own(path, wrong, len(path.tokens))
+            ids = (*ids, token.id or 0)
+            token = self._drafted.get(ids)
+        written = len(path.tokens)
+        path.add(_END)
+        return _Own(path, wrong, written)
 
-    def _take(self, path: DraftPath, unit: PathUnit, found: _Found, *, wrong: int | None = None) -> int:
+    def _take(self, path: DraftPath, unit: PathUnit, found: _Found, own: _Own | None = None) -> int:
         """Judge one unit of the draft's path; the index of the token at which the next one begins.
 
         Args:
             path: the draft's path.
             unit: the unit.
             found: takes the sample.
-            wrong: index of the last token of the path, which is not the reference's.
+            own: the path, if it leaves the reference.
         """
         walked = walk(path, unit, unit.end + 1, self._answers, DEFAULT_TIE)
         if walked.missing is not None:
             places = asked_places(unit, unit.end + 1)
             found.missing |= {ids: bytes(path.text[:at]) for at, ids in places if ids not in self._answers}
             return unit.last
-        sample = None if unit.encoding is None or walked.silent else self._sample(path, unit, walked, wrong)
+        if own is not None and self._is_short(own, walked.difference):
+            found.unwritten[own.ids] = bytes(path.text)
+            return unit.last
+        sample = None if unit.encoding is None or walked.silent else self._sample(path, unit, walked, own)
         if sample is None:
             found.skipped += 1
         else:
             found.samples.append(sample)
         return unit.last if walked.difference is None else next_start(path, unit, walked.difference.end)
 
-    def _sample(self, path: DraftPath, unit: PathUnit, walked: Walk, wrong: int | None) -> Sample | None:
-        """The sample of a unit; None if a probability is unknown, or the draft may yet write what the reference has."""
+    def _sample(self, path: DraftPath, unit: PathUnit, walked: Walk, own: _Own | None) -> Sample | None:
+        """The sample of a unit; None if a probability or what the draft would write is unknown."""
         differs = walked.difference
         over = unit.last if differs is None else begun_before(path, unit.first, differs.end)
-        right = wrong is None or over <= wrong
+        wrong = own if own is not None and _holds(own, over, differs) else None
         p, q = least(path.tokens[unit.first : over]), least(walked.heard)
-        if p is None or q is None or not (right or self._is_settled(path, differs, wrong)):
+        if p is None or q is None or (wrong is not None and self._is_open(wrong, differs)):
             return None
         if differs is None:
             start, end = unit.start, unit.end
@@ -178,31 +220,58 @@ class PathForcing:
         else:
             start, end = differs.at, differs.end
             mine, theirs = bytes(path.text[start:end]), differs.theirs.data
-        label: Label | None = 0 if right else None
-        if not right and differs is not None and self._has(path, differs, wrong):
-            label = 1
-        stop = end if right or wrong is None else max(self._reference.ends[wrong], start)
-        reference = self._text[start:stop]
+        label: Label | None = 0 if own is None or over <= own.wrong else None
+        if wrong is not None:
+            if self._is_spelled(path, over, start + len(theirs)):
+                label = 0
+            elif differs is not None and self._has(wrong, differs):
+                label = 1
+            end = max(self._reference.ends[wrong.wrong], start + len(theirs))
+        reference = self._text[start:end]
         return Sample(p, q, label, differs is None, start, readable(mine), readable(theirs), readable(reference))
 
-    def _is_settled(self, path: DraftPath, differs: Difference | None, wrong: int | None) -> bool:
-        """False if what would follow one of the texts decides: one is the beginning of another in other tokens."""
-        if self._encoder is None or wrong is None:
-            return True
-        text, ended = bytes(path.text), path.tokens[wrong].end
-        if not ended and self._text.startswith(text):
-            return False
-        if differs is None or differs.theirs.end:
-            return True
-        theirs = text[: differs.at] + differs.theirs.data
-        return not text.startswith(theirs) and (ended or not theirs.startswith(text))
+    def _is_short(self, own: _Own, differs: Difference | None) -> bool:
+        """Test whether the draft is to be asked how its own text would go on."""
+        known = own.ended or own.ids in self._drafted or own.written - own.wrong >= LONGEST
+        return not known and self._is_beginning(own, differs)
 
-    def _has(self, path: DraftPath, differs: Difference, wrong: int | None) -> bool:
-        """Test whether the reference has what the assistant would write."""
-        theirs = differs.theirs
-        if theirs.end:
-            return self._ends and bytes(path.text[: differs.at]) == self._text
+    def _is_beginning(self, own: _Own, differs: Difference | None) -> bool:
+        """Test whether the draft's own text is the beginning of what the reference, or the assistant, has there."""
+        if self._encoder is None or own.ended:
+            return False
+        text = bytes(own.path.text)
+        others = [self._text]
+        if differs is not None and not differs.theirs.end:
+            others.append(text[: differs.at] + differs.theirs.data)
+        return any(one.startswith(text) for one in others)
+
+    def _is_open(self, own: _Own, differs: Difference | None) -> bool:
+        """Test whether what would follow decides: one text is the beginning of another, in other tokens."""
         if self._encoder is None:
-            assert wrong is not None
-            return theirs.id == self._reference.tokens[wrong].id
-        return self._text.startswith(bytes(path.text[: differs.at]) + theirs.data)
+            return False
+        if self._is_beginning(own, differs) or differs is None or differs.theirs.end:
+            return self._is_beginning(own, differs)
+        return own.path.text.startswith(own.path.text[: differs.at] + differs.theirs.data)
+
+    def _is_spelled(self, path: DraftPath, over: int, end: int) -> bool:
+        """Test whether the draft's own tokens before index `over`, and to byte `end`, spell the reference."""
+        stop = max(path.offset(over), end)
+        if self._encoder is None or (path.tokens[over - 1].end and not self._ends):
+            return False
+        return path.text[:stop] == (self._text if path.tokens[over - 1].end else self._text[:stop])
+
+    def _has(self, own: _Own, differs: Difference) -> bool:
+        """Test whether the reference has what the assistant would write."""
+        theirs, before = differs.theirs, bytes(own.path.text[: differs.at])
+        if theirs.end:
+            return self._ends and before == self._text
+        if self._encoder is None:
+            return theirs.id == self._reference.tokens[own.wrong].id
+        return self._text.startswith(before + theirs.data)
+
+
+def _holds(own: _Own, over: int, differs: Difference | None) -> bool:
+    """Test whether the draft's wrong token is among those judged, or within what the assistant would write."""
+    if over > own.wrong:
+        return True
+    return differs is not None and differs.at + len(differs.theirs.data) > own.path.offset(own.wrong)

@@ -15,6 +15,9 @@ from cosd_providers.usage import Usage
 __all__ = ["Reading", "ask_after", "read"]
 
 
+_LISTED = 2  # tokens beside each of a path: the most probable two, whichever the path's is
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A model's reading of its own path through a reference answer.
@@ -52,12 +55,12 @@ async def read(
     """
     can = (await turn.provider.describe()).capabilities
     # Where the end is not reported, a list does not say whether it is the most probable token.
-    able = isinstance(turn.provider, IdScores) and can.score and can.score_top_k and can.end_prob
+    able = isinstance(turn.provider, IdScores) and can.score and can.score_top_k >= _LISTED and can.end_prob
     if able or listed is not None:
         try:
             context = Context(turn.prompt, text, path.ids)
             found = await by_given_ids(turn.provider).score_ids(
-                context, 0, alternatives=max(1, listed or 0), end=end, usage=usage
+                context, 0, alternatives=max(_LISTED, listed or 0), end=end, usage=usage
             )
         except UnsupportedError:  # a wrapper has the method, whatever it wraps
             if listed is not None:
