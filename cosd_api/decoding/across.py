@@ -43,7 +43,7 @@ from cosd_api.paths import (
     restart,
     word_around,
 )
-from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, verifier_at
+from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, tie_of, verifier_at
 from cosd_providers.contract import DraftEnd, Question, Token
 from cosd_providers.same_ids import by_ids
 
@@ -157,7 +157,7 @@ class AcrossTokenizers(AnswerWriter):
         self._verifier = verifier
         self._by_place = decides_by_place(verifier)
         self._needs_q = needs_q(verifier)
-        self._tie = 0.0 if not self._by_place and verifier.replaces(1.0, 0.0) else work.tie
+        self._tie = tie_of(verifier, work.tie)
         self._digest = digest_of(work.turns[0].prompt)
         self._drafted = DraftPath()
         self._marks: list[_Mark] = []

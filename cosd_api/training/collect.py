@@ -42,6 +42,12 @@ Progress = Callable[[int, int], None]
 """Called with the number of examples done and their total."""
 
 
+_BY_TEXT = (
+    "a chat template writes white space before an answer: that model is asked after texts, as in a fusion, and p and q "
+    "of these conversations were measured so"
+)
+
+
 async def collect(
     examples: Iterable[Example | Mapping[str, Any]],
     *,
@@ -269,7 +275,11 @@ class _Run:
         turns, facts = await self._endpoints.turns(example.prompt, self._on_special_tokens, self._facts)
         notes = (*facts.warnings_for(example.prompt), *(words for turn in turns for words in turn.warnings))
         self._warnings.update(dict.fromkeys(notes))
-        hold = hold_by_ids if self._contexts == "ids" else hold_by_text
+        takes_ids = [(await turn.provider.describe()).capabilities.ids for turn in turns]
+        by_ids = self._contexts == "ids" and all(takes_ids)
+        if self._contexts == "ids" and not by_ids:
+            self._warnings[_BY_TEXT] = None
+        hold = hold_by_ids if by_ids else hold_by_text
         return await hold((turns[0], turns[1]), example, self._wanted, self._ledgers)
 
     def samples(self, wanted: Sequence[Example], header: Header) -> Samples:

@@ -403,7 +403,9 @@ def _contexts(sets: Sequence[Samples]) -> Contexts | None:
 
 def _about_contexts(sets: Sequence[Samples]) -> list[str]:
     if any(one.contexts is None and one.draft is not None for one in sets):
-        return ["samples of an earlier cosd-api were measured after cut texts, not as a fusion asks: collect them again"]
+        return [
+            "samples of an earlier cosd-api were measured after cut texts, not as a fusion asks: collect them again"
+        ]
     return []
 
 
