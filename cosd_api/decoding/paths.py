@@ -12,9 +12,10 @@ tokenizer looks back. Of the model's own ids behind that cut those stay that its
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from cosd_providers.contract import Piece, Token
@@ -34,11 +35,13 @@ class Path:
         text: the text.
         ids: the ids.
         ends: for each of them the byte of the text at which it ends.
+        mass: the probability with which the model writes its own tokens there.
     """
 
     text: bytes = b""
     ids: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
+    mass: float = field(default=1.0, compare=False)
 
     def count_before(self, at: int) -> int | None:
         """The number of ids before byte `at` of the text; None if no token ends there."""
@@ -86,6 +89,7 @@ class Trail:
         self._ids = [*path.ids]
         self._ends = [*path.ends]
         self._probs: dict[int, float | None] = {}  # by the end of the token
+        self._mass = path.mass
         self._ahead = ahead
         self._unread: list[Token] = []
         self._copied: tuple[Trail, int] | None = None  # the last ids are those of another trail, up to this number
@@ -140,19 +144,22 @@ class Trail:
     @property
     def path(self) -> Path:
         """All of it so far."""
-        return Path(bytes(self.text), tuple(self._ids), tuple(self._ends))
+        return Path(bytes(self.text), tuple(self._ids), tuple(self._ends), self._mass_upto(len(self.text)))
+
+    def _mass_upto(self, end: int) -> float:
+        return self._mass * math.prod(prob for at, prob in self._probs.items() if prob is not None and at <= end)
 
     def shared(self, text: bytes) -> Path:
         """The beginning of it, in whole tokens, whose bytes are the beginning of a text."""
         whole = bytes(self.text)
         if text.startswith(whole):
-            return Path(whole, tuple(self._ids), tuple(self._ends))
+            return self.path
         common = len(text) if whole.startswith(text) else _common(whole, text)
         count = bisect_right(self._ends, common)
         if count and self._ends[count - 1] == len(text):  # tokens without bytes belong to what follows
             count = bisect_left(self._ends, len(text)) + 1
         end = self._ends[count - 1] if count else 0
-        return Path(whole[:end], tuple(self._ids[:count]), tuple(self._ends[:count]))
+        return Path(whole[:end], tuple(self._ids[:count]), tuple(self._ends[:count]), self._mass_upto(end))
 
 
 class Paths:
@@ -266,20 +273,19 @@ class Paths:
         return 0 if self._same else model
 
     def _own(self, model: int, text: bytes) -> Path:
-        """The longest path through the beginning of a text that was written: by the model, or in the same ids."""
-        trails = [one for one in self._trails if one.model == model or self._same]
-        trails.sort(key=lambda one: (one.model != model, one.start >= len(text)))
-        first = [self._spines.get(self._home(model)), self._settled.get(model)]
+        """The longest path through the beginning of a text that was written: by the model, or in the same ids.
+
+        Of equal ones it is that of the answer, then the model's own, then the most probable.
+        """
         best = Path()
-        for trail in (*first, *trails):
-            if trail is None:
-                continue
-            found = trail.shared(text)
-            if len(found.text) > len(best.text):
+        for trail in (self._spines.get(self._home(model)), self._settled.get(model)):
+            if trail is not None and len((found := trail.shared(text)).text) > len(best.text):
                 best = found
-            if best.text == text:
-                break
-        return best
+        if best.text == text:
+            return best
+        found = [(one, one.shared(text)) for one in self._trails if one.model == model or self._same]
+        found.sort(key=lambda one: _order(*one, model, text), reverse=True)
+        return found[0][1] if found and len(found[0][1].text) > len(best.text) else best
 
     async def _encode(self, model: int, own: Path, text: bytes) -> Path | None:
         """A path that continues one of the model's own by its encoding of the rest; None if that cannot be known."""
@@ -314,6 +320,10 @@ class Paths:
             while len(known) > _REMEMBERED:
                 del known[next(iter(known))]
         return known[text]
+
+
+def _order(trail: Trail, path: Path, model: int, text: bytes) -> tuple[int, bool, bool, float]:
+    return len(path.text), trail.model == model, trail.start < len(text), path.mass
 
 
 def safe_cut(text: bytes, path: Path) -> int:
