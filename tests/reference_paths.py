@@ -489,7 +489,7 @@ def continues(text: bytes, piece: bytes, start: int) -> bool:
     """Test whether a token continues the word from `start` on: a letter behind another, or what follows its space."""
     first = characters(piece)[:1]
     if not text[start:].strip() and text.endswith(b" "):
-        return not first.isspace()
+        return True
     return characters(text)[-1:].isalnum() and first.isalnum()
 
 
