@@ -379,8 +379,8 @@ def _completes(tokens: Sequence[Token], count: int) -> bool:
         return False
     if count == len(tokens) or tokens[count].end:
         return True
-    if data.isspace() and data.endswith(b" "):  # a space belongs to the word after it
-        return first_character(tokens[count].data).isspace()
+    if data.isspace() and data.endswith(b" "):
+        return False  # a space belongs to the word after it
     return not continues_word(data, tokens[count])
 
 

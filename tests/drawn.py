@@ -23,9 +23,13 @@ DEFAULT = 15
 _PROFILE: int = settings.default.max_examples  # type: ignore[union-attr]  # None only while it is being set
 
 
-def examples(number: int) -> settings:
-    """Settings for a test that draws `number` examples by default, and as many as the profile says in another."""
-    return settings(max_examples=number if _PROFILE == DEFAULT else _PROFILE)
+def examples(number: int, *, most: int | None = None) -> settings:
+    """Settings for a test that draws `number` examples by default, and as many as the profile says in another.
+
+    `most`: at most so many there.
+    """
+    there = _PROFILE if most is None else min(_PROFILE, most)
+    return settings(max_examples=number if _PROFILE == DEFAULT else there)
 
 
 def costly(number: int) -> settings:

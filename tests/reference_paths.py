@@ -176,7 +176,7 @@ class Reference:
         assistants: Sequence[Model],
         fires: Fires,
         *,
-        contestable: Callable[[float], bool] = lambda _: True,
+        contestable: Callable[[int, float], bool] = lambda *_: True,
         max_tokens: int,
         stop: Sequence[bytes] = (),
         tie: float = 0.0,
@@ -347,7 +347,7 @@ class Reference:
         for at, end, p in zip(written.offsets, written.offsets[1:], written.probs[: written.limit], strict=False):
             if at < start:
                 continue
-            if self.contestable(p):
+            if self.contestable(at, p):
                 break
             behind = characters(text[end:])
             between = end < len(text) and behind[0] == " " and len(behind) > 1 and not behind[1].isspace()
@@ -377,7 +377,7 @@ class Reference:
             p = self.least(written, span.start, behind)
             if not self.fires(span.start, p, q):
                 asked = any(
-                    span.start <= at < span.end and self.contestable(p)
+                    span.start <= at < span.end and self.contestable(at, p)
                     for at, p in zip(written.offsets, written.probs[: written.limit], strict=False)
                 )
                 return later if asked else span.end, None
@@ -489,7 +489,7 @@ def continues(text: bytes, piece: bytes, start: int) -> bool:
     """Test whether a token continues the word from `start` on: a letter behind another, or what follows its space."""
     first = characters(piece)[:1]
     if not text[start:].strip() and text.endswith(b" "):
-        return not first.isspace()
+        return True
     return characters(text)[-1:].isalnum() and first.isalnum()
 
 

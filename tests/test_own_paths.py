@@ -66,7 +66,7 @@ class Task:
             self.draft,
             self.assistants,
             lambda _, p, q: self.verifier.replaces(p, q),
-            contestable=self.verifier.contestable,
+            contestable=lambda _, p: self.verifier.contestable(p),
             max_tokens=self.max_tokens,
             stop=[one.encode() for one in self.stop],
             tie=self.tie,
@@ -165,7 +165,7 @@ async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: i
         assert tuple(one.id for one in result.tokens) == wanted.path
 
 
-@examples(2)
+@examples(2, most=25)
 @given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS), st.booleans(), DELAYS)
 async def test_a_model_fused_with_itself_writes_what_it_writes_alone(
     name: str, prompt: str, way: dict[str, Any], always: bool, delays: Any
@@ -177,7 +177,7 @@ async def test_a_model_fused_with_itself_writes_what_it_writes_alone(
     check_alone(result, model, model, task)
 
 
-@examples(2)
+@examples(2, most=25)
 @given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS), DELAYS)
 async def test_a_copy_with_other_ids_writes_what_the_model_writes_alone(
     name: str, prompt: str, way: dict[str, Any], delays: Any
@@ -192,7 +192,7 @@ async def test_a_copy_with_other_ids_writes_what_the_model_writes_alone(
     check_alone(result, model, model, task)
 
 
-@examples(2)
+@examples(2, most=25)
 @given(st.sampled_from(NAMES), prompts(), st.sampled_from(WAYS))
 async def test_other_ids_change_nothing_where_everything_is_replaced(
     name: str, prompt: str, way: dict[str, Any]

@@ -6,24 +6,22 @@
     2   what others wrote is there by the model's own encoding of it                    `Paths.path`
     3   models with the same ids have one path: the ids of the tokens that were written
 
-In 2, only the text behind the last *safe cut* is encoded: one space between two visible characters, before which no
-tokenizer looks back. Of the model's own ids behind that cut those stay that its encoding has as well.
+In 2, those of the model's own ids stay that end where a token of its encoding of the whole text does.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, field
 
+from cosd_api.paths import Encoder
 from cosd_providers.contract import Piece, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.same_ids import by_ids
 from cosd_providers.text import sendable
-
-_REMEMBERED = 16  # encodings of each model
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +32,13 @@ class Path:
         text: the text.
         ids: the ids.
         ends: for each of them the byte of the text at which it ends.
+        mass: the probability with which the model writes its own tokens there.
     """
 
     text: bytes = b""
     ids: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
+    mass: float = field(default=1.0, compare=False)
 
     def count_before(self, at: int) -> int | None:
         """The number of ids before byte `at` of the text; None if no token ends there."""
@@ -86,6 +86,7 @@ class Trail:
         self._ids = [*path.ids]
         self._ends = [*path.ends]
         self._probs: dict[int, float | None] = {}  # by the end of the token
+        self._mass = path.mass
         self._ahead = ahead
         self._unread: list[Token] = []
         self._copied: tuple[Trail, int] | None = None  # the last ids are those of another trail, up to this number
@@ -140,19 +141,22 @@ class Trail:
     @property
     def path(self) -> Path:
         """All of it so far."""
-        return Path(bytes(self.text), tuple(self._ids), tuple(self._ends))
+        return Path(bytes(self.text), tuple(self._ids), tuple(self._ends), self._mass_upto(len(self.text)))
+
+    def _mass_upto(self, end: int) -> float:
+        return self._mass * math.prod(prob for at, prob in self._probs.items() if prob is not None and at <= end)
 
     def shared(self, text: bytes) -> Path:
         """The beginning of it, in whole tokens, whose bytes are the beginning of a text."""
         whole = bytes(self.text)
         if text.startswith(whole):
-            return Path(whole, tuple(self._ids), tuple(self._ends))
+            return self.path
         common = len(text) if whole.startswith(text) else _common(whole, text)
         count = bisect_right(self._ends, common)
         if count and self._ends[count - 1] == len(text):  # tokens without bytes belong to what follows
             count = bisect_left(self._ends, len(text)) + 1
         end = self._ends[count - 1] if count else 0
-        return Path(whole[:end], tuple(self._ids[:count]), tuple(self._ends[:count]))
+        return Path(whole[:end], tuple(self._ids[:count]), tuple(self._ends[:count]), self._mass_upto(end))
 
 
 class Paths:
@@ -170,8 +174,7 @@ class Paths:
         self._same = same
         self._spines: dict[int, Trail] = {}
         self._trails: list[Trail] = []
-        self._settled: dict[int, Trail] = {}  # of each model what it has encoded, up to a safe cut
-        self._encoded: dict[int, dict[str, list[Piece]]] = {}
+        self._encoders: dict[int, Encoder] = {}
 
     def fresh(self) -> Paths:
         """The paths of another answer of the same models."""
@@ -213,12 +216,7 @@ class Paths:
         own = self._own(model, text)
         if own.text == text:
             return own
-        found = await self._encode(model, own, text)
-        if found is not None and (cut := safe_cut(text, found)) > 0:
-            settled = found.before(cut)
-            assert settled is not None, "it is a boundary"
-            self._settled[model] = Trail(model, settled)
-        return found
+        return await self._encode(model, own, text)
 
     def wrote(self, model: int, path: Path) -> bool:
         """Test whether a model has written the end of a path by itself, behind the beginning of it."""
@@ -266,71 +264,42 @@ class Paths:
         return 0 if self._same else model
 
     def _own(self, model: int, text: bytes) -> Path:
-        """The longest path through the beginning of a text that was written: by the model, or in the same ids."""
-        trails = [one for one in self._trails if one.model == model or self._same]
-        trails.sort(key=lambda one: (one.model != model, one.start >= len(text)))
-        first = [self._spines.get(self._home(model)), self._settled.get(model)]
-        best = Path()
-        for trail in (*first, *trails):
-            if trail is None:
-                continue
-            found = trail.shared(text)
-            if len(found.text) > len(best.text):
-                best = found
-            if best.text == text:
-                break
-        return best
+        """The longest path through the beginning of a text that was written: by the model, or in the same ids.
+
+        Of equal ones it is that of the answer, then the model's own, then the most probable.
+        """
+        spine = self._spines.get(self._home(model))
+        best = Path() if spine is None else spine.shared(text)
+        if best.text == text:
+            return best
+        found = [(one, one.shared(text)) for one in self._trails if one.model == model or self._same]
+        found.sort(key=lambda one: _order(one[0], one[1], model, text), reverse=True)
+        return found[0][1] if found and len(found[0][1].text) > len(best.text) else best
 
     async def _encode(self, model: int, own: Path, text: bytes) -> Path | None:
         """A path that continues one of the model's own by its encoding of the rest; None if that cannot be known."""
-        start = safe_cut(text, own)
-        base = own.before(start)
-        assert base is not None, "it is a boundary"
-        sent = sendable(text[start:])
-        pieces = await self._pieces(model, sent)
-        if pieces is None:
+        sent = sendable(text)
+        encoder = self._encoders.get(model)
+        if encoder is None:
+            encoder = self._encoders[model] = Encoder(by_ids(self._turns[model].provider).encode)
+        try:
+            found = await encoder.upto(sent.encode(), len(sent.encode()))
+        except UnsupportedError:
             return None
-        ends = [*accumulate((len(piece.data) for piece in pieces), initial=0)][1:]
-        if len(sent.encode()) != len(text) - start:
-            offsets = _offsets(text[start:])
+        if found is None:
+            return None
+        ends = list(found.ends)
+        if len(sent.encode()) != len(text):
+            offsets = _offsets(text)
             ends = [offsets[end] for end in ends]
-        ends = [start + end for end in ends]
-        if shared := {*ends}.intersection(own.ends):
-            base = own.before(max(shared)) or base
+        base = own.before(max({0, *ends}.intersection((0, *own.ends))))
+        assert base is not None, "it is a boundary"
         first = bisect_right(ends, len(base.text))
-        pieces, ends = pieces[first:], ends[first:]
-        return Path(text, (*base.ids, *(piece.id for piece in pieces)), (*base.ends, *ends))
-
-    async def _pieces(self, model: int, text: str) -> list[Piece] | None:
-        known = self._encoded.setdefault(model, {})
-        if text not in known:
-            try:
-                pieces = await by_ids(self._turns[model].provider).encode(text) if text else []
-            except UnsupportedError:
-                return None
-            if b"".join(piece.data for piece in pieces) != text.encode():
-                return None
-            known[text] = pieces
-            while len(known) > _REMEMBERED:
-                del known[next(iter(known))]
-        return known[text]
+        return Path(text, base.ids + found.ids[first:], base.ends + tuple(ends[first:]), base.mass)
 
 
-def safe_cut(text: bytes, path: Path) -> int:
-    """The last safe cut of a text up to the end of a path at which one of its tokens ends; 0 if there is none.
-
-    A safe cut is before a single space that has visible characters on both sides.
-    """
-    at = len(path.text)
-    while at > 0:
-        at = text.rfind(b" ", 0, at + 1)
-        if at <= 0:
-            break
-        behind = text[at + 1 : at + 2]
-        if behind and not behind.isspace() and not text[at - 1 : at].isspace() and path.count_before(at) is not None:
-            return at
-        at -= 1
-    return 0
+def _order(trail: Trail, path: Path, model: int, text: bytes) -> tuple[int, bool, bool, float]:
+    return len(path.text), trail.model == model, trail.start < len(text), path.mass
 
 
 def _offsets(data: bytes) -> list[int]:

@@ -178,6 +178,7 @@ class AnswerWriter:
         number: int = 0,
         contest: Contest | None = None,
         reason: str | None = None,
+        own: bool = True,
     ) -> None:
         """Write a segment, or the next part of one that is still open: these tokens are final.
 
@@ -187,16 +188,19 @@ class AnswerWriter:
             number: the request that brought them.
             contest: how it was decided; None leaves the segment open, until it is added to `segments`.
             reason: why a part is there.
+            own: whether the model wrote these tokens, so that they stay on its path as they are.
         """
         reason = reason if contest is None else contest.reason
-        self._place(WrittenPart(tokens, model, number, reason, contest is not None and len(contest.candidates) > 1))
+        compared = contest is not None and len(contest.candidates) > 1
+        self._place(WrittenPart(tokens, model, number, reason, compared), own=own)
         self._settle(contest)
 
-    def _place(self, piece: WrittenPart) -> None:
+    def _place(self, piece: WrittenPart, *, own: bool = True) -> None:
         self._pieces.append(piece)
         for token in piece.tokens:
             if self._response.over is None:
-                self._paths.write(piece.model, self.text, token)
+                if own:
+                    self._paths.write(piece.model, self.text, token)
                 now = self._work.timeline.now()
                 one = Placed(token, piece.model - 1, draft=piece.number, at=now, reason=piece.reason)
                 one.unit, one.round = len(self.segments), len(self.segments) + 1

@@ -149,7 +149,7 @@ class CharED(Weighted):
         tokens = [Token(data, min(math.prod(probs[: len(data)]), 1.0))] if data else []
         if steps[-1].symbol == END:
             tokens.append(Token(b"", min(probs[-1], 1.0), end=True, name=models[model].end_name))
-        writer.write(tokens, model, number=models[model].number, contest=contest)
+        writer.write(tokens, model, number=models[model].number, contest=contest, own=False)
 
     def _step(self, count: int, models: Mapping[int, Branches], before: bytes) -> ByteStep:
         """Steps 3 and 4: the symbol with the largest mean."""

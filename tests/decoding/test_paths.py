@@ -5,11 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosd_api.decoding.characters import Characters
-from cosd_api.decoding.paths import Path, Paths, safe_cut
+from cosd_api.decoding.paths import Path, Paths
 from cosd_providers.contract import Token
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
@@ -115,15 +113,6 @@ async def test_bytes_that_are_no_characters_are_not_encoded() -> None:
     assert found.ids == ids(model, "one two")
     assert found.ends == (4, 10)
     assert [piece.data for piece in found.pieces(0)] == [b"one\xff", b" two\xf0\x9f"]
-
-
-@given(st.text("ab \n", max_size=12), st.integers(0, 12))
-def test_a_safe_cut_is_before_a_single_space_between_visible_characters(text: str, end: int) -> None:
-    data = text.encode()
-    path = Path(data[:end], (*data[:end],), (*range(1, len(data[:end]) + 1),))
-    cut = safe_cut(data, path)
-    safe = [at for at in range(1, end + 1) if data[at - 1 : at].strip() and data[at : at + 1] == b" "]
-    assert cut == max([at for at in safe if data[at + 1 : at + 2].strip()], default=0)
 
 
 def test_alternatives_are_whole_characters() -> None:

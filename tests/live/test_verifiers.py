@@ -11,6 +11,7 @@ import pytest
 
 import naive
 import reference
+import reference_paths
 from cosd_api import (
     ChowVerifier,
     DiffVerifier,
@@ -72,22 +73,41 @@ async def test_the_naive_reference_writes_the_same(
     assert sum(result.replacements or 0 for result in results) > 0
     excused = 0
     for prompt, result in zip(PROMPTS[:count], results, strict=True):
-        wanted = reference.fuse(
-            prompt.encode(),
-            models[draft],
-            [models[assistant]],
-            reference.rule(),
-            unit=unit,
-            max_tokens=MAX_TOKENS,
-            needs_q=needs_q(verifier),
-            placed=placed(verifier, prompt),
-        )
+        wanted = naively(prompt, models[draft], models[assistant], verifier, unit)
         assert result.trace.replay() == result.text
         if (result.text.encode(), result.finish_reason) != (wanted.text, wanted.finish_reason):
             pairs = (models[draft], models[assistant])
             assert undecided(prompt.encode(), pairs, result, wanted.text), (prompt, result.text, wanted.text)
             excused += 1
     assert excused <= MAY_DIFFER
+
+
+def naively(
+    prompt: str, draft: naive.HttpModel, assistant: naive.HttpModel, verifier: Verifier, unit: Unit
+) -> reference.Fused | reference_paths.Fused:
+    """The naive answer: token by token after text, or in words, each model on its own ids."""
+    if unit == "token":
+        return reference.fuse(
+            prompt.encode(),
+            draft,
+            [assistant],
+            reference.rule(),
+            unit=unit,
+            max_tokens=MAX_TOKENS,
+            needs_q=needs_q(verifier),
+            placed=placed(verifier, prompt),
+        )
+    digest = blake2b(prompt.encode(), digest_size=16).digest()
+    asked = [naive.PathModel(one, prompt) for one in (draft, assistant)]
+    return reference_paths.Reference(
+        b"",
+        asked[0],
+        asked[1:],
+        lambda at, p, q: verifier_at(verifier, Place(digest, at)).replaces(p, q),
+        contestable=lambda at, p: verifier_at(verifier, Place(digest, at)).contestable(p),
+        max_tokens=MAX_TOKENS,
+        tie=0.02,
+    ).fuse()
 
 
 def undecided(
