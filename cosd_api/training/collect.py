@@ -64,11 +64,17 @@ async def collect(
 ) -> Samples:
     """Hold both models to reference answers, and record where they differ and which is right (section 3.2).
 
-    Each example takes one scoring request to each endpoint, for the model's next token at every boundary of its own
-    encoding of the answer. With different tokenizers the assistant gets a second request, for the draft's boundaries
-    inside its own tokens. Some cases take more: a token that is part of a character, a chat template that writes the
-    white space before an answer, and a server such as Ollama that neither scores texts nor takes several at once, which
-    needs a request for each token of the answer. `Samples.usage` reports the requests.
+    The models are asked as a fusion asks them. Where both take ids, each reads the reference by its own encoding, in
+    one scoring request, and is asked again about the places that are not on it: at the units of the fusion where the
+    draft would write something else. A server that scores no ids needs a request for each token of the answer.
+
+    Where one takes text only, both are asked after texts: one scoring request to each, for the model's next token at
+    every boundary of its own encoding. With different tokenizers the assistant gets a second one, for the draft's
+    boundaries inside its own tokens. Some cases take more: a token that is part of a character, and a server such as
+    Ollama that neither scores texts nor takes several at once, which needs a request for each token. A chat template
+    that writes white space before an answer is such a model, and so is any with `hidden_states`.
+
+    `Samples.usage` reports the requests.
 
     Args:
         examples: `Example`, or dictionaries with its fields. Duplicates are asked about once.
@@ -83,8 +89,8 @@ async def collect(
         on_special_tokens: as in `Fusion`.
         unit: as in `Fusion`.
         listed: collect what `train_deferral` needs, too: this number of other tokens that the draft lists in each
-            place, and both models' probabilities of the reference's tokens. That takes one scoring request more to
-            each endpoint, and `unit="token"`.
+            place, and both models' probabilities of the reference's tokens. That takes `unit="token"` and, after texts,
+            one scoring request more to each endpoint.
         hidden_states: collect what `train_co_llm` needs, too: the same without lists, and the draft's last hidden
             states. That takes one request more to the draft. A state of 4,096 numbers takes 22 kB of the file, and each
             token of an answer has one.

@@ -117,7 +117,7 @@ class Sample:
         q: the assistant's, likewise.
         label: 0 where the draft would write the reference, 1 where only the assistant would, None where neither would.
         agreed: whether both would have written the same, so that there is nothing to decide. The label is 0 or None.
-        start: byte offset in the answer.
+        start: byte offset in the answer: where they differ, or where the unit begins.
         draft: text that the draft would have written; empty for its end of sequence.
         assistant: text that the assistant would have written.
         reference: text of the answer at this place; empty for its end.
@@ -163,7 +163,7 @@ class ExampleSamples(Strict):
         example: the prompt and its answer.
         samples: one for each place that could be judged, in the order of the text.
         skipped: number of places that could not be judged: only one of the models has a token boundary there, one gave
-            no answer or no probability, or the text of one is the beginning of the other's.
+            no answer or no probability, or what one would write is the beginning of the other's.
         deferral: one for each token of the answer whose probabilities are known, if `collect` was told to list tokens,
             or to collect hidden states.
         deferral_skipped: number of the other tokens.

@@ -106,8 +106,12 @@ def decides_by_place(verifier: Verifier) -> bool:
 
 
 def tie_of(verifier: Verifier, tie: float) -> float:
-    """The tie that a verifier decides with: one that replaces whatever differs has none, as all is the assistant's."""
-    return 0.0 if not decides_by_place(verifier) and verifier.replaces(1.0, 0.0) else tie
+    """The tie that a verifier decides with: one that replaces whatever differs has none, as all is the assistant's.
+
+    A trained gate is one, wherever it is open.
+    """
+    gates = isinstance(verifier, DeferralVerifier | CoLLMVerifier)
+    return 0.0 if gates or (not decides_by_place(verifier) and verifier.replaces(1.0, 0.0)) else tie
 
 
 def verifier_at(verifier: Verifier, place: Place) -> Verifier:
