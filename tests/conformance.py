@@ -519,7 +519,7 @@ class Conformance(Proposals):
             for was, told in zip((*own[first_:], end), (*scored, last), strict=True):
                 if was.prob is not None:
                     assert told.prob == pytest.approx(was.prob, abs=self.tolerance)
-            assert last.end
+            assert last.end and all(one.id is not None for one in last.alternatives)
             again = await provider.score_ids(context, first_, usage=Usage())
             assert [token.id for token in again] == [*ids[first_:]]
 

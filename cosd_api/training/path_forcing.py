@@ -171,13 +171,13 @@ class PathForcing:
         path, ids = DraftPath(), tuple([token.id or 0 for token in self._reference.tokens[:wrong]])
         for token in self._reference.tokens[:wrong]:
             path.add(token)
-        token = self._choices[wrong]
-        while token is not None:
-            path.add(token)
-            if token.end:
+        own = self._choices[wrong]
+        while own is not None:
+            path.add(own)
+            if own.end:
                 return _Own(path, wrong, len(path.tokens))
-            ids = (*ids, token.id or 0)
-            token = self._drafted.get(ids)
+            ids = (*ids, own.id or 0)
+            own = self._drafted.get(ids)
         written = len(path.tokens)
         path.add(_END)
         return _Own(path, wrong, written)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import ngrams
-from cosd_api import FusionResult, Samples, collect, fuse
+from cosd_api import FusionResult, Samples, SettingError, collect, fuse
 from cosd_api.settings import DEFAULT_TIE
 from cosd_api.training.dataset import Label, Sample
+from cosd_providers.chat.leading_space import WithoutLeadingSpace
+from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
 from drawn import costly
 from ngrams import NGram, learned
@@ -162,18 +165,12 @@ async def test_one_request_to_each_where_scoring_says_all() -> None:
         assert [[call.kind for call in one.calls] for one in (draft, assistant)] == [["score_ids"]] * 2
 
 
-class Unscored(ScriptedProvider):
-    """A provider that takes ids, and scores none."""
-
-    score_ids = None  # type: ignore[assignment]
-
-
 async def test_a_server_that_scores_no_ids_is_asked_for_its_next_tokens() -> None:
     [text, *_] = TEXTS
     models = Reciter(text), Reciter(text, shuffled=1)
     scored = await held(*models, PROMPT, text)
     asked = [ScriptedProvider(model, ids=True, end_prob=False) for model in models]
-    found = await held(*asked, PROMPT, text, ends=False)
+    found = await held(asked[0], asked[1], PROMPT, text, ends=False)
     assert {call.kind for one in asked for call in one.calls} == {"next_tokens"}
     assert found.examples[0].samples == scored.examples[0].samples[:-1]
 
@@ -210,14 +207,16 @@ class Written:
 WORDS = [" The", " cat", " sat", " ran", " ca", " c", ".", " ran fast"]
 
 
-def writes(tokens: Sequence[str], text: str, *, prob: float = 0.8, **instead: tuple[str, float]) -> Written:
+def writes(
+    tokens: Sequence[str], text: str, *, prob: float = 0.8, instead: Mapping[str, tuple[str, float]] | None = None
+) -> Written:
     """A model that writes a text, but for `instead`: by a token of the text the one in its place."""
-    model, nexts, before = Written(tokens, {}), dict[str, tuple[str, float]](), "Q"
+    model, nexts, before, others = Written(tokens, {}), dict[str, tuple[str, float]](), "Q", instead or {}
     for one in model.encode(text.encode()):
         token = model.tokens[one].decode()
-        nexts[before] = instead.get(token.strip() or token, (token, prob))
+        nexts[before] = others.get(token.strip() or token, (token, prob))
         before += token
-    nexts[before] = instead.get("end", ("", 0.9))
+    nexts[before] = others.get("end", ("", 0.9))
     return Written(tokens, nexts)
 
 
@@ -227,8 +226,8 @@ async def sampled(draft: Written, assistant: Written, answer: str, **options: An
 
 
 async def test_the_four_kinds_of_a_place() -> None:
-    draft = writes(WORDS, " The cat sat.", cat=(" ran", 0.3), sat=(" ran", 0.2), end=(" The", 0.4))
-    assistant = writes(WORDS, " The cat sat.", prob=0.6, sat=(" cat", 0.5))
+    draft = writes(WORDS, " The cat sat.", instead={"cat": (" ran", 0.3), "sat": (" ran", 0.2), "end": (" The", 0.4)})
+    assistant = writes(WORDS, " The cat sat.", prob=0.6, instead={"sat": (" cat", 0.5)})
     samples, skipped = await sampled(draft, assistant, " The cat sat.")
     assert samples == (
         Sample(0.8, 0.6, 0, True, 0, " The", " The", " The"),
@@ -243,8 +242,8 @@ async def test_the_four_kinds_of_a_place() -> None:
 async def test_p_and_q_are_the_least_of_the_unit_up_to_the_difference() -> None:
     """The draft writes the word in three tokens; its last one is wrong, where the assistant has one token."""
     letters = [" c", "a", "t", "n", " sat", "."]
-    draft = writes(letters, " cat sat.", c=(" c", 0.5), a=("a", 0.7), t=("n", 0.6))
-    samples, skipped = await sampled(draft, writes(WORDS, " cat sat.", cat=(" cat", 0.65)), " cat sat.")
+    draft = writes(letters, " cat sat.", instead={"c": (" c", 0.5), "a": ("a", 0.7), "t": ("n", 0.6)})
+    samples, skipped = await sampled(draft, writes(WORDS, " cat sat.", instead={"cat": (" cat", 0.65)}), " cat sat.")
     assert samples[0] == Sample(0.5, 0.65, 1, False, 0, " ca", " cat", " cat")
     assert (samples[1].start, skipped) == (3, 0)  # after " ca" it is asked again, as in a fusion
 
@@ -252,8 +251,8 @@ async def test_p_and_q_are_the_least_of_the_unit_up_to_the_difference() -> None:
 async def test_a_draft_that_is_right_is_judged_as_the_fusion_judges_it() -> None:
     """Only the draft's tokens that begin before the differing token's end count."""
     letters = [" ", "1", "2", "3", "."]
-    draft = writes(letters, " 123.", **{"1": ("1", 0.7), "2": ("2", 0.6), "3": ("3", 0.2)})
-    assistant = writes([" 1", "23", " 9", "."], " 123.", **{"1": (" 9", 0.4)})
+    draft = writes(letters, " 123.", instead={"1": ("1", 0.7), "2": ("2", 0.6), "3": ("3", 0.2)})
+    assistant = writes([" 1", "23", " 9", "."], " 123.", instead={"1": (" 9", 0.4)})
     samples, _ = await sampled(draft, assistant, " 123.")
     assert samples[0] == Sample(0.7, 0.4, 0, False, 0, " 1", " 9", " 1")
     assert samples[1] == Sample(0.2, 0.8, 0, True, 2, "23.", "23.", "23.")  # behind it the unit goes on
@@ -262,7 +261,7 @@ async def test_a_draft_that_is_right_is_judged_as_the_fusion_judges_it() -> None
 async def test_where_the_drafts_token_is_a_beginning_it_is_asked_how_it_goes_on() -> None:
     """ " ca" could become the reference's word, and becomes another."""
     tokens = [*WORDS, "p", "t"]
-    draft = writes(tokens, " The cat.", cat=(" ca", 0.5))
+    draft = writes(tokens, " The cat.", instead={"cat": (" ca", 0.5)})
     draft.nexts |= {b"Q The ca": (b"p", 0.4), b"Q The cap": (b".", 0.9)}
     samples, skipped = await sampled(draft, writes(WORDS, " The cat."), " The cat.")
     assert samples[1] == Sample(0.5, 0.8, 1, False, 4, " ca", " cat", " cat")
@@ -274,12 +273,59 @@ async def test_where_the_drafts_token_is_a_beginning_it_is_asked_how_it_goes_on(
 async def test_a_draft_that_ends_within_a_word() -> None:
     """Its tokens so far are the reference's, and what the assistant would write is, too, and more."""
     letters = [" c", "a", "t", "."]
-    draft = writes(letters, " cat.", c=(" c", 0.5), t=("", 0.6))
+    draft = writes(letters, " cat.", instead={"c": (" c", 0.5), "t": ("", 0.6)})
     samples, _ = await sampled(draft, writes([" c", "at", "."], " cat."), " cat.")
     assert samples[0] == Sample(0.5, 0.8, 1, False, 2, "a", "at", "at")
 
 
+async def test_samples_by_ids_are_not_added_to_those_of_another_way(tmp_path: Path) -> None:
+    text, path = TEXTS[0], tmp_path / "samples.jsonl"
+    await held(Reciter(text), Reciter(text), PROMPT, text, path=path)
+    assert '"unit":"token","contexts":"ids"' in path.read_text()
+    by_text = ScriptedProvider(Reciter(text), name="model")
+    with pytest.raises(SettingError, match="holds samples taken after ids, not after texts: give collect another file"):
+        await held(by_text, Reciter(text), PROMPT, text, path=path)
+    path.write_text(
+        path.read_text().replace('"schema_version":2', '"schema_version":1').replace('"contexts":"ids",', "")
+    )
+    assert Samples.load(path).contexts is None
+    with pytest.raises(SettingError, match="taken after cut texts, by an earlier cosd-api, not after ids"):
+        await held(Reciter(text), Reciter(text), PROMPT, text, path=path)
+
+
+async def test_a_template_that_writes_white_space_is_asked_after_texts() -> None:
+    """As in a fusion; and the reader is told."""
+    text = "It rained."
+    servers = [served(Reciter(text), template=lambda _: PROMPT) for _ in range(2)]
+    servers[1] = Spaced(Reciter(text), name="model", ids=True)
+    example = {"prompt": [{"role": "user", "content": "Say it"}], "answer": text}
+    found = await collect([example], draft=servers[0], assistant=servers[1])
+    assert found.contexts == "ids" and found.positions
+    assert {call.kind for one in servers for call in one.calls} == {"propose"}
+    [warning] = [one for one in found.warnings if "white space" in one]
+    assert "asked after texts, as in a fusion" in warning
+
+
+class Spaced(ScriptedProvider):
+    """A provider whose template writes white space before an answer."""
+
+    async def render_prompt(self, messages: Any, *, on_special_tokens: Any = "warn") -> RenderedPrompt:
+        return RenderedPrompt(WithoutLeadingSpace(self, b" ", PROMPT), PROMPT)
+
+
+async def test_lists_come_with_the_same_request() -> None:
+    """What a gate is trained on: of the reference's ids, whatever the bytes."""
+    text, (draft, assistant) = "It rained. 😀", [served(Reciter("It rained. 😀")) for _ in range(2)]
+    found = await held(draft, assistant, PROMPT, text, listed=1)
+    assert [[call.kind for call in one.calls] for one in (draft, assistant)] == [["score_ids"]] * 2
+    [example] = found.examples
+    assert example.deferral is not None
+    assert len(example.deferral) == len(draft.model.encode(text.encode())) + 1
+    assert {(one.p, one.q, one.handed) for one in example.deferral} == {(0.7, 0.7, False)}
+    assert all(len(one.listed) == 2 for one in example.deferral)
+
+
 async def test_a_text_that_a_tokenizer_changes_is_skipped() -> None:
-    models = [learned("nfkc", part, permuted=bool(part)) for part in (0, 1)]
-    found = await held(*models, "The", " ﬁne", unit="word")
+    draft, assistant = (learned("nfkc", part, permuted=bool(part)) for part in (0, 1))
+    found = await held(draft, assistant, "The", " ﬁne", unit="word")
     assert (found.positions, found.skipped) == (0, 1)
