@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
+import anyio.lowlevel
 
 from cosd_api.alignment import Decision, least
 from cosd_api.decoding.calls import placed
@@ -211,7 +212,9 @@ class AcrossTokenizers(AnswerWriter):
         news.set()
 
     async def _changed(self) -> None:
+        """Wait for news; who is cancelled by the same news does nothing with them."""
         await self._news.wait()
+        await anyio.lowlevel.checkpoint_if_cancelled()
 
     # ------------------------------------------------------------------------------------------------------- line 1
 
