@@ -37,10 +37,11 @@ ALONE, RULE, EVERYWHERE = (RuleVerifier(alpha=alpha, beta=beta) for alpha, beta 
 TESTS = Path(__file__).parent.parent / "tests"
 
 _TITLE = "A real language model"
-_COLUMNS = ["", "x alone", "tokens, alone and fused", "seconds alone", "replaced, %"]
-_COLUMNS += ["assistant: uncached tokens a token", "assistant: requests a token"]
-_COLUMNS += ["assistant: uncached + 0.1 cached + 4 written, a token"]
-_COLUMNS += ["drafts", "client, ms a token", "bytes sent a token"]
+_COLUMNS = (
+    *("", "x alone", "tokens, alone and fused", "seconds alone", "replaced, %", "assistant: uncached tokens a token"),
+    *("assistant: requests a token", "assistant: uncached + 0.1 cached + 4 written, a token"),
+    *("drafts", "client, ms a token", "bytes sent a token"),
+)
 _ABOUT = (
     "SmolLM2-135M-Instruct (Q4_1) on llama.cpp, one slot and one thread a server, all caches cold before each answer. "
     "Alone is the same client with a rule that never asks. Of emoji it is the draft's own stream: their parts have no "

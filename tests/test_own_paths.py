@@ -506,7 +506,8 @@ class Says:
 async def told(draft: Says, *assistants: Says, **settings: Any) -> FusionResult:
     """A fusion by hand, the same whatever is asked and whenever."""
     results = list[FusionResult]()
-    for way, watch in (({}, None), ({"ask": "all"}, None), ({"draft_length": 1}, None), ({}, True), ({}, False)):
+    ways: list[tuple[dict[str, Any], bool | None]] = [({}, None), ({"ask": "all"}, None), ({"draft_length": 1}, None)]
+    for way, watch in [*ways, ({}, True), ({}, False)]:
         servers = [served(one, f"assistant {at}", watch=watch) for at, one in enumerate(assistants)]
         result = await fuse("Q", draft=served(draft), assistant=servers, unit="word", **{**way, **settings})
         assert result.trace.replay() == result.text
