@@ -90,12 +90,10 @@ class Head:
     Attributes:
         text: its text.
         ids: its ids.
-        strings: the entries of the vocabulary; None where the server does not show them.
     """
 
     text: str = ""
     ids: Sequence[int] = ()
-    strings: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +170,8 @@ class TokenizingClient(ABC, Generic[_F]):
             raise nothing_to_continue(self.transport.endpoint)
 
     @abstractmethod
-    async def encode_alone(self, texts: Sequence[str], *, strings: bool = False) -> list[Encoding]:
-        """Each text encoded by itself, without special tokens; with `strings`, where the server shows them."""
+    async def encode_alone(self, texts: Sequence[str]) -> list[Encoding]:
+        """Each text encoded by itself, without special tokens."""
 
     @abstractmethod
     async def decode(self, ids: Sequence[int]) -> str:
@@ -226,10 +224,15 @@ class TokenizingClient(ABC, Generic[_F]):
         if new:
             for (head, rest), found in zip(new, await self.encode_alone([rest for _, rest in new]), strict=True):
                 known[head.text + rest] = [*head.ids, *found.tokens]
-        self._ids |= known
+        for text, ids in known.items():
+            self.encoded(text, ids)
+        return [known[text] for text in texts]
+
+    def encoded(self, text: str, ids: list[int]) -> None:
+        """Keep the ids of a text, without special tokens."""
+        self._ids[text] = ids
         while len(self._ids) > _REMEMBERED:
             self._ids.popitem(last=False)
-        return [known[text] for text in texts]
 
     async def path(self, context: Context) -> list[int]:
         """A context by ids as it is sent: the encoding of the prompt by itself, and then the ids."""
@@ -243,12 +246,10 @@ class TokenizingClient(ABC, Generic[_F]):
 
         Some tokenizers put a space before whatever they encode.
         """
-        found = await self.encode_alone(pieces, strings=True)
+        found = await self.encode_alone(pieces)
         if not await self.spell([n for one in found for n in one.tokens], "".join(pieces)):
             return None
-        ids = [n for one in found[:-1] for n in one.tokens]
-        strings = [string for one in found[:-1] for string in one.token_strs or ()]
-        return Head("".join(pieces[:-1]), ids, strings if len(strings) == len(ids) else None)
+        return Head("".join(pieces[:-1]), [n for one in found[:-1] for n in one.tokens])
 
     async def spell(self, ids: Sequence[int], text: str) -> bool:
         """Test whether the text of ids is this one."""
