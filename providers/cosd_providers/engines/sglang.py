@@ -489,7 +489,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         """The text of each run of ids, special tokens shown."""
         return await self._decoded(runs, skip=False)
 
-    async def decode_plain(self, runs: Sequence[Sequence[int]], usage: Usage) -> list[str]:  # noqa: ARG002 - costs none
+    async def decode_plain(self, runs: Sequence[Sequence[int]]) -> list[str]:
         """The text of each run of ids, special tokens left out."""
         return await self._decoded(runs, skip=True)
 

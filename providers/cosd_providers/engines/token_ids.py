@@ -254,7 +254,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         """The text of each run of ids, special tokens shown."""
 
     @abstractmethod
-    async def decode_plain(self, runs: Sequence[Sequence[int]], usage: Usage) -> list[str]:
+    async def decode_plain(self, runs: Sequence[Sequence[int]]) -> list[str]:
         """The text of each run of ids, special tokens left out."""
 
     @abstractmethod
@@ -475,7 +475,7 @@ class TokenTexts:
             self._facts.spelt.update({(n,): data for n, data in found.items() if data is not None})
             await self._specials({n: "" for n, data in found.items() if data is None})
             return
-        texts = await self._client.decode_plain(self._anchored(new), self.usage)
+        texts = await self._client.decode_plain(self._anchored(new))
         for run, text in zip(new, self._bare(texts), strict=True):
             data = text.replace(_LOST, "").encode()  # what is lost within a text can never become a character
             self._facts.spelt[run] = None if text.endswith(_LOST) else data

@@ -26,45 +26,19 @@ from cosd_providers.errors import InvalidRequestError, ResponseError, StatusErro
 from cosd_providers.http.transport import Transport
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 from cosd_providers.usage import Usage
+from cosd_providers.vocabulary import ENDS, looks_special
 
 __all__ = [
-    "ENDS",
     "Encoding",
     "Head",
     "TokenizedFacts",
     "TokenizingClient",
     "TokenizingEngine",
-    "looks_special",
     "unspaced",
 ]
 
-ENDS = (
-    "</s>",
-    "<|endoftext|>",
-    "<|im_end|>",
-    "<|end_of_text|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|eot|>",
-    "<|eom|>",
-    "<eos>",
-    "<end_of_turn>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|user|>",
-    "<|observation|>",
-    "<\uff5cend\u2581of\u2581sentence\uff5c>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<EOS_TOKEN>",
-    "[EOS]",
-    "[|endofturn|]",
-)
-"""Names that ends of sequence and of a turn have in common vocabularies. The server shows which of them are one."""
-
 _REMEMBERED = 32  # encodings that are kept: they are long
 _REFUSALS = (400, 422, 500)  # the status of an error of the chat template
-_SPECIAL = re.compile(r"<.*>|\[.*\]", re.DOTALL)
 _MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # perhaps a special token
 _TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})  # with an end of turn, where there is
 
@@ -290,11 +264,6 @@ class TokenizingClient(ABC, Generic[_F]):
                 return one
         words = "the server does not give back the text of a rendered conversation: its tokenizer changes it"
         raise UnsupportedError(words, endpoint=self.transport.endpoint, hint=NO_TEMPLATE)
-
-
-def looks_special(string: str) -> bool:
-    """The string looks like a token without text, such as `"</s>"`."""
-    return _SPECIAL.fullmatch(string) is not None
 
 
 def unspaced(text: str, names: Iterable[str]) -> str:

@@ -62,7 +62,7 @@ from cosd_providers.engines.token_ids import (
     beginning_of,
     id_step,
 )
-from cosd_providers.engines.tokenizing import ENDS, Encoding, looks_special
+from cosd_providers.engines.tokenizing import Encoding
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.greedy import TIES, Choice, Position, check_greedy, check_own, prob
 from cosd_providers.http.transport import MANY_IDLE
@@ -70,7 +70,7 @@ from cosd_providers.parsing import parse
 from cosd_providers.probe_client import RawReply, RawRequest, RawScores
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.usage import Usage
-from cosd_providers.vocabulary import spell
+from cosd_providers.vocabulary import ENDS, looks_special, spell
 
 __all__ = ["Vllm", "VllmClient", "VllmFacts"]
 
@@ -373,26 +373,26 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         alone = await concurrently([partial(self.decode, [*ids, *run]) for run in runs])
         return [one.removeprefix(text) for one in alone]
 
-    async def decode_plain(self, runs: Sequence[Sequence[int]], usage: Usage) -> list[str]:
+    async def decode_plain(self, runs: Sequence[Sequence[int]]) -> list[str]:
         """The text of each run of ids; a token that looks like a special one is forced, to see."""
         texts, anchored = await self.decode_runs(runs), self.facts.anchored
-        looks = [looks_special(text.removeprefix(anchored).strip()) for text in texts]
+        looks = [looks_special(text.removeprefix(anchored)) for text in texts]
         special = [at for at, run in enumerate(runs) if looks[at] and len(run) == 2]  # behind the anchor
-        for at, answer in zip(special, await self._force([runs[at][-1] for at in special], usage), strict=True):
+        for at, answer in zip(special, await self._force([runs[at][-1] for at in special]), strict=True):
             texts[at] = anchored + answer.text
         return texts
 
-    async def ends(self, token_id: int, usage: Usage) -> bool:
+    async def ends(self, token_id: int, usage: Usage) -> bool:  # noqa: ARG002 - it costs as little as discovery
         """An answer is over with this token: it is forced, to see."""
-        [answer] = await self._force([token_id], usage)
+        [answer] = await self._force([token_id])
         return answer.finish_reason == "stop"
 
-    async def _force(self, ids: Sequence[int], usage: Usage) -> list[Completion]:
-        """Answers of one token each, special ones without text."""
+    async def _force(self, ids: Sequence[int]) -> list[Completion]:
+        """Answers of one token each, special ones without text; once, and billed to nobody."""
 
         async def one(token_id: int) -> None:
             fields = {"logit_bias": {str(token_id): _FORCE}, "skip_special_tokens": True}
-            [self.facts.forced[token_id]] = await self.batch([[self.facts.anchor]], 1, usage, **fields)
+            [self.facts.forced[token_id]] = await self.batch([[self.facts.anchor]], 1, Usage(), **fields)
 
         await concurrently([partial(one, n) for n in ids if n not in self.facts.forced])
         return [self.facts.forced[n] for n in ids]
