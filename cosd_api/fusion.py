@@ -302,13 +302,14 @@ class Fusion:
 
         CoSD with `unit="token"` writes the most probable token of the *gated mixture*: the assistant's distribution
         where the two models' most probable tokens differ and the verifier replaces, and the draft's elsewhere. It is
-        defined for models with one tokenizer. Each model is sent one scoring request, and one question more where the
-        tokens that it lists leave its most probable one open. With an assistant missing it would be another
-        distribution: `on_assistant_error` means nothing here.
+        defined for models with one tokenizer. Models with the same ids read the draft's encoding of the continuation
+        behind their prompts; others, and servers that take no ids, prompt and continuation as one text. Each model is
+        sent one scoring request, and one question more where the tokens that it lists leave its most probable one
+        open. With an assistant missing it would be another distribution: `on_assistant_error` means nothing here.
 
         Args:
             prompt: see `stream`; empty text for models that have a beginning-of-sequence token.
-            continuation: text; it may be empty with `end=True`. Each model reads prompt and continuation as one text.
+            continuation: text; it may be empty with `end=True`.
             end: whether the answer ends behind it: the end of sequence then counts as its last token.
             timeout: seconds.
             max_requests: requests to all endpoints together, retries included.
@@ -316,8 +317,8 @@ class Fusion:
 
         Raises:
             SettingError: the method is not CoSD, or judges words; or an argument is invalid.
-            UnsupportedError: an endpoint does not report what is needed; the tokenizers differ; or a place has no
-                distribution: one character of several tokens, or a token that begins in the prompt.
+            UnsupportedError: an endpoint does not report what is needed; the tokenizers differ; or, after text, a place
+                has no distribution: one character of several tokens, or a token that begins in the prompt.
             BudgetError: a limit is reached.
         """
         refuse(limits, Fusion.log_likelihood)

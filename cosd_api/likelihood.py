@@ -13,15 +13,19 @@ gated mixture is this library's, not the paper's.
 Each model scores the text once, and lists the most probable tokens beside each of its tokens. A second request to a
 model is needed only where the list leaves its choice open: where two tokens are equally probable, and where one that
 is not listed (part of a character, say) could be more probable than all that are.
+
+Models with the same ids, on servers that take them, read the draft's encoding of the text behind each one's prompt, as
+a fusion asks them; the others read prompt and text as one text.
 """
 
 from __future__ import annotations
 
+import codecs
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 
@@ -31,7 +35,9 @@ from cosd_api import notes
 from cosd_api.alignment import Decision
 from cosd_api.budget import Budget
 from cosd_api.decoding.calls import Calls, placed
+from cosd_api.decoding.paths import Path
 from cosd_api.decoding.timeline import Timeline
+from cosd_api.differences import ties
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.methods.cosd import CoSD
@@ -45,12 +51,14 @@ from cosd_api.verification import (
     Verifier,
     digest_of,
     looks_at,
+    tie_of,
     verifier_at,
 )
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Proposal, Question, Token
+from cosd_providers.contract import IdScores, Proposal, Question, Token
 from cosd_providers.errors import BudgetError, BudgetTimeoutError, ProviderError, UnsupportedError
 from cosd_providers.messages import Message, RenderedPrompt
+from cosd_providers.same_ids import by_ids
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
 
@@ -64,7 +72,8 @@ class LikelihoodToken(Record):
     """One token of a text whose log-likelihood was asked for.
 
     Attributes:
-        text: its text; empty for the end of sequence.
+        text: its text; empty for the end of sequence. Of models that are asked after ids, the characters that it
+            completes, so that the texts join to the continuation.
         end: whether it is the end of sequence.
         source: the model whose distribution counts here: `"draft"`, or an assistant's name.
         logprob: natural logarithm of its probability there; `-inf` for probability 0.
@@ -180,7 +189,9 @@ async def _found(
     await _check_endpoints(turns, names, facts)
     budget = Budget([*ledgers.values()], max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
     timeline = Timeline(began, span.observer((facts.draft, *facts.assistants)))
-    mixture = _GatedMixture(Calls(turns, budget, timeline), settings, names, continuation.encode())
+    shared = facts.ids and all(isinstance(turn.provider, IdScores) for turn in turns)
+    ends = {one for turn in turns for one in (await turn.provider.describe()).ends} if shared else None
+    mixture = _GatedMixture(Calls(turns, budget, timeline), settings, names, continuation.encode(), ends)
     tokens = await mixture.tokens(end=limits.end)
     return LogLikelihood(
         total=math.fsum(token.logprob for token in tokens),
@@ -249,11 +260,22 @@ class _GatedMixture:
         settings: of the fusion; its verifier gates.
         names: of the models, the draft's first.
         text: the continuation.
+        ends: ids that end one of the models, if they are asked after ids; None if they are asked after texts.
     """
 
-    def __init__(self, calls: Calls, settings: FusionSettings, names: Sequence[str], text: bytes) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        settings: FusionSettings,
+        names: Sequence[str],
+        text: bytes,
+        ends: Container[int | None] | None,
+    ) -> None:
         self._calls = calls
         self._verifier = settings.verifier
+        self._ends = ends
+        self._tie = 0.0 if ends is None else tie_of(settings.verifier, settings.tie)
+        self._path: Path | None = None
         self._prompt = digest_of(calls.turns[0].prompt)
         self._names = names
         self._text = text
@@ -263,22 +285,53 @@ class _GatedMixture:
     async def tokens(self, *, end: bool) -> list[LikelihoodToken]:
         """Each token under the distribution that counts in its place."""
         everybody = range(len(self._names))
+        if self._ends is not None:
+            self._path = await self._encoded()
         self._given = await concurrently([partial(self._score, model, end=end) for model in everybody])
         self._starts = [0, *accumulate(len(token.data) for token in self._given[0])][:-1]
         self._check_tokens()
         drafted = await self._choices(0, dict.fromkeys(range(len(self._starts))))
         contested = {place: one.token for place, one in drafted.items() if self._at(place).contestable(one.prob)}
         heard = await concurrently([partial(self._choices, model, contested) for model in everybody[1:]])
-        return [self._token(place, drafted[place], [one.get(place) for one in heard]) for place in sorted(drafted)]
+        texts = self._texts()
+        return [self._token(at, drafted[at], [one.get(at) for one in heard], texts[at]) for at in sorted(drafted)]
+
+    def _texts(self) -> list[str]:
+        """The text of each token; of one that is asked after ids the characters that it completes."""
+        if self._path is None:
+            return [readable(token.data) for token in self._given[0]]
+        characters = codecs.getincrementaldecoder("utf-8")()
+        return [characters.decode(token.data) for token in self._given[0]]
+
+    async def _encoded(self) -> Path:
+        """The draft's encoding of the continuation, on which all models with its ids are asked."""
+        with self._located(0):
+            pieces = await by_ids(self._calls.turns[0].provider).encode(self._text.decode())
+        ends = [*accumulate(len(piece.data) for piece in pieces)]
+        return Path(self._text, tuple(piece.id for piece in pieces), tuple(ends))
 
     async def _score(self, model: int, *, end: bool) -> list[Token]:
         with self._located(model):
-            return await self._calls.score(model, self._text, 0, end=end, alternatives=_LISTED)
+            if self._path is None:
+                return await self._calls.score(model, self._text, 0, end=end, alternatives=_LISTED)
+            found = await self._calls.score_path(model, self._path, 0, end=end, alternatives=_LISTED)
+            return [self._known_end(token) for token in found]
+
+    def _known_end(self, token: Token) -> Token:
+        """A token as an end of sequence, where its id ends one of the models; so are those beside it."""
+        beside = tuple(self._known_end(one) for one in token.alternatives)
+        if self._ends is not None and token.id in self._ends:
+            return replace(token, data=b"", end=True, alternatives=beside)
+        return replace(token, alternatives=beside)
+
+    def _key(self, token: Token) -> tuple[bytes | int | None, bool]:
+        """What makes tokens the same: their bytes or, where models are asked after ids, their ids; all ends are one."""
+        return key_of(token) if self._path is None or token.end else (token.id, False)
 
     def _check_tokens(self) -> None:
         """Refuse models that read the continuation as different tokens."""
         mine = [key_of(token) for token in self._given[0]]
-        if b"".join(data for data, _ in mine) != self._text:
+        if b"".join(token.data for token in self._given[0]) != self._text:
             raise self._refusal(0, "the draft's server read another text than the continuation")
         for model, given in enumerate(self._given):
             theirs = [key_of(token) for token in given]
@@ -298,9 +351,8 @@ class _GatedMixture:
         found: dict[int, _Preferred] = {}
         for place, wish in places.items():
             given = self._given[model][place]
-            listed = [] if _has_no_distribution(given) else most_probable(given)
-            best = [_Preferred(one, one.prob or 0.0) for one in listed]
-            wished = [one for one in best if wish is not None and key_of(one.token) == key_of(wish)]
+            best = [_Preferred(one, one.prob or 0.0) for one in self._listed(given)]
+            wished = [one for one in best if wish is not None and self._key(one.token) == self._key(wish)]
             if wished or len(best) == 1:
                 [found[place]] = wished or best
         left = {place: wish for place, wish in places.items() if place not in found}
@@ -308,35 +360,49 @@ class _GatedMixture:
             questions = [
                 Question(self._starts[place], () if wish is None else (wish.data,)) for place, wish in left.items()
             ]
+            paths = None if self._path is None else [self._path.ids[:place] for place in left]
             with self._located(model):
-                proposals = await self._calls.propose(model, self._text, questions, alternatives=1)
+                proposals = await self._calls.propose(model, self._text, questions, alternatives=1, paths=paths)
             found |= {place: self._choice(model, place, one) for place, one in zip(left, proposals, strict=True)}
         return found
+
+    def _listed(self, given: Token) -> list[Token]:
+        """The most probable tokens in a place, all that are equally probable; empty if the list does not show them."""
+        if _has_no_distribution(given):
+            return []
+        if self._path is None:
+            return most_probable(given)
+        first, *others = sorted((given, *given.alternatives), key=lambda one: -(one.prob or 0.0))
+        equal = [one for one in others if one.prob == first.prob]
+        return [replace(one, alternatives=tuple(others)) for one in (first, *equal)]
 
     def _choice(self, model: int, place: int, proposal: Proposal | None) -> _Preferred:
         """The token that a model would write at a place."""
         if proposal is None:
             words = f"the {self._names[model]} could not say what it would write {self._where(place)}"
             raise self._refusal(model, words)
-        token = proposal.tokens[0]
+        token = self._known_end(proposal.tokens[0])
         if token.prob is None or _has_no_distribution(token):
             words = f"the {self._names[model]} would write {readable(token.data)!r} {self._where(place)}"
             raise self._refusal(model, f"{words}, one character of several tokens, which has no distribution", _OTHER)
         return _Preferred(token, token.prob)
 
-    def _token(self, place: int, drafted: _Preferred, heard: Sequence[_Preferred | None]) -> LikelihoodToken:
+    def _token(self, place: int, drafted: _Preferred, heard: Sequence[_Preferred | None], text: str) -> LikelihoodToken:
         """One token of the continuation under the gated mixture."""
         decisions: list[Decision] = []
         verifier = self._at(place)
         coin: float | None = getattr(verifier, "coin", None)
         for assistant, choice in enumerate(heard):
             if choice is not None:
-                agreed = key_of(choice.token) == key_of(drafted.token)
+                agreed = self._key(choice.token) == self._key(drafted.token)
+                own = None if drafted.token.end else drafted.token.id
+                tied = not agreed and self._path is not None and ties(choice.token, own, self._tie)
+                agreed = agreed or tied
                 fired = not agreed and verifier.replaces(drafted.prob, choice.prob)
                 mine, theirs = drafted.token.data, choice.token.data
-                decisions.append(
-                    Decision(assistant, 0, 1, theirs, drafted.prob, choice.prob, agreed, fired, draft=mine, coin=coin)
-                )
+                decision = Decision(assistant, 0, 1, theirs, drafted.prob, choice.prob, agreed, fired, mine, coin=coin)
+                decision.tied = tied
+                decisions.append(decision)
         firing = [one for one in decisions if one.fired]
         winner = max(firing, key=lambda one: one.q or 0.0, default=None)  # of equals the first listed
         model, choice = 0, drafted
@@ -347,11 +413,11 @@ class _GatedMixture:
         if token.prob is None or _has_no_distribution(token):
             raise self._without_distribution(model, place)
         return LikelihoodToken(
-            text=readable(token.data),
+            text=text,
             end=token.end,
             source=self._names[model],
             logprob=math.log(token.prob) if token.prob else -math.inf,
-            is_greedy=key_of(token) == key_of(choice.token),
+            is_greedy=self._key(token) == self._key(choice.token),
             draft_text=readable(drafted.token.data),
             draft_prob=drafted.prob,
             decisions=tuple(TokenDecision.of(one, self._names[1:], self._verifier) for one in decisions),

@@ -60,10 +60,11 @@ ANSWER = " a c" + " d" * 20 + "\n"
 _ENDPOINT = {"endpoint": "http://user:sk-secret@x", "engine": "e"}
 HEADER = {
     "kind": "cosd-samples",
-    "schema_version": 1,
+    "schema_version": 2,
     "draft": {"name": "draft", "model": "m", **_ENDPOINT},
     "assistant": {"name": "assistant", "model": "n", **_ENDPOINT},
     "unit": "word",
+    "contexts": "ids",
 }
 #: The first two models of `Scripted`.
 SERVERS = ("--draft", "http://draft", "--assistant", "http://one")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import ngrams
 import toys
 from cosd_api import (
     AgreementVerifier,
@@ -36,6 +37,7 @@ from cosd_providers import BudgetError, ProviderError, ServerError, ServerInfo, 
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import costly
 from gated import gated
+from on_paths import PROMPT, TEXTS, Reciter
 
 NODES = [{"feature": "p", "threshold": 0.5, "left": 1, "right": 2}, {"value": 1}, {"value": 0}]
 
@@ -379,6 +381,79 @@ async def test_a_token_that_begins_in_the_prompt_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"'b' at byte 0 .* begins in the prompt, or is one character") as error:
         await log_likelihood("a", "b", draft=spelling(0.3), assistant=spelling(0.3), unit="token")
     assert error.value.hint == "End the prompt before a space, and begin the continuation with it."
+
+
+# ------------------------------------------------------------------------------------------------------- after ids
+
+
+@costly(40)
+@given(
+    st.sampled_from(("gpt2", "llama3", "spaces")),
+    st.sampled_from((2, 3)),
+    st.integers(0, 10_000),
+    st.sampled_from(VERIFIERS),
+    st.booleans(),
+)
+async def test_models_with_the_same_ids_are_asked_after_the_texts_own(
+    name: str, order: int, start: int, verifier: Verifier, end: bool
+) -> None:
+    """Also inside characters, where each part of one has a distribution."""
+    models = [ngrams.learned(name, 0), ngrams.learned(name, 1, order=order)]
+    passage = ngrams.passages()[start % len(ngrams.passages())]
+    at = start % max(1, len(passage) - 60)
+    prompt, text = passage[at : at + 20] or "The", passage[at + 20 : at + 60] or " end"
+    draft, assistant = (ScriptedProvider(model, ids=True) for model in models)
+    options: dict[str, Any] = {"draft": draft, "assistant": assistant, "verifier": verifier, "tie": 0.0}
+    found = await log_likelihood(prompt, text, end=end, **options)
+    begin, ids = models[0].encode(prompt.encode()), models[0].encode(text.encode())
+    assert "".join(token.text for token in found.tokens) == text
+    assert len(found.tokens) == len(ids) + end
+    assert found.total == math.fsum(token.logprob for token in found.tokens)
+    for count, token in enumerate(found.tokens):
+        own = ids[count] if count < len(ids) else models[0].end
+        here = placed(verifier, prompt.encode(), len(b"".join(models[0].tokens[one] for one in ids[:count])))
+        model, choice = gated(models[0].next, [models[1].next], here.replaces, [*begin, *ids[:count]])
+        prob = model([*begin, *ids[:count]])[own]
+        assert math.isclose(token.logprob, math.log(prob))
+        assert token.is_greedy == (own == choice)
+        assert token.source == ("draft" if model == models[0].next else "assistant")
+        assert token.end == (own == models[0].end)
+    kinds = {call.kind for provider in (draft, assistant) for call in provider.calls}
+    assert kinds <= {"score_ids", "next_tokens"}
+    assert all(call.prompt == prompt for provider in (draft, assistant) for call in provider.calls)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+async def test_a_model_fused_with_itself_has_its_own_likelihood(text: str) -> None:
+    """Asked after the text that a place cuts off, this model would say nonsense."""
+    draft, assistant = (ScriptedProvider(Reciter(text), ids=True) for _ in range(2))
+    for verifier in (RuleVerifier(alpha=1.01, beta=0), Always()):
+        found = await log_likelihood(PROMPT, text, end=True, draft=draft, assistant=assistant, verifier=verifier)
+        assert found.is_greedy
+        assert {token.source for token in found.tokens} == {"draft"}
+        assert {token.logprob for token in found.tokens} == {math.log(0.7)}
+        assert {said.agreed for token in found.tokens for said in token.decisions} == {True}
+
+
+async def test_what_an_assistant_finds_as_probable_is_a_tie() -> None:
+    """As in the fusion: its first and second choice are equal, and the second is the draft's."""
+
+    tokens = (b"", *(bytes([byte]) for byte in range(256)))  # with which every text has ids
+
+    def model(first: float, second: float) -> ScriptedProvider:
+        probs = [0.0] * len(tokens)
+        probs[tokens.index(b"a")], probs[tokens.index(b"b")] = first, second
+        probs[0] = 1 - first - second
+        return ScriptedProvider(TableModel(tokens, lambda _: probs, end_ids=(0,)))
+
+    for ids, tie, source in ((True, 0.02, "draft"), (True, 0.0, "assistant"), (False, 0.02, "assistant")):
+        draft, assistant = model(0.4, 0.35), model(0.400, 0.404)
+        draft.ids = assistant.ids = ids
+        found = await log_likelihood(
+            "c", "a", draft=draft, assistant=assistant, unit="token", tie=tie, verifier=RuleVerifier(alpha=1, beta=0.5)
+        )
+        assert [token.source for token in found.tokens] == [source]
+        assert found.tokens[0].decisions[0].tied == (source == "draft")
 
 
 async def test_limits_hold() -> None:

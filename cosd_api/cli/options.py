@@ -6,6 +6,7 @@ import errno
 import inspect
 import math
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
@@ -16,6 +17,7 @@ import typer
 from pydantic import ValidationError
 
 from cosd_api.alignment import Unit
+from cosd_api.cli.console import say
 from cosd_api.config.file import FusionConfig
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
@@ -398,11 +400,16 @@ class SharedOptions:
 
 def _load_tree(path: Path) -> TreeVerifier:
     try:
-        return TreeVerifier.load(path)
+        with warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("always")
+            tree = TreeVerifier.load(path)
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--tree") from error
     except SettingError as error:
         raise typer.BadParameter(str(error), param_hint="--tree") from error
+    for one in noted:
+        say(f"note: {one.message}")
+    return tree
 
 
 def _first(error: ValidationError) -> str:

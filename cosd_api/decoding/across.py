@@ -31,6 +31,7 @@ from cosd_api.decoding.commands import DRAFT, Placed, Report, StartDraft, cut_sh
 from cosd_api.decoding.path_watches import PathWatches
 from cosd_api.decoding.run import Work
 from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.differences import AskedPlace, Difference, Walk, asked_places, begun_before, next_start, walk
 from cosd_api.paths import (
     DraftPath,
     Encoder,
@@ -44,7 +45,7 @@ from cosd_api.paths import (
     restart,
     word_around,
 )
-from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, verifier_at
+from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, tie_of, verifier_at
 from cosd_providers.contract import DraftEnd, Question, Token
 from cosd_providers.same_ids import by_ids
 
@@ -160,7 +161,7 @@ class AcrossTokenizers(AnswerWriter):
         self._verifier = verifier
         self._by_place = decides_by_place(verifier)
         self._needs_q = needs_q(verifier)
-        self._tie = 0.0 if not self._by_place and verifier.replaces(1.0, 0.0) else work.tie
+        self._tie = tie_of(verifier, work.tie)
         self._digest = digest_of(work.turns[0].prompt)
         self._drafted = DraftPath()
         self._marks: list[_Mark] = []
@@ -324,7 +325,8 @@ class AcrossTokenizers(AnswerWriter):
             self._tell()
         if not units:
             return False
-        places = [place for unit in units if self._contestable(unit) for place in self._contexts(unit)]
+        asked = [unit for unit in units if self._contestable(unit)]
+        places = [place for unit in asked for place in asked_places(unit, self._bound_of(unit))]
         if not self._alone(hearing):
             await self._ask(hearing, places)
         for unit in units:
@@ -395,13 +397,11 @@ class AcrossTokenizers(AnswerWriter):
         last = min(unit.last, self._bound())
         return unit.encoding is not None and any(self._could_change(at) for at in range(unit.first, last))
 
-    def _contexts(self, unit: PathUnit) -> list[tuple[int, tuple[int, ...]]]:
-        """The places of a unit, each with the ids before."""
-        assert unit.encoding is not None
-        bound = unit.end + 1 if self._drafted.tokens[unit.first].end else self._bound_bytes()
-        return [(at, unit.encoding.ids[:count]) for at, count in unit.places(bound)]
+    def _bound_of(self, unit: PathUnit) -> int:
+        """The byte before which places of a unit are judged."""
+        return unit.end + 1 if self._drafted.tokens[unit.first].end else self._bound_bytes()
 
-    async def _ask(self, hearing: _Hearing, places: Sequence[tuple[int, tuple[int, ...]]]) -> None:
+    async def _ask(self, hearing: _Hearing, places: Sequence[AskedPlace]) -> None:
         """Ask an assistant for its next token at places that it was not asked about."""
         known = hearing.answers
         hearing.answers = {ids: known[ids] for _, ids in places if ids in known} if len(places) > 1 else known
@@ -415,7 +415,7 @@ class AcrossTokenizers(AnswerWriter):
                 raise
             # What failed together may fail for a place that the answer never comes to: each is asked when it does.
 
-    async def _ask_all(self, hearing: _Hearing, places: Sequence[tuple[int, tuple[int, ...]]]) -> None:
+    async def _ask_all(self, hearing: _Hearing, places: Sequence[AskedPlace]) -> None:
         text = bytes(self._drafted.text)
         found = await self.calls.propose(
             hearing.model,
@@ -481,58 +481,53 @@ class AcrossTokenizers(AnswerWriter):
             self._count(hearing, unjudged=loud)
             hearing.first = unit.last
             return True
-        assert unit.encoding is not None
         self._count(hearing, off_path=unit.cut)
-        walked: list[tuple[int, tuple[int, ...]]] = []
-        tied = False
-        for at, ids in self._contexts(unit):
-            theirs = await self._choice(hearing, at, ids)
-            if theirs is None:
-                self._count(hearing, unanswered=1)
-                hearing.first = unit.last
-                return True
-            walked.append((at, ids))
-            own = None if path.tokens[unit.first].end else unit.encoding.ids[len(ids)]
-            theirs = theirs if _is(theirs, own) else await self._with_prob(hearing, at, ids)
-            if _is(theirs, own):
-                continue
-            if _ties(theirs, own, self._tie):
-                tied = True
-                continue
-            end = at if own is None else unit.encoding.offset(len(ids) + 1)
-            return await self._differ(hearing, unit, walked, end)
-        self._count(hearing, ties=tied)
+        walked = walk(path, unit, self._bound_of(unit), hearing.answers, self._tie)
+        while walked.missing is not None or await self._asked_again(hearing, walked):
+            if walked.missing is not None:
+                await self._choice(hearing, *walked.missing)
+            walked = walk(path, unit, self._bound_of(unit), hearing.answers, self._tie)
+        if walked.silent:
+            self._count(hearing, unanswered=1)
+            hearing.first = unit.last
+            return True
+        if walked.difference is not None:
+            places = asked_places(unit, self._bound_of(unit))[: len(walked.heard)]
+            heard = [await self._with_prob(hearing, *place) for place in places]
+            return await self._differ(hearing, unit, walked.difference, least(heard))
+        self._count(hearing, ties=walked.tied)
         p = least(path.tokens[unit.first : unit.last])
         data = bytes(path.text[unit.start : unit.end])
         count = unit.last - unit.first
-        q = least([one for _, ids in walked if (one := hearing.answers[ids]) is not None])
-        decision = Decision(hearing.model - 1, 0, count, data, p, q, True, False, data, tied=tied)
+        decision = Decision(
+            hearing.model - 1, 0, count, data, p, least(walked.heard), True, False, data, tied=walked.tied
+        )
         self._decide(hearing, unit, decision)
         hearing.first = unit.last
         return True
 
-    async def _differ(
-        self, hearing: _Hearing, unit: PathUnit, walked: Sequence[tuple[int, tuple[int, ...]]], end: int
-    ) -> bool:
-        """Judge the one difference of a unit, at the last of the places walked.
+    async def _asked_again(self, hearing: _Hearing, walked: Walk) -> bool:
+        """Ask for the probability of a differing choice that a watch did not show; true if that was needed."""
+        differs = walked.difference
+        if differs is None or differs.ids not in hearing.hidden or not self._needs_q:
+            return False
+        await self._with_prob(hearing, differs.at, differs.ids)
+        return True
 
-        Its token of the draft's text ends at byte `end`.
-        """
-        path, (at, ids) = self._drafted, walked[-1]
-        qs = [await self._with_prob(hearing, *place) for place in walked]
-        theirs = qs[-1]
-        over = next((n for n in range(unit.first, len(path.tokens)) if path.ends[n] >= end), len(path.tokens) - 1) + 1
-        over = min(over, self._bound())  # what follows is lookahead, and is not judged
+    async def _differ(self, hearing: _Hearing, unit: PathUnit, difference: Difference, q: float | None) -> bool:
+        """Judge the one difference of a unit; true if the next one begins where it ends."""
+        path, at, theirs = self._drafted, difference.at, difference.theirs
+        over = min(begun_before(path, unit.first, difference.end), self._bound())  # what follows is lookahead
         await self._learn(unit.first, over)
-        p, q = least(path.tokens[unit.first : over]), least(qs)
-        mine = bytes(path.text[at:end])
+        p = least(path.tokens[unit.first : over])
+        mine = bytes(path.text[at : difference.end])
         verifier = self._verifier_at(unit.first)
         fires = p is not None and not (q is None and self._needs_q)
         fires = fires and verifier.replaces(p or 0.0, math.nan if q is None else q)
         coin = getattr(verifier, "coin", None)
         decision = Decision(hearing.model - 1, 0, over - unit.first, theirs.data, p, q, False, fires, mine, coin=coin)
         if fires:
-            firing = await self._fire(hearing, unit, at, ids, theirs, decision)
+            firing = await self._fire(hearing, unit, difference, decision)
             if firing is not None:
                 self._decide(hearing, unit, decision)
                 hearing.firing = firing
@@ -542,9 +537,7 @@ class AcrossTokenizers(AnswerWriter):
             self._decide(hearing, unit, decision)
         hearing.first = unit.last
         if not fires and any(self._is_contestable(n) for n in range(unit.first, min(unit.last, self._bound()))):
-            assert unit.encoding is not None
-            common = (n + 1 for n in range(unit.first, unit.last) if path.ends[n] >= end and path.is_whole(n + 1))
-            hearing.first = next((n for n in common if unit.encoding.count(path.offset(n)) is not None), unit.last)
+            hearing.first = next_start(path, unit, difference.end)
         return hearing.first == unit.last
 
     async def _learn(self, first: int, last: int) -> None:
@@ -562,16 +555,17 @@ class AcrossTokenizers(AnswerWriter):
                     path.tokens[at] = replace(path.tokens[at], prob=one.prob)
 
     async def _fire(
-        self, hearing: _Hearing, unit: PathUnit, at: int, ids: tuple[int, ...], theirs: Token, decision: Decision
+        self, hearing: _Hearing, unit: PathUnit, difference: Difference, decision: Decision
     ) -> _Firing | None:
         """Line 4: the assistant's word; None if it spells what the draft wrote, or cannot be put into its path."""
+        at, theirs = difference.at, difference.theirs
         if theirs.end:
             return _Firing(at, decision, unit, None, at, [theirs])
         if hearing.same:
             text = bytes(self._drafted.text[:at]) + theirs.data
             own = Restart(unit.first, (theirs.id or 0,), (len(text),), text)
             return _Firing(at, decision, unit, own, at, [replace(theirs, alternatives=())])
-        written = await self._continuation(hearing, at, (*ids, theirs.id or 0), theirs)
+        written = await self._continuation(hearing, at, (*difference.ids, theirs.id or 0), theirs)
         data = b"".join(token.data for token in written)
         way = await restart(self._drafted, unit.first, at, written, self._draft_encoder)
         if way is None:
@@ -826,21 +820,6 @@ class AcrossTokenizers(AnswerWriter):
 async def _write(writer: AnswerWriter) -> None:
     assert isinstance(writer, AcrossTokenizers)
     await writer.write_answer()
-
-
-def _is(theirs: Token, own: int | None) -> bool:
-    """The assistant's most probable token is its own at a place; None stands for the end of sequence."""
-    return theirs.end if own is None else theirs.id == own
-
-
-def _ties(theirs: Token, own: int | None, tie: float) -> bool:
-    """Test whether its own token is an assistant's second choice and its log probability within `tie` of the first."""
-    second = next(iter(theirs.alternatives), None)
-    if second is None or not (theirs.prob and second.prob):
-        return False
-    if math.log(theirs.prob) - math.log(second.prob) > tie:
-        return False
-    return any(_is(one, own) and one.prob == second.prob for one in theirs.alternatives)
 
 
 def _least_over(firing: _Firing, start: int, end: int) -> float | None:

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from cosd_api.alignment import Decision, Unit, judge, most_probable
 from cosd_api.decoding.commands import Placed
-from cosd_api.verification import Place, Verifier, alternatives_of, decides_by_place, needs_q, verifier_at
+from cosd_api.verification import Place, Verifier, alternatives_of, decides_by_place, needs_q, tie_of, verifier_at
 from cosd_providers.contract import Proposal, Question, Token
 
 Contestable = Callable[[Sequence[Token], int], bool]
@@ -35,7 +35,7 @@ class UnitVerifier:
         self._prompt = prompt
         self._skip = skip
         self._by_place = decides_by_place(verifier)
-        self.tie = 0.0 if not self._by_place and verifier.replaces(1.0, 0.0) else tie
+        self.tie = tie_of(verifier, tie)
         self._listed = unit == "token" and alternatives_of(verifier) > 0
 
     def contestable(self, tokens: Sequence[Token], start: int) -> bool:

@@ -5,9 +5,10 @@
     1   the draft writes greedily, and lists its most probable tokens in each place: x~_1, x~_2, ...
     2   s_i = sigma(theta . features): what the draft shows of x~_i alone        `DeferralVerifier.probability`
     3   x~_i stands where s_i <= eta
-    4   at the first s_i > eta the assistant writes one token: its most probable one after its own encoding of
-        the text before
-    5   the draft writes on behind it: by its own tokens if that is x~_i, by its encoding of the text if not
+    4   at the first s_i > eta the assistant writes one token: its most probable one after the same ids
+    5   the draft writes on behind it
+
+Servers that take no ids are asked after the text before, which each model encodes by itself.
 
 These are the steps of Algorithm 1 with a verifier that replaces whatever differs, at the places that the gate opens, so
 the decoder is that of `CoSD`. The tokens have to be one model's as much as the other's: one tokenizer.
@@ -107,6 +108,11 @@ class Defer(HandsOver):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gate", gate_given(self.gate, DeferralVerifier, self, _TRAINED))
+
+    @property
+    def asks_by_ids(self) -> bool:
+        """True: models with the same ids are asked after these, as its gate was trained."""
+        return True
 
     @property
     def judge(self) -> DeferralVerifier:

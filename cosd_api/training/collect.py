@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.records import EndpointUsage
 from cosd_api.training.dataset import (
+    Contexts,
     Example,
     ExampleSamples,
     Failure,
@@ -26,14 +26,12 @@ from cosd_api.training.dataset import (
     check_examples,
     samples_line,
 )
+from cosd_api.training.holding import Wanted, hold_by_ids, hold_by_text
 from cosd_api.training.json_lines import Appender, JsonLines
-from cosd_api.training.likelihoods import deferral_samples
-from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_api.verification.deferral import MOST_LISTED
-from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Context, HiddenStates, Proposal, Provider, State, Token
+from cosd_providers.contract import Provider
 from cosd_providers.errors import ProviderError, UnsupportedError
-from cosd_providers.messages import OnSpecialTokens, RenderedPrompt
+from cosd_providers.messages import OnSpecialTokens
 from cosd_providers.usage import Usage
 
 __all__ = ["OnError", "Progress", "collect"]
@@ -42,6 +40,12 @@ OnError = Literal["raise", "skip"]
 """After an endpoint's error, end the run or leave the example out."""
 Progress = Callable[[int, int], None]
 """Called with the number of examples done and their total."""
+
+
+_BY_TEXT = (
+    "a chat template writes white space before an answer: that model is asked after texts, as in a fusion, and p and q "
+    "of these conversations were measured so"
+)
 
 
 async def collect(
@@ -60,11 +64,17 @@ async def collect(
 ) -> Samples:
     """Hold both models to reference answers, and record where they differ and which is right (section 3.2).
 
-    Each example takes one scoring request to each endpoint, for the model's next token at every boundary of its own
-    encoding of the answer. With different tokenizers the assistant gets a second request, for the draft's boundaries
-    inside its own tokens. Some cases take more: a token that is part of a character, a chat template that writes the
-    white space before an answer, and a server such as Ollama that neither scores texts nor takes several at once, which
-    needs a request for each token of the answer. `Samples.usage` reports the requests.
+    The models are asked as a fusion asks them. Where both take ids, each reads the reference by its own encoding, in
+    one scoring request, and is asked again about the places that are not on it: at the units of the fusion where the
+    draft would write something else. A server that scores no ids needs a request for each token of the answer.
+
+    Where one takes text only, both are asked after texts: one scoring request to each, for the model's next token at
+    every boundary of its own encoding. With different tokenizers the assistant gets a second one, for the draft's
+    boundaries inside its own tokens. Some cases take more: a token that is part of a character, and a server such as
+    Ollama that neither scores texts nor takes several at once, which needs a request for each token. A chat template
+    that writes white space before an answer is such a model, and so is any with `hidden_states`.
+
+    `Samples.usage` reports the requests.
 
     Args:
         examples: `Example`, or dictionaries with its fields. Duplicates are asked about once.
@@ -79,8 +89,8 @@ async def collect(
         on_special_tokens: as in `Fusion`.
         unit: as in `Fusion`.
         listed: collect what `train_deferral` needs, too: this number of other tokens that the draft lists in each
-            place, and both models' probabilities of the reference's tokens. That takes one scoring request more to
-            each endpoint, and `unit="token"`.
+            place, and both models' probabilities of the reference's tokens. That takes `unit="token"` and, after texts,
+            one scoring request more to each endpoint.
         hidden_states: collect what `train_co_llm` needs, too: the same without lists, and the draft's last hidden
             states. That takes one request more to the draft. A state of 4,096 numbers takes 22 kB of the file, and each
             token of an answer has one.
@@ -110,10 +120,17 @@ async def collect(
     kept = SamplesFile.read(file) if file is not None and file.exists() else JsonLines()
     async with endpoints:
         facts, width = await _discover(endpoints, listed, states=hidden_states)
+        contexts, end_ids = await _contexts(endpoints, facts, states=hidden_states)
         header = Header(
-            draft=facts.draft, assistant=facts.assistants[0], unit=facts.unit, listed=listed, hidden_states=width
+            draft=facts.draft,
+            assistant=facts.assistants[0],
+            unit=facts.unit,
+            contexts=contexts,
+            listed=listed,
+            hidden_states=width,
         )
-        run = _Run(endpoints, facts, on_special_tokens, listed, states=hidden_states, skips=on_error == "skip")
+        sampled = Wanted(facts.unit, facts.ids, end_ids, listed, hidden_states)
+        run = _Run(endpoints, facts, on_special_tokens, sampled, contexts, skips=on_error == "skip")
         with ExitStack() as stack:
             if file is not None:
                 run.write = _open(stack, file, kept, header)
@@ -174,6 +191,17 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
     return facts, width if states else None
 
 
+async def _contexts(endpoints: Endpoints, facts: Facts, *, states: bool) -> tuple[Contexts, frozenset[int]]:
+    """How the models are asked, as a fusion asks them; and the ids that end either of two with the same ids.
+
+    For hidden states, and for a method that looks at them, the draft is asked after texts.
+    """
+    infos = [await provider.describe() for provider in (endpoints.draft, endpoints.assistants[0])]
+    by_ids = all(info.capabilities.ids for info in infos) and (facts.ids or facts.unit == "word")
+    ends = frozenset(one for info in infos for one in info.ends) if facts.ids else frozenset[int]()
+    return ("ids", ends) if by_ids and not states else ("text", frozenset())
+
+
 class _Run:
     """One run of `collect`.
 
@@ -186,17 +214,17 @@ class _Run:
         endpoints: Endpoints,
         facts: Facts,
         on_special_tokens: OnSpecialTokens,
-        listed: int | None,
+        wanted: Wanted,
+        contexts: Contexts,
         *,
-        states: bool,
         skips: bool,
     ) -> None:
         self.write: Callable[[ExampleSamples], None] = lambda _: None
         self._endpoints = endpoints
         self._facts = facts
         self._on_special_tokens: OnSpecialTokens = on_special_tokens
-        self._listed = listed
-        self._states = states
+        self._wanted = wanted
+        self._contexts = contexts
         self._skips = skips
         self._ledgers = Usage(), Usage()
         self._done: dict[str, ExampleSamples] = {}
@@ -253,25 +281,12 @@ class _Run:
         turns, facts = await self._endpoints.turns(example.prompt, self._on_special_tokens, self._facts)
         notes = (*facts.warnings_for(example.prompt), *(words for turn in turns for words in turn.warnings))
         self._warnings.update(dict.fromkeys(notes))
-        text = example.answer.encode()
-        pairs = [*zip(turns, self._ledgers, (self._listed or 0, 0), strict=True)]
-        asked = [partial(_proposals, turn, text, ledger, listed) for turn, ledger, listed in pairs]
-        mine, theirs = await concurrently(asked)
-        forcing = TeacherForcing(text, mine, theirs, unit=facts.unit, ends=example.ends)
-        if forcing.missing:
-            asks = turns[1]
-            answers = await asks.provider.propose(Context(asks.prompt, text), forcing.missing, usage=self._ledgers[1])
-            forcing.add_answers(answers)
-        samples, skipped = forcing.samples()
-        if self._listed is None and not self._states:
-            return ExampleSamples(example=example, samples=samples, skipped=skipped)
-        scored = await concurrently([partial(_scores, turn, text, ledger, example.ends) for turn, ledger, _ in pairs])
-        states = await _hidden_states(turns[0], text, self._ledgers[0]) if self._states else None
-        both = (scored[0], scored[1])
-        deferral, others = deferral_samples((mine, theirs), both, listed=self._listed or 0, states=states)
-        return ExampleSamples(
-            example=example, samples=samples, skipped=skipped, deferral=deferral, deferral_skipped=others
-        )
+        takes_ids = [(await turn.provider.describe()).capabilities.ids for turn in turns]
+        by_ids = self._contexts == "ids" and all(takes_ids)
+        if self._contexts == "ids" and not by_ids:
+            self._warnings[_BY_TEXT] = None
+        hold = hold_by_ids if by_ids else hold_by_text
+        return await hold((turns[0], turns[1]), example, self._wanted, self._ledgers)
 
     def samples(self, wanted: Sequence[Example], header: Header) -> Samples:
         """The result of the run."""
@@ -281,6 +296,7 @@ class _Run:
             draft=header.draft,
             assistant=header.assistant,
             unit=header.unit,
+            contexts=header.contexts,
             listed=header.listed,
             hidden_states=header.hidden_states,
             failed=tuple(self._failed[one.key] for one in wanted if one.key in self._failed),
@@ -292,22 +308,3 @@ class _Run:
             return found
         same = f"the two models agree at all {found.positions} places: are they the same model?"
         return found.model_copy(update={"warnings": (*found.warnings, same)})
-
-
-async def _proposals(turn: RenderedPrompt, text: bytes, ledger: Usage, listed: int) -> list[Proposal | None]:
-    also = {"alternatives": listed} if listed else {}  # a provider need not know the keyword
-    return await turn.provider.propose(Context(turn.prompt, text), None, usage=ledger, **also)
-
-
-async def _scores(turn: RenderedPrompt, text: bytes, ledger: Usage, end: bool) -> list[Token]:
-    if end:
-        try:
-            return await turn.provider.score(Context(turn.prompt, text), end=True, usage=ledger)
-        except UnsupportedError:  # the probability of an end: that place is left out
-            pass
-    return await turn.provider.score(Context(turn.prompt, text), usage=ledger)
-
-
-async def _hidden_states(turn: RenderedPrompt, text: bytes, ledger: Usage) -> dict[int, State]:
-    assert isinstance(turn.provider, HiddenStates)  # as its capabilities say
-    return await turn.provider.hidden_states(Context(turn.prompt, text), usage=ledger)

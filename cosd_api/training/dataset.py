@@ -34,6 +34,7 @@ from cosd_api.wording import with_notes
 from cosd_providers.messages import Message
 
 __all__ = [
+    "Contexts",
     "DeferralSample",
     "Example",
     "ExampleSamples",
@@ -50,6 +51,8 @@ __all__ = [
 
 Label = Literal[0, 1]
 """0: the draft's word is right, 1: the assistant's."""
+Contexts = Literal["ids", "text"]
+"""How models were asked: after their own ids of the answer, or after its text, as `FusionResult.settings.contexts`."""
 _Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _EXAMPLE_LINES = 'lines such as {"prompt": "2 + 2 =", "answer": " 4"}'
 _START = f'{{"kind":"{SAMPLES}"'.encode()
@@ -114,7 +117,7 @@ class Sample:
         q: the assistant's, likewise.
         label: 0 where the draft would write the reference, 1 where only the assistant would, None where neither would.
         agreed: whether both would have written the same, so that there is nothing to decide. The label is 0 or None.
-        start: byte offset in the answer.
+        start: byte offset in the answer: where they differ, or where the unit begins.
         draft: text that the draft would have written; empty for its end of sequence.
         assistant: text that the assistant would have written.
         reference: text of the answer at this place; empty for its end.
@@ -160,7 +163,7 @@ class ExampleSamples(Strict):
         example: the prompt and its answer.
         samples: one for each place that could be judged, in the order of the text.
         skipped: number of places that could not be judged: only one of the models has a token boundary there, one gave
-            no answer or no probability, or the text of one is the beginning of the other's.
+            no answer or no probability, or what one would write is the beginning of the other's.
         deferral: one for each token of the answer whose probabilities are known, if `collect` was told to list tokens,
             or to collect hidden states.
         deferral_skipped: number of the other tokens.
@@ -195,6 +198,9 @@ class Samples(Strict):
         draft: the draft endpoint; None for samples that were not collected.
         assistant: the assistant endpoint, likewise.
         unit: the unit that was judged: `"token"` where both models have the same tokenizer, else `"word"`.
+        contexts: `"ids"` if both models were asked after their own ids of the answer, at the units of a fusion;
+            `"text"` if one takes texts alone; None for samples of a file that does not say it, which were taken after
+            cut texts.
         listed: other tokens that the draft listed with each of its own; None if none were asked for.
         hidden_states: width of the draft's hidden states; None for samples without them.
         failed: the examples that could not be asked about.
@@ -207,6 +213,7 @@ class Samples(Strict):
     draft: Endpoint | None = None
     assistant: Endpoint | None = None
     unit: Unit | None = None
+    contexts: Contexts | None = None
     listed: int | None = None
     hidden_states: int | None = None
     failed: tuple[Failure, ...] = ()
@@ -232,6 +239,7 @@ class Samples(Strict):
             draft=header.draft,
             assistant=header.assistant,
             unit=header.unit,
+            contexts=header.contexts,
             listed=header.listed,
             hidden_states=header.hidden_states,
             warnings=(cut,) if file.lines.rest else (),
@@ -374,16 +382,18 @@ class Header(Strict):
         draft: the draft endpoint.
         assistant: the assistant endpoint.
         unit: the unit that was judged.
+        contexts: see `Samples`.
         listed: see `Samples`.
         hidden_states: see `Samples`.
         library_version: version of cosd-api.
     """
 
     kind: Literal["cosd-samples"] = SAMPLES
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     draft: Endpoint
     assistant: Endpoint
     unit: Unit
+    contexts: Contexts | None = None
     listed: int | None = None
     hidden_states: int | None = None
     library_version: str = __version__
@@ -394,7 +404,7 @@ class Header(Strict):
         Models are compared by name: their addresses may change.
 
         Raises:
-            SettingError: the models or the unit differ.
+            SettingError: the models, the unit or the way of asking differ.
         """
         for mine, theirs in ((self.draft, other.draft), (self.assistant, other.assistant)):
             if mine.model != theirs.model:
@@ -403,6 +413,10 @@ class Header(Strict):
         if self.unit != other.unit:
             words = f"{path} holds samples of unit={self.unit!r}, but these endpoints are judged by {other.unit!r}"
             raise SettingError(f"{words} (was a tokenizer given only once?): {_ANOTHER_FILE}")
+        if self.contexts != other.contexts:
+            ways = {"ids": "after ids", "text": "after texts", None: "after cut texts, by an earlier cosd-api"}
+            words = f"{path} holds samples taken {ways[self.contexts]}, not {ways[other.contexts]}"
+            raise SettingError(f"{words}: {_ANOTHER_FILE}")
         if self.listed != other.listed:
             words = f"{path} holds samples with listed={self.listed}, not {other.listed}"
             raise SettingError(f"{words}: {_ANOTHER_FILE}")

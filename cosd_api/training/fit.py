@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from cosd_api.checks import check_count, check_installed
 from cosd_api.errors import SettingError
 from cosd_api.records import Endpoint
-from cosd_api.training.dataset import Samples
+from cosd_api.training.dataset import Contexts, Samples
 from cosd_api.training.evaluation import (
     ALWAYS_ASSISTANT,
     ALWAYS_DRAFT,
@@ -124,7 +124,7 @@ def train_tree(
         "scikit_learn": sklearn_version(),
         "library_version": __version__,
     }
-    tree = TreeVerifier(nodes=fitted.nodes, trained_on=trained_on)
+    tree = TreeVerifier(nodes=fitted.nodes, contexts=_contexts(sets), trained_on=trained_on)
     return Training(
         tree=tree,
         depth=fitted.depth,
@@ -133,7 +133,12 @@ def train_tree(
         chosen=fitted.chosen,
         counts=counts,
         comparison=comparison,
-        warnings=(*_about_data(len(pairs), places, counts), *_about_tree(tree), *_about_worth(comparison, trees)),
+        warnings=(
+            *_about_contexts(sets),
+            *_about_data(len(pairs), places, counts),
+            *_about_tree(tree),
+            *_about_worth(comparison, trees),
+        ),
     )
 
 
@@ -388,6 +393,20 @@ def digest_of(digests: Sequence[str]) -> str:
 
 
 # Warnings.
+
+
+def _contexts(sets: Sequence[Samples]) -> Contexts | None:
+    """How the models were asked; `"text"` if some were after texts, None if it is not known of all."""
+    ways = {one.contexts for one in sets}
+    return None if None in ways else "text" if "text" in ways else "ids"
+
+
+def _about_contexts(sets: Sequence[Samples]) -> list[str]:
+    if any(one.contexts is None and one.draft is not None for one in sets):
+        return [
+            "samples of an earlier cosd-api were measured after cut texts, not as a fusion asks: collect them again"
+        ]
+    return []
 
 
 def _about_data(pairs: int, places: Sequence[LabelledPlace], counts: TrainingCounts) -> list[str]:

@@ -36,6 +36,7 @@ __all__ = [
     "draft_states_of",
     "looks_at",
     "needs_q",
+    "tie_of",
     "verifier_at",
 ]
 
@@ -102,6 +103,15 @@ def looks_at(verifier: Verifier) -> str | None:
 def decides_by_place(verifier: Verifier) -> bool:
     """True if the verifier looks at the place of a decision."""
     return hasattr(verifier, "at")
+
+
+def tie_of(verifier: Verifier, tie: float) -> float:
+    """The tie that a verifier decides with: one that replaces whatever differs has none, as all is the assistant's.
+
+    A trained gate is one, wherever it is open.
+    """
+    gates = isinstance(verifier, DeferralVerifier | CoLLMVerifier)
+    return 0.0 if gates or (not decides_by_place(verifier) and verifier.replaces(1.0, 0.0)) else tie
 
 
 def verifier_at(verifier: Verifier, place: Place) -> Verifier:

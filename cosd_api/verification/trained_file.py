@@ -30,6 +30,7 @@ class TrainedFile:
         fields: all that it may have.
         most_bytes: a larger file is not parsed.
         bounded: why none is larger.
+        newest: the version of its form that is written; earlier ones are read, too.
     """
 
     thing: str
@@ -39,6 +40,7 @@ class TrainedFile:
     fields: Sequence[str]
     most_bytes: int
     bounded: str
+    newest: int = 1
 
     def read(self, path: Path) -> dict[str, object]:
         """Read the object; its kind, version and names are checked, but not its values.
@@ -74,10 +76,11 @@ class TrainedFile:
         kind, version = fields.get("kind", self.kind), fields.get("schema_version", 1)
         if kind != self.kind:
             raise _FaultError(f"its kind is {shown(kind)}, not {self.kind!r}")
-        if version != 1 or isinstance(version, bool):
-            newer = isinstance(version, int) and version > 1
+        if version not in range(1, self.newest + 1) or isinstance(version, bool):
+            newer = isinstance(version, int) and version > self.newest
             advice = "update cosd-api, or train it again" if newer else "train it again"
-            words = f"its schema_version is {shown(version)}, and this version of cosd-api reads 1"
+            reads = " and ".join(map(str, range(1, self.newest + 1)))
+            words = f"its schema_version is {shown(version)}, and this version of cosd-api reads {reads}"
             raise _FaultError(f"{words}: {advice}")
         if unknown := fields.keys() - {*self.fields}:
             raise _FaultError(f"it has an unknown field {shown(min(unknown))}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self, cast
@@ -24,9 +25,14 @@ _FILE = TrainedFile(
     kind="tree",
     described="a tree is one JSON file, as cosd train-tree and TreeVerifier.save() write it",
     made_by="cosd train-tree makes a tree of them",
-    fields=("kind", "schema_version", "nodes", "trained_on"),
+    fields=("kind", "schema_version", "nodes", "contexts", "trained_on"),
     most_bytes=2_000_000,  # as many nodes, indented, and what they were trained on
     bounded=f"a tree has at most {MAX_NODES} nodes",
+    newest=2,
+)
+_EARLIER = (
+    "was trained on samples of an earlier cosd-api: its p and q were measured after cut texts, and a fusion asks each "
+    "model after its own ids. Collect samples and train it again"
 )
 _EXPECTED = {
     "feature": "'p' (the draft's probability) or 'q' (the assistant's)",
@@ -34,6 +40,7 @@ _EXPECTED = {
     "left": "the index of a node",
     "right": "the index of a node",
     "value": "0 (keep) or 1 (replace)",
+    "contexts": "'ids' or 'text'",
     "trained_on": "an object of plain JSON",
 }
 
@@ -58,6 +65,8 @@ class TreeVerifier(BaseModel):
     Attributes:
         nodes: the tree, root first; every child stands after its parent. At a question, `left` is taken where
             the feature is at most the threshold.
+        contexts: how p and q of its samples were measured: `"ids"` after each model's own ids, as a fusion asks;
+            `"text"` if some were after texts, of models that take no ids; None if that is not known.
         trained_on: what the tree was trained on (model pair, hash and counts of the data, versions); free-form.
 
     Raises:
@@ -67,8 +76,9 @@ class TreeVerifier(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     kind: Literal["tree"] = "tree"
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     nodes: tuple[Node, ...] = Field(min_length=1, max_length=MAX_NODES)
+    contexts: Literal["ids", "text"] | None = None
     trained_on: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -102,6 +112,9 @@ class TreeVerifier(BaseModel):
     def load(cls, path: str | Path) -> Self:
         """Read a tree from its JSON file.
 
+        A tree whose file does not say how its samples were taken comes with a `UserWarning`: its p and q were measured
+        after cut texts.
+
         Raises:
             OSError: the file cannot be read.
             SettingError: it is not a tree of this schema; the message names the file and says what is wrong.
@@ -110,9 +123,12 @@ class TreeVerifier(BaseModel):
         if (fault := _fault(fields)) is not None:
             raise SettingError(f"{path} is not a tree: {fault}")
         try:
-            return cls.model_validate(fields)
+            tree = cls.model_validate({"schema_version": 1, **fields})
         except ValidationError as error:
             raise SettingError(f"{path} is not a tree: {_first_fault(error)}") from None
+        if tree.contexts is None and (tree.schema_version == 1 or tree.trained_on):
+            warnings.warn(f"{path} {_EARLIER}", stacklevel=2)
+        return tree
 
     def save(self, path: str | Path) -> None:
         """Write the tree as JSON: the whole file, or none.

@@ -11,7 +11,9 @@ import naive
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
-from cosd_providers import UnsupportedError
+from cosd_providers import UnsupportedError, connect
+from cosd_providers.contract import Context, IdContexts, IdScores
+from cosd_providers.usage import Usage
 from drawn import partly
 from gated import Next, gated
 
@@ -84,6 +86,23 @@ async def test_a_models_own_answer_is_greedy(pair: Pair, name: str) -> None:
             assert found.is_greedy
             written = math.fsum(math.log(token.draft_prob or 0) for token in answer.tokens)
             assert math.isclose(found.total, written, rel_tol=1e-3, abs_tol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["sums", "facts"])
+async def test_a_model_fused_with_itself_has_its_own_likelihood(pair: Pair, name: str) -> None:
+    """That of its own ids behind the prompt, as its server gives it; the text begins within a word of the prompt."""
+    model = connect(pair[name])
+    async with model, Fusion(draft=pair[name], assistant=pair[name], verifier=RuleVerifier(alpha=1, beta=1)) as fusion:
+        assert isinstance(model, IdScores) and isinstance(model, IdContexts)
+        for prompt in PROMPTS[:3]:
+            for text in (" The capital of Peru is Lima.\n\nThe", " 12345", "e sum"):
+                ids = tuple([piece.id for piece in await model.encode(text)])
+                context = Context(prompt, text.encode(), ids)
+                scores = await model.score_ids(context, 0, end=True, usage=Usage())
+                found = await fusion.log_likelihood(prompt, text, end=True)
+                assert [token.source for token in found.tokens] == ["draft"] * len(scores)
+                own = math.fsum(math.log(token.prob or 0) for token in scores)
+                assert math.isclose(found.total, own, rel_tol=1e-3)
 
 
 async def test_two_tokenizers_are_refused(pair: Pair) -> None:

@@ -34,7 +34,8 @@ class TestCollect:
         path = tmp_path / "samples.jsonl"
         found = await collect(examples("mixed", 2), draft=pair.sums, assistant=pair.facts, path=path)
         assert Samples.load(path).digest == found.digest
-        assert (found.usage["draft"].requests, found.unit) == (2, "word")
+        assert (found.contexts, found.unit) == ("ids", "word")
+        assert found.usage["draft"].requests <= 4  # it is asked, too, how its own words would go on
         for one in found.examples:
             prompt = one.example.prompt
             assert isinstance(prompt, str)
@@ -58,7 +59,6 @@ class TestCollect:
         found = await collect(examples("mixed", 3), draft=pair.sums, assistant=pair.sums)
         assert {name: usage.requests for name, usage in found.usage.items()} == {"draft": 3, "assistant": 3}
         assert (found.unit, found.positions, found.skipped) == ("token", found.agreeing, 0)
-        assert [list(usage.strategies) for usage in found.usage.values()] == [["list"], ["list"]]
 
     async def test_conversations(self, pair: Pair) -> None:
         chat = [
@@ -66,7 +66,10 @@ class TestCollect:
             for one in sample("capital", 2, 7)
         ]
         found = await collect(chat, draft=pair.facts, assistant=pair.sums)
-        assert not found.warnings
+        [warning] = found.warnings
+        assert warning.startswith(
+            "a chat template writes white space before an answer: that model is asked after texts"
+        )
         assert all(sample.label == 0 for one in found.examples for sample in one.samples)  # the draft knows them
         assert found.labelled and found.examples[0].samples[0].start == 0
 

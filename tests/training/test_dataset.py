@@ -259,7 +259,7 @@ def test_a_file_is_what_was_written(path: Path) -> None:
 
 def test_the_form_of_a_file() -> None:
     head, first, _ = (json.loads(line) for line in WHOLE.decode().split("\n")[:-1])
-    assert (head["kind"], head["schema_version"], head["draft"]["model"]) == ("cosd-samples", 1, "small")
+    assert (head["kind"], head["schema_version"], head["draft"]["model"]) == ("cosd-samples", 2, "small")
     assert list(first) == ["key", "prompt", "answer", "target", "ends", "samples", "skipped"]
     assert first["samples"][0] == {
         "p": 0.1,
@@ -338,7 +338,7 @@ SAMPLE = ROW["samples"][0]
         (HEAD + b"[1, 2]\n", "line 2: not a JSON object"),
         (HEAD + b"12", "line 2: not a JSON object"),
         (HEAD + b"\xff\n", "line 2: not UTF-8 text at byte 0"),
-        (HEAD + HEAD, "line 2: the field 'key' is missing"),
+        (HEAD + HEAD, "line 2: unknown field 'contexts'"),
         (HEAD + json.dumps({**ROW, "answer": " e"}).encode(), "line 2: its key does not match its prompt and answer"),
         (HEAD + json.dumps({**ROW, "samples": [{**SAMPLE, "p": 1.5}]}).encode(), "line 2: samples.0.p: "),
         (HEAD + json.dumps({**ROW, "samples": [{**SAMPLE, "q": float("nan")}]}).encode(), "line 2: samples.0.q: "),
@@ -346,8 +346,8 @@ SAMPLE = ROW["samples"][0]
         (HEAD + json.dumps({**ROW, "answer": ""}).encode(), "line 2: answer is empty"),
         (HEAD.replace(b'"unit":"token"', b'"unit":"letter"'), "line 1: its header is broken: unit: "),
         (
-            HEAD.replace(b'"schema_version":1', b'"schema_version":2'),
-            "was written by a newer cosd-api (schema_version 2)",
+            HEAD.replace(b'"schema_version":2', b'"schema_version":3'),
+            "was written by a newer cosd-api (schema_version 3)",
         ),
         (
             b'{"prompt": "Q", "answer": " a"}\n',

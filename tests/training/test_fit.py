@@ -42,7 +42,8 @@ def samples(*examples: Sequence[Row], skipped: int = 0, draft: str = "draft") ->
         return ExampleSamples(example=Example(prompt=f"Q{at}", answer=" a"), samples=found, skipped=skipped)
 
     everything = tuple(made(at, rows) for at, rows in enumerate(examples))
-    return Samples(examples=everything, draft=endpoint(draft), assistant=endpoint("assistant"), unit="word")
+    ends: dict[str, Any] = {"draft": endpoint(draft), "assistant": endpoint("assistant")}
+    return Samples(examples=everything, unit="word", contexts="ids", **ends)
 
 
 def drawn(count: int, each: int = 10, *, seed: int = 0, noise: float = 0.0) -> Samples:
@@ -175,6 +176,20 @@ def test_several_sets_are_one_and_another_pair_is_a_note() -> None:
     another = second.model_copy(update={"draft": endpoint("other")})
     other = train_tree([first, another], depth=2, min_leaf=1)
     assert "the samples are of 2 pairs of models, so the tree fits none of them alone" in other.warnings
+
+
+def test_a_tree_says_how_its_samples_were_taken(tmp_path: Path) -> None:
+    by_ids = drawn(4)
+    by_text, earlier = (by_ids.model_copy(update={"contexts": one}) for one in ("text", None))
+    assert [train_tree(one).tree.contexts for one in (by_ids, by_text, earlier)] == ["ids", "text", None]
+    assert train_tree([by_ids, by_text]).tree.contexts == "text"
+    assert train_tree([by_ids, earlier]).tree.contexts is None
+    training = train_tree(earlier)
+    words = "samples of an earlier cosd-api were measured after cut texts, not as a fusion asks: collect them again"
+    assert words in training.warnings and words not in train_tree(by_ids).warnings
+    training.tree.save(tmp_path / "tree.json")
+    with pytest.warns(UserWarning, match="measured after cut texts"):
+        TreeVerifier.load(tmp_path / "tree.json")
 
 
 # Whether it is worth having.

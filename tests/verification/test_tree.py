@@ -96,7 +96,7 @@ JSON = st.recursive(
 def test_there_and_back(
     tmp_path_factory: pytest.TempPathFactory, tree: TreeVerifier, trained_on: dict[str, Any]
 ) -> None:
-    tree = tree.model_copy(update={"trained_on": trained_on})
+    tree = tree.model_copy(update={"contexts": "ids", "trained_on": trained_on})
     path = tmp_path_factory.getbasetemp() / "tree.json"
     tree.save(path)
     again = TreeVerifier.load(path)
@@ -110,10 +110,41 @@ def test_there_and_back(
 
 
 def test_the_file_is_plain_json(tmp_path: Path) -> None:
-    tree = TreeVerifier.model_validate({"nodes": EXAMPLE, "trained_on": {"seed": 0, "class_weight": None}})
+    trained_on: dict[str, Any] = {"trained_on": {"seed": 0, "class_weight": None}}
+    tree = TreeVerifier.model_validate({"nodes": EXAMPLE, "contexts": "ids", **trained_on})
     tree.save(tmp_path / "tree.json")
     saved = json.loads((tmp_path / "tree.json").read_text())
-    assert saved == {"kind": "tree", "schema_version": 1, "nodes": EXAMPLE, "trained_on": tree.trained_on}
+    assert saved == {"kind": "tree", "schema_version": 2, "nodes": EXAMPLE, "contexts": "ids", **trained_on}
+
+
+EARLIER = "its p and q were measured after cut texts, and a fusion asks each model after its own ids. Collect samples"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"schema_version": 1, "trained_on": {"seed": 0}},
+        {"schema_version": 1},
+        {},
+        {"schema_version": 2, "trained_on": {"seed": 0}},
+    ],
+)
+def test_a_file_that_does_not_say_how_its_samples_were_taken_loads_with_one_warning(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    path = tmp_path / "tree.json"
+    path.write_bytes(saved(**fields))
+    with pytest.warns(UserWarning, match=f"tree.json was trained on samples of an earlier .*{EARLIER}") as noted:
+        tree = TreeVerifier.load(path)
+    assert len(noted) == 1
+    assert noted[0].filename == __file__
+    assert tree.contexts is None and not tree.replaces(0.1, 0.9)
+
+
+@pytest.mark.parametrize("fields", [{"contexts": "ids"}, {"contexts": "text", "trained_on": {"seed": 0}}, {}])
+def test_a_file_that_says_it_or_was_never_trained_loads_without(tmp_path: Path, fields: dict[str, Any]) -> None:
+    (tmp_path / "tree.json").write_bytes(saved(schema_version=2, **fields))
+    assert TreeVerifier.load(tmp_path / "tree.json").contexts == fields.get("contexts")
 
 
 def test_a_tree_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,8 +200,9 @@ ASKS = question("p", 0.5, 1, 2)
         (b'{"kind":"cosd-samples","schema_version":1}\n{}', "it holds samples; cosd train-tree makes a tree of them"),
         (b"[1, 2]", r"it holds \[1, 2\]; a tree is one JSON file"),
         (b'{"kind": "rule", "alpha": 0.5}', "its kind is 'rule', not 'tree'"),
-        (saved(schema_version=2), "its schema_version is 2, and this version of cosd-api reads 1: update cosd-api"),
-        (saved(schema_version="1"), "its schema_version is '1', and this version of cosd-api reads 1: train it again"),
+        (saved(schema_version=3), "its schema_version is 3, and this version of cosd-api reads 1 and 2: update cosd"),
+        (saved(schema_version="1"), "its schema_version is '1', and this version of cosd-api reads 1 and 2: train it"),
+        (saved(contexts="words"), "its contexts is 'words', not 'ids' or 'text'"),
         (b"{}", "it has no nodes"),
         (saved(nodes=7), "it has no nodes"),
         (saved(depth=2), "it has an unknown field 'depth'"),
@@ -222,7 +254,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 
 def test_a_mark_before_the_text_is_read_over(tmp_path: Path) -> None:
-    (tmp_path / "tree.json").write_bytes(b"\xef\xbb\xbf" + with_nodes(ASKS, LEAF_0, LEAF_1))
+    (tmp_path / "tree.json").write_bytes(b"\xef\xbb\xbf" + saved(schema_version=2, nodes=[ASKS, LEAF_0, LEAF_1]))
     assert len(TreeVerifier.load(tmp_path / "tree.json").nodes) == 3
 
 
@@ -250,7 +282,7 @@ def test_what_is_no_tree_is_refused(nodes: list[dict[str, Any]], words: str) -> 
 
 def test_other_schemas_are_refused() -> None:
     with pytest.raises(ValidationError, match="schema_version"):
-        TreeVerifier.model_validate({"schema_version": 2, "nodes": EXAMPLE})
+        TreeVerifier.model_validate({"schema_version": 3, "nodes": EXAMPLE})
 
 
 @pytest.mark.parametrize(

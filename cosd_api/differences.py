@@ -1,0 +1,131 @@
+"""The first difference of a unit, and the two probabilities there: one judgement for answers and for training. Pure.
+
+An assistant agrees with a unit of the draft's path if at every place of it its most probable token is its own token
+there (`paths.PathUnit`). At the first place where it is another one they differ::
+
+    q   the least probability of the assistant's choices at the places since the unit's start
+    p   the least probability of the draft's tokens from the unit's start that begin before the differing token's end
+
+Behind a difference that stands, the next unit begins at the first common boundary behind the differing token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cosd_api.paths import DraftPath, PathUnit
+from cosd_providers.contract import Token
+
+AskedPlace = tuple[int, tuple[int, ...]]
+"""A byte offset in the answer, and the ids after which an assistant is asked there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The place at which an assistant would write something else.
+
+    Attributes:
+        at: byte offset in the answer.
+        ids: the assistant's, before the place.
+        theirs: its choice.
+        end: byte offset at which its own token of the draft's text ends.
+    """
+
+    at: int
+    ids: tuple[int, ...]
+    theirs: Token
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """One pass over the places of a unit, as far as answers are known.
+
+    Attributes:
+        heard: the assistant's choice at each place, in order.
+        difference: the first one, at the last of these places; None if they agree so far.
+        missing: the first place that is not answered.
+        silent: the assistant could not answer at the next place.
+        tied: a choice counts as its own token by a tie.
+    """
+
+    heard: tuple[Token, ...]
+    difference: Difference | None = None
+    missing: AskedPlace | None = None
+    silent: bool = False
+    tied: bool = False
+
+
+def asked_places(unit: PathUnit, bound: int) -> list[AskedPlace]:
+    """The places of a unit before byte `bound`; none if its bytes stand unjudged."""
+    encoding = unit.encoding
+    return [] if encoding is None else [(at, encoding.ids[:count]) for at, count in unit.places(bound)]
+
+
+def walk(
+    draft: DraftPath, unit: PathUnit, bound: int, answers: Mapping[tuple[int, ...], Token | None], tie: float
+) -> Walk:
+    """Compare an assistant's choices with its own tokens, at one place of a unit after the other.
+
+    Args:
+        draft: the draft's path.
+        unit: the unit.
+        bound: byte offset before which places are judged.
+        answers: the assistant's most probable token after the ids before each place; None where it has none.
+        tie: difference of log probabilities within which its two most probable ids count as equal.
+    """
+    heard, tied = list[Token](), False
+    for at, ids in asked_places(unit, bound):
+        if ids not in answers:
+            return Walk(tuple(heard), missing=(at, ids), tied=tied)
+        theirs = answers[ids]
+        if theirs is None:
+            return Walk(tuple(heard), silent=True, tied=tied)
+        heard.append(theirs)
+        assert unit.encoding is not None  # it has places
+        own = None if draft.tokens[unit.first].end else unit.encoding.ids[len(ids)]
+        if is_own(theirs, own):
+            continue
+        if ties(theirs, own, tie):
+            tied = True
+            continue
+        end = at if own is None else unit.encoding.offset(len(ids) + 1)
+        return Walk(tuple(heard), Difference(at, ids, theirs, end), tied=tied)
+    return Walk(tuple(heard), tied=tied)
+
+
+def is_own(theirs: Token, own: int | None) -> bool:
+    """Test whether a model's choice is its own token at a place, by its id; None stands for the end of sequence."""
+    return theirs.end if own is None else theirs.id == own
+
+
+def ties(theirs: Token, own: int | None, tie: float) -> bool:
+    """Test whether its own token is a model's second choice and its log probability within `tie` of the first."""
+    second = next(iter(theirs.alternatives), None)
+    if second is None or not (theirs.prob and second.prob):
+        return False
+    if math.log(theirs.prob) - math.log(second.prob) > tie:
+        return False
+    return any(is_own(one, own) and one.prob == second.prob for one in theirs.alternatives)
+
+
+def begun_before(draft: DraftPath, first: int, end: int) -> int:
+    """Index behind the last draft token that begins before byte `end`; at least the token `first` does."""
+    tokens = range(first, len(draft.tokens))
+    return next((at for at in tokens if draft.ends[at] >= end), len(draft.tokens) - 1) + 1
+
+
+def next_start(draft: DraftPath, unit: PathUnit, end: int) -> int:
+    """Index of the draft token at which the next unit begins, behind a difference that stands and ends at byte `end`.
+
+    It is the first common boundary from there on within the unit, else the unit's end.
+    """
+    if unit.encoding is None:
+        return unit.last
+    for at in range(unit.first, unit.last):
+        whole = draft.ends[at] >= end and draft.is_whole(at + 1)
+        if whole and unit.encoding.count(draft.offset(at + 1)) is not None:
+            return at + 1
+    return unit.last

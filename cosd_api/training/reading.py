@@ -1,0 +1,100 @@
+"""What a model would write at each place of a reference answer, read after its own ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cosd_api.paths import Encoded
+from cosd_providers.contract import Context, IdScores, Token
+from cosd_providers.errors import ResponseError, UnsupportedError
+from cosd_providers.messages import RenderedPrompt
+from cosd_providers.same_ids import by_given_ids, by_ids
+from cosd_providers.usage import Usage
+
+__all__ = ["Reading", "ask_after", "read"]
+
+
+_LISTED = 2  # tokens beside each of a path: the most probable two, whichever the path's is
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A model's reading of its own path through a reference answer.
+
+    Attributes:
+        choices: its most probable token before each token of the path, and behind the last; None where it is not known.
+        scores: the tokens of the path and the end of sequence, with their probabilities and what is listed beside them;
+            empty if the server scores no ids.
+    """
+
+    choices: tuple[Token | None, ...]
+    scores: tuple[Token, ...] = ()
+
+    def answers(self, ids: Sequence[int]) -> dict[tuple[int, ...], Token | None]:
+        """The choices by the ids before them, as far as the reading has them."""
+        return {tuple(ids[:count]): one for count, one in enumerate(self.choices) if one is not None}
+
+
+async def read(
+    turn: RenderedPrompt, text: bytes, path: Encoded, *, end: bool, listed: int | None = None, usage: Usage
+) -> Reading:
+    """Read a path: in one scoring request, or at each place by itself if the server scores no ids.
+
+    Args:
+        turn: the model and its prompt.
+        text: the text of the path.
+        path: the model's own ids of it.
+        end: whether the place behind the text is read, too.
+        listed: tokens to list beside each of the path; if given, scores are needed.
+        usage: is billed.
+
+    Raises:
+        UnsupportedError: scores are needed, and the server scores no ids.
+        ProviderError: the server failed.
+    """
+    can = (await turn.provider.describe()).capabilities
+    # Where the end is not reported, a list does not say whether it is the most probable token.
+    able = isinstance(turn.provider, IdScores) and can.score and can.score_top_k >= _LISTED and can.end_prob
+    if able or listed is not None:
+        try:
+            context = Context(turn.prompt, text, path.ids)
+            found = await by_given_ids(turn.provider).score_ids(
+                context, 0, alternatives=max(_LISTED, listed or 0), end=end, usage=usage
+            )
+        except UnsupportedError:  # a wrapper has the method, whatever it wraps
+            if listed is not None:
+                raise
+        else:
+            if [token.id for token in found[: len(path.ids)]] != [*path.ids] or len(found) != len(path.ids) + end:
+                words = "score_ids() gave other tokens than the ids that it was asked about"
+                raise ResponseError(words, endpoint=turn.provider.name)
+            pieces = [text[path.offset(at) : path.offset(at + 1)] for at in range(len(path.ids))]
+            scores = [replace(token, data=data) for token, data in zip(found, pieces, strict=False)]
+            scores += found[len(scores) :]
+            choices = [_chosen(token) for token in scores]
+            return Reading((*choices, *([] if end else [None])), tuple(scores))
+    places = {path.ids[:count]: text[: path.offset(count)] for count in range(len(path.ids) + end)}
+    answers = await ask_after(turn, places, usage=usage)
+    return Reading((*answers.values(), *([] if end else [None])))
+
+
+async def ask_after(
+    turn: RenderedPrompt, places: Mapping[tuple[int, ...], bytes], *, usage: Usage
+) -> dict[tuple[int, ...], Token | None]:
+    """A model's most probable token after each of some ids, given with the text that they spell.
+
+    Raises:
+        ProviderError: the server failed.
+    """
+    contexts = [Context(turn.prompt, text, ids) for ids, text in places.items()]
+    found = await by_ids(turn.provider).next_tokens(contexts, usage=usage)
+    return dict(zip(places, found, strict=True))
+
+
+def _chosen(token: Token) -> Token | None:
+    """The most probable token in the place of a scored one, which of equals is it; None if that is not known."""
+    if token.prob is None:
+        return None
+    first, *others = sorted((token, *token.alternatives), key=lambda one: -(one.prob or 0.0))
+    return replace(first, alternatives=tuple(replace(one, alternatives=()) for one in others))
