@@ -1,7 +1,8 @@
 """A real language model on llama.cpp: time, tokens and bytes of a fusion beside the draft alone.
 
 The model is that of `make test-real`. Each server has one slot and, where there are two cores or more, a core of its
-own; a row's times are of one run, in turns, and the caches of the servers are cold before each answer.
+own; a row's times are of one run, in turns, and the caches of the servers are cold before each answer. One table is by
+tokens, as models with the same ids are fused; the other by words, as models with different ids are.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
@@ -26,20 +28,36 @@ from cosd_providers import Context, Message, Token, Usage, connect
 from cosd_providers.messages import ChatProvider
 from cosd_providers.strategies import Strategy
 
-__all__ = ["Answer", "run"]
+__all__ = ["Answer", "Both", "Case", "run"]
 
-PROMPTS, QUICK, LENGTH, COLD = 20, 2, 128, 100
+PROMPTS, QUICK, LENGTH, COLD = 20, 3, 128, 100
+AGAIN = 5
+"""Runs of a case that has one prompt."""
 ALONE, RULE, EVERYWHERE = (RuleVerifier(alpha=alpha, beta=beta) for alpha, beta in ((0, 0.5), (0.5, 0.5), (1, 1)))
 TESTS = Path(__file__).parent.parent / "tests"
 
+_TITLE = "A real language model"
+_COLUMNS = (
+    *("", "x alone", "tokens, alone and fused", "seconds alone", "replaced, %", "assistant: uncached tokens a token"),
+    *("assistant: requests a token", "assistant: uncached + 0.1 cached + 4 written, a token"),
+    *("drafts", "client, ms a token", "bytes sent a token"),
+)
 _ABOUT = (
     "SmolLM2-135M-Instruct (Q4_1) on llama.cpp, one slot and one thread a server, all caches cold before each answer. "
     "Alone is the same client with a rule that never asks. Of emoji it is the draft's own stream: their parts have no "
     "probability here, and are always asked about. Assistants are asked by singles, or by watch where the row says so. "
+    "The time is the median over the answers, each of which is followed by the draft's own. "
     "The price of a token is in those of a prompt, a cached one at a tenth and a written one at four. The genuine pair "
     "drafts with the same model without its layer 20. Where a prompt is long, the draft alone writes as many tokens as "
     "the fusion has. Bytes are those of one "
     "more answer to the first prompt. Times are those of this machine, which other work shares: compare the ratios."
+)
+_WORDS = (
+    'The same models and servers, with the rule for different ids (`unit="word"`), which waits for two words behind a '
+    "place. The times are medians over the answers: the seconds until the first text, alone and fused, and the "
+    "milliseconds by which a token comes later than that of the draft alone (the median of an answer's tokens; only of "
+    "answers that are the draft's own). Drafted in vain is what was drafted and is not in the answer, lookahead behind "
+    "its end included, in percent of its tokens."
 )
 _MISSING = "Not measured: the model is not here (`make test-real` fetches it)."
 
@@ -58,6 +76,7 @@ class Answer:
         requests: to the assistant.
         cached: cached prompt tokens of the assistant.
         written: tokens that the assistant wrote.
+        vain: tokens that were drafted and are not in the answer.
     """
 
     seconds: float = 0.0
@@ -69,94 +88,206 @@ class Answer:
     requests: int = 0
     cached: int = 0
     written: int = 0
+    vain: int = 0
 
     def __add__(self, other: Answer) -> Answer:
         return Answer(*(one + two for one, two in zip(asdict(self).values(), asdict(other).values(), strict=True)))
 
 
+@dataclass(frozen=True, slots=True)
+class Both:
+    """An answer of a fusion and the draft's own, one after the other.
+
+    Attributes:
+        fused: the fusion's.
+        alone: the draft's.
+        times: seconds until each token of both; empty where nobody noted them.
+    """
+
+    fused: Answer
+    alone: Answer
+    times: tuple[Sequence[float], Sequence[float]] = ((), ())
+
+    @property
+    def ratio(self) -> float:
+        """The time of a token in that of the draft alone."""
+        return (self.fused.seconds / self.fused.tokens) / (self.alone.seconds / self.alone.tokens)
+
+    @property
+    def behind(self) -> float:
+        """Milliseconds by which a token comes later."""
+        return 1000 * median([one - other for one, other in zip(*self.times, strict=False)])
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a row is about.
+
+    Attributes:
+        name: in the table.
+        draft: URL of the draft's server.
+        verifier: of the fusion.
+        asked: its prompts.
+        length: tokens of an answer at most.
+        settings: of the fusion, beside these.
+        streamed: whether the draft alone is its own stream.
+        alike: whether the draft alone writes as many tokens as the fusion has.
+    """
+
+    name: str
+    draft: str
+    verifier: RuleVerifier
+    asked: Sequence[Any]
+    length: int = LENGTH
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    streamed: bool = False
+    alike: bool = False
+
+
+WAYS: Mapping[str, Strategy] = {"": "singles", ", by watch": "watch"}
+
+
 async def run(options: Options) -> list[Table]:
-    """The table; without rows where the model is not there."""
+    """The tables; one without rows where the model is not there."""
     folder = _folder()
-    columns = ["", "x alone", "tokens, alone and fused", "seconds alone", "replaced, %"]
-    columns += ["assistant: uncached tokens a token", "assistant: requests a token"]
-    columns += ["assistant: uncached + 0.1 cached + 4 written, a token"]
-    columns += ["drafts", "client, ms a token", "bytes sent a token"]
-    title = "A real language model"
     if folder is None:
-        return [Table(title, columns, [], [_MISSING])]
-    rows: list[list[Cell]] = []
-    figures: dict[str, Any] = {}
+        return [Table(_TITLE, _COLUMNS, [], [_MISSING])]
     with ExitStack() as stack:
         model, shorter = folder / "smollm2.gguf", folder / "smollm2-without-layer-20.gguf"
         draft, assistant = (stack.enter_context(_served(model, core)) for core in (0, 1))
         other = stack.enter_context(_served(shorter, 0))
         prompts = _prompts()[: QUICK if options.quick else PROMPTS]
-        emoji = [{"role": "user", "content": "Write a row of party emoji."}, {"role": "assistant", "content": "🎉" * 8}]
-        cases: list[tuple[str, str, RuleVerifier, Sequence[Any], int]] = [
-            ("the model with itself, rule (0.5, 0.5)", draft, RULE, prompts, LENGTH),
-            ("the model with itself, every place (1, 1)", draft, EVERYWHERE, prompts, LENGTH),
-            ("the genuine pair, rule (0.5, 0.5)", other, RULE, prompts, LENGTH),
-            ("the model with itself, 96 tokens of emoji", draft, RULE, [emoji], 96),
+        return [
+            await _by_tokens(options, _cases(draft, other, prompts, quick=options.quick), assistant),
+            await _by_words(options, _forced(draft, other, prompts), assistant),
         ]
-        for size in (1000,) if options.quick else (1000, 4000):
-            long = [_long(size)]
-            cases.append((f"the model with itself, a prompt of {size} words", draft, RULE, long, COLD))
-            cases.append((f"the genuine pair, a prompt of {size} words", other, RULE, long, COLD))
-        ways: dict[str, Strategy] = {"": "singles", ", by watch": "watch"}
-        for (kind, writer, verifier, asked, length), added in product(cases, ways):
-            name, way = kind + added, ways[added]
-            options.say(f"real: {name}")
-            alone, fused = Answer(), Answer()
-            for prompt in asked:
-                found = await _answered(writer, assistant, verifier, prompt, length, way)
-                most = found.tokens if length == COLD else length
-                if prompt is emoji:
-                    alone += await _streamed(writer, prompt, most)
-                else:
-                    alone += await _answered(writer, assistant, ALONE, prompt, most)
-                fused += found
-            sent = await _bytes_sent(writer, assistant, verifier, asked[0], length, way)
-            rows.append(_row(name, alone, fused, sent))
-            figures[name] = {"alone": asdict(alone), "fused": asdict(fused), "bytes sent a token": sent}
-    return [Table(title, columns, rows, [_ABOUT], figures)]
 
 
-def _row(name: str, alone: Answer, fused: Answer, sent: float) -> list[Cell]:
-    ratio = (fused.seconds / fused.tokens) / (alone.seconds / alone.tokens)
-    share = 100 * fused.replaced / (fused.tokens or 1)
+def _cases(draft: str, other: str, prompts: Sequence[str], *, quick: bool) -> list[Case]:
+    emoji = [{"role": "user", "content": "Write a row of party emoji."}, {"role": "assistant", "content": "🎉" * 8}]
+    cases = [
+        Case("the model with itself, rule (0.5, 0.5)", draft, RULE, prompts),
+        Case("the model with itself, every place (1, 1)", draft, EVERYWHERE, prompts),
+        Case("the genuine pair, rule (0.5, 0.5)", other, RULE, prompts),
+        Case("the model with itself, 96 tokens of emoji", draft, RULE, [emoji] * AGAIN, 96, streamed=True),
+    ]
+    for size in (1000,) if quick else (1000, 4000):
+        long = [_long(size)] * (1 if quick else AGAIN)
+        cases.append(Case(f"the model with itself, a prompt of {size} words", draft, RULE, long, COLD, alike=True))
+        cases.append(Case(f"the genuine pair, a prompt of {size} words", other, RULE, long, COLD, alike=True))
+    return cases
+
+
+def _forced(draft: str, other: str, prompts: Sequence[str]) -> list[Case]:
+    settings = {"unit": "word"}
+    return [
+        Case("the model with itself, rule (0.5, 0.5)", draft, RULE, prompts, settings=settings),
+        Case("the model with itself, every place (1, 1)", draft, EVERYWHERE, prompts, settings=settings),
+        Case("the genuine pair, rule (0.5, 0.5)", other, RULE, prompts, settings=settings),
+    ]
+
+
+async def _by_tokens(options: Options, cases: Sequence[Case], assistant: str) -> Table:
+    rows: list[list[Cell]] = []
+    figures: dict[str, Any] = {}
+    for case, added in product(cases, WAYS):
+        name = case.name + added
+        options.say(f"real: {name}")
+        found = await _measured(case, assistant, WAYS[added])
+        sent = await _bytes_sent(case, assistant, WAYS[added])
+        rows.append(_row(name, found, sent))
+        figures[name] = {**_figures(found), "bytes sent a token": sent}
+    return Table(_TITLE, _COLUMNS, rows, [_ABOUT], figures)
+
+
+async def _by_words(options: Options, cases: Sequence[Case], assistant: str) -> Table:
+    rows: list[list[Cell]] = []
+    figures: dict[str, Any] = {}
+    for case, added in product(cases, WAYS):
+        name = case.name + added
+        options.say(f"real, by words: {name}")
+        found = await _measured(case, assistant, WAYS[added])
+        fused = _together(one.fused for one in found)
+        first = [median([one.times[at][0] for one in found]) for at in (1, 0)]
+        behind = median([one.behind for one in found]) if case.draft != cases[-1].draft else None
+        rows.append(
+            [
+                name,
+                round(median([one.ratio for one in found]), 2),
+                f"{first[0]:.3f} {first[1]:.3f}",
+                None if behind is None else round(behind),
+                round(100 * fused.vain / fused.tokens, 1),
+                round(100 * fused.replaced / fused.tokens, 1),
+                round(fused.requests / fused.tokens, 3),
+                _price(fused),
+            ]
+        )
+        figures[name] = _figures(found)
+    columns = ["", "x alone", "first text, s", "behind the draft alone, ms", "drafted in vain, %", "replaced, %"]
+    columns += ["assistant: requests a token", "assistant: uncached + 0.1 cached + 4 written, a token"]
+    return Table("A real language model, by words", columns, rows, [_WORDS], figures)
+
+
+async def _measured(case: Case, assistant: str, way: Strategy) -> list[Both]:
+    """The answers to a case's prompts, each beside the draft's own."""
+    found: list[Both] = []
+    for prompt in case.asked:
+        fused, times = await _answered(case, assistant, prompt, way)
+        most = fused.tokens if case.alike else case.length
+        if case.streamed:
+            found.append(Both(fused, await _streamed(case.draft, prompt, most)))
+        else:
+            alone, own = await _answered(replace(case, verifier=ALONE, length=most, settings={}), assistant, prompt)
+            found.append(Both(fused, alone, (times, own)))
+    return found
+
+
+def _together(answers: Iterable[Answer]) -> Answer:
+    return sum(answers, Answer())
+
+
+def _figures(found: Sequence[Both]) -> dict[str, Any]:
+    both = {"alone": _together(one.alone for one in found), "fused": _together(one.fused for one in found)}
+    ratios = [round(one.ratio, 3) for one in found]
+    return {name: asdict(answer) for name, answer in both.items()} | {"x alone": ratios}
+
+
+def _price(fused: Answer) -> str:
     terms = [fused.read / fused.tokens, 0.1 * fused.cached / fused.tokens, 4 * fused.written / fused.tokens]
-    price = f"{terms[0]:.2f} + {terms[1]:.2f} + {terms[2]:.2f} = {sum(terms):.2f}"
-    tokens = f"{alone.tokens:,} {fused.tokens:,}"
-    found: list[Cell] = [
+    return f"{terms[0]:.2f} + {terms[1]:.2f} + {terms[2]:.2f} = {sum(terms):.2f}"
+
+
+def _row(name: str, found: Sequence[Both], sent: float) -> list[Cell]:
+    alone, fused = (_together(one) for one in ((both.alone for both in found), (both.fused for both in found)))
+    return [
         name,
-        round(ratio, 2),
-        tokens,
+        round(median([one.ratio for one in found]), 2),
+        f"{alone.tokens:,} {fused.tokens:,}",
         round(alone.seconds, 1),
-        round(share, 1),
-        round(terms[0], 2),
+        round(100 * fused.replaced / (fused.tokens or 1), 1),
+        round(fused.read / fused.tokens, 2),
         round(fused.requests / fused.tokens, 3),
-        price,
+        _price(fused),
         fused.drafts,
         round(1000 * fused.client / fused.tokens, 2),
         round(sent),
     ]
-    return found
 
 
 async def _answered(
-    draft: str, assistant: str, verifier: RuleVerifier, prompt: Any, length: int, way: Strategy = "singles"
-) -> Answer:
-    """One answer, with the caches of both servers cold."""
-    for url in {draft, assistant}:
+    case: Case, assistant: str, prompt: Any, way: Strategy = "singles"
+) -> tuple[Answer, Sequence[float]]:
+    """One answer, with the caches of both servers cold, and the seconds until each of its tokens is final."""
+    for url in {case.draft, assistant}:
         await _forget(url)
-    models = [connect(draft, timeout=600), connect(assistant, engine="llama.cpp", strategy=way, timeout=600)]
-    async with Fusion(draft=models[0], assistant=models[1], verifier=verifier) as fusion:
+    models = [connect(case.draft, timeout=600), connect(assistant, engine="llama.cpp", strategy=way, timeout=600)]
+    async with Fusion(draft=models[0], assistant=models[1], verifier=case.verifier, **case.settings) as fusion:
         await fusion.endpoints.discover()
         began, processor = time.perf_counter(), time.process_time()
-        result: FusionResult = await fusion.generate(_conversation(prompt), max_tokens=length)
+        result: FusionResult = await fusion.generate(_conversation(prompt), max_tokens=case.length)
         seconds, busy = time.perf_counter() - began, time.process_time() - processor
     asked = result.usage["assistant"]
-    return Answer(
+    answer = Answer(
         seconds=seconds,
         tokens=len(result.tokens),
         replaced=result.replaced_tokens or 0,
@@ -166,7 +297,9 @@ async def _answered(
         requests=asked.requests,
         cached=asked.cached_tokens,
         written=asked.completion_tokens,
+        vain=result.wasted_tokens or 0,
     )
+    return answer, [token.final_at or 0.0 for token in result.tokens]
 
 
 async def _streamed(draft: str, messages: Sequence[Any], length: int) -> Answer:
@@ -184,10 +317,8 @@ async def _streamed(draft: str, messages: Sequence[Any], length: int) -> Answer:
         return Answer(seconds=time.perf_counter() - began, tokens=tokens)
 
 
-async def _bytes_sent(
-    draft: str, assistant: str, verifier: RuleVerifier, prompt: Any, length: int, way: Strategy
-) -> float:
-    """Bytes of request bodies for each token of an answer."""
+async def _bytes_sent(case: Case, assistant: str, way: Strategy) -> float:
+    """Bytes of request bodies for each token of one more answer to the first prompt."""
     sent = 0
 
     async def note(request: httpx.Request) -> None:
@@ -195,12 +326,12 @@ async def _bytes_sent(
         sent += len(request.content)
 
     async with httpx.AsyncClient(event_hooks={"request": [note]}, timeout=600) as client:
-        asked = connect(assistant, engine="llama.cpp", strategy=way, http_client=client)
-        models = [connect(draft, http_client=client), asked]
-        async with Fusion(draft=models[0], assistant=models[1], verifier=verifier) as fusion:
+        models = [connect(case.draft, http_client=client)]
+        models += [connect(assistant, engine="llama.cpp", strategy=way, http_client=client)]
+        async with Fusion(draft=models[0], assistant=models[1], verifier=case.verifier, **case.settings) as fusion:
             await fusion.endpoints.discover()
             sent = 0
-            result = await fusion.generate(_conversation(prompt), max_tokens=length)
+            result = await fusion.generate(_conversation(case.asked[0]), max_tokens=case.length)
     return sent / len(result.tokens)
 
 

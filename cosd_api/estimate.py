@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import BaseModel, ConfigDict
 
 from cosd_api.budget import BYTES
+from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints
 from cosd_api.methods.cost import FINER, SPECIAL, Assumptions, Plan, Reading
 from cosd_api.records import DRAFT
@@ -130,14 +131,18 @@ async def estimate(
         ProviderError: an endpoint failed when it was asked what it is, or how many tokens the prompt has.
     """
     turns, facts = await endpoints.turns(asked, settings.on_special_tokens, await endpoints.discover())
-    plan = Plan(max_tokens=max_tokens, models=len(turns), pace=settings.pace, skip=settings.ask == "contestable")
+    infos = {at: await turn.provider.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
+    by_ids = settings.method.asks_by_ids and all(info.capabilities.ids for info in infos.values())
+    asked_by_ids = by_ids and (facts.ids or facts.unit == "word")
+    pace = replace(settings.pace, watched=watched(infos, endpoints.speeds) if asked_by_ids else frozenset())
+    plan = Plan(max_tokens=max_tokens, models=len(turns), pace=pace, skip=settings.ask == "contestable")
     found: dict[str, EndpointEstimate] = {}
     for model, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True)):
         prompt = turn.prompt or turns[0].prompt  # unknown for an assistant that is down
         count = None if model - 1 in facts.without else await counted(turn.provider, prompt)
         guess = guessed(prompt) if count is None else count
         most = (len(prompt.encode()) if count is None else count) + SPECIAL
-        able = (await turn.provider.describe()).capabilities if model - 1 not in facts.without else None
+        able = infos[model - 1].capabilities if model - 1 in infos else None
         known = (able.scores_by_token, able.token_ids) if able else ()
         cost = settings.method.cost(plan, model, Reading(1 if count is None else count, guess, most, *known))
         mine = cost.requests.expected, cost.tokens.expected, cost.written

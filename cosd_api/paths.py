@@ -194,7 +194,7 @@ class Encoder:
         given, before, known, cuts = text[:end], self._text, self._known, self._cuts
         if given == before:
             return known
-        same = _common(given, before)
+        same = common(given, before)
         kept = max(1, bisect_left(cuts, same - 1, key=itemgetter(0)))
         cuts = cuts[:kept]
         cut, count = cuts[kept - 1]
@@ -225,7 +225,7 @@ class Encoder:
         return await Encoder(self._encode).upto(text, len(text))
 
 
-def _common(one: bytes, other: bytes) -> int:
+def common(one: bytes | bytearray, other: bytes | bytearray) -> int:
     """The number of bytes that two texts begin with alike."""
     most = min(len(one), len(other))
     if one[:most] == other[:most]:

@@ -17,7 +17,7 @@ from cosd_api.budget import Budget, timed_out
 from cosd_api.decoding.commands import Finish, Placed, Report
 from cosd_api.decoding.run import Run, Work
 from cosd_api.decoding.timeline import Timeline
-from cosd_api.decoding.watches import is_watched
+from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import FusionClosedError
 from cosd_api.estimate import Past, counted, guessed
@@ -201,7 +201,7 @@ class FusionStream:
         self._same_ids, self._across = judges and facts.ids, judges and not facts.ids and facts.unit == "word"
         self._ids = self._judges_ids or (own_paths and by_ids)
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
-        watched = (at for at in range(len(endpoints.assistants)) if at in infos and self._is_watched(at, infos))
+        pace = replace(settings.pace, places=tuple(places), watched=watched(infos, endpoints.speeds))
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
         work = Work(
             turns=turns,
@@ -215,7 +215,7 @@ class FusionStream:
             unit=facts.unit,
             survives=_is_an_assistants if settings.on_assistant_error == "draft" else lambda _: False,
             without=facts.without,
-            pace=replace(settings.pace, ids=self._same_ids, places=tuple(places), watched=frozenset(watched)),
+            pace=replace(pace, ids=self._same_ids),
             skip=settings.ask == "contestable",
             tie=settings.tie,
             across=self._across,
@@ -232,10 +232,6 @@ class FusionStream:
         )
         self._budget = budget
         return facts, budget, settings.method.start(work)
-
-    def _is_watched(self, at: int, infos: Mapping[int, ServerInfo]) -> bool:
-        """Decide if an assistant is asked by a watch, where the models have the same ids."""
-        return is_watched(infos[-1], infos[at], self._endpoints.speeds.slower(1 + at))
 
     async def _fuse(self, budget: Budget, run: Run) -> None:
         await self._expect(budget, self._turns[0])

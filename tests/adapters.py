@@ -213,6 +213,7 @@ class Case:
             unknown, or that it is unsupported.
         drew: whether all that the stand-in has drawn can be shown.
         learns: what is listed beside a token may have to be found out, once.
+        asks: in a draft, too.
     """
 
     model: Model
@@ -231,6 +232,7 @@ class Case:
     end: Literal["scored", "listed", "unknown"] = "scored"
     drew: Callable[[], bool] = lambda: True
     learns: bool = False
+    asks: bool = False
 
 
 class Engine:
@@ -303,32 +305,29 @@ class VllmEngine(Engine):
     name = "vllm"
     parts = True
     strategies = ("echo", "list", "singles")
-    way: ClassVar[dict[str, Any]] = {"per_event": (1,), "ids": True}
+    way: ClassVar[dict[str, Any]] = {"per_event": (1,)}
 
     def models(self) -> st.SearchStrategy[Any]:
         return toys.models(may_hide_end=False).map(toys.Heard)
 
     def ways(self) -> st.SearchStrategy[dict[str, Any]]:
-        return st.fixed_dictionaries({"per_event": SIZES, "ids": st.booleans()})
+        return st.fixed_dictionaries({"per_event": SIZES})
 
     def case(self, model: Any, way: dict[str, Any]) -> Case:
         server = FakeVllm(model, beginning=True, context=300)  # some models write nothing for ever
-        server.per_event, server.ids = way["per_event"], way["ids"]
-        make = _maker(Vllm, server, url="http://gpu:8000")
-        # Without ids, what follows a token that is not the server's own is asked for by its text.
-        words: type[ScriptedProvider] = ScriptedProvider if way["ids"] else TextOnly
+        server.per_event = way["per_event"]
         return Case(
             model,
             server,
-            words(model),
-            make,
-            # No string of a token that finishes one character and holds more is whole, wherever it is.
-            shows=(lambda tokens: False) if across(model) else valid,
-            by_ids=way["ids"],
+            ScriptedProvider(model),
+            _maker(Vllm, server, url="http://gpu:8000"),
+            shows=valid,
+            by_ids=True,
             same_requests=False,  # a character may be written once more
-            ids=way["ids"],
-            drew=lambda: not across(model) and all(drawable(model, ids) for ids in server.drawn),
+            complete=False,
+            drew=lambda: all(drawable(model, ids) for ids in server.drawn),
             learns=True,
+            asks=True,
         )
 
 

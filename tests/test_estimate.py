@@ -146,6 +146,63 @@ async def test_what_a_verifier_contests_is_asked_about(verifier: Verifier, asked
     assert estimate.endpoints["assistant"].requests == Range(low=0, expected=asked, high=880)
 
 
+def watched_pair(*, same: bool) -> dict[str, Any]:
+    """A model that writes letters, and another with its ids or with others; the second is asked by a watch."""
+    draft = letters("a", "b")
+    other = letters("a", "b") if same else turned(draft)
+    return {
+        "draft": ScriptedProvider(draft, ids=True),
+        "assistant": ScriptedProvider(other, ids=True, places=1, watch=True),
+    }
+
+
+def turned(model: TableModel) -> TableModel:
+    """The same model with its ids in another order."""
+    last = len(model.tokens) - 1
+
+    def following(ids: Sequence[int]) -> list[float]:
+        found: list[float] = model.next([last - one for one in ids])
+        return found[::-1]
+
+    return TableModel(model.tokens[::-1], following, end_ids=[last - one for one in model.end_ids])
+
+
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize(("alpha", "share"), [(0.5, 0.1), (1.0, 1.0)])
+async def test_a_watch_is_one_request_that_writes_along(same: bool, alpha: float, share: float) -> None:
+    async with Fusion(**watched_pair(same=same), verifier=RuleVerifier(alpha=alpha, beta=alpha)) as fusion:
+        estimate = await fusion.estimate("Q" * 24, max_tokens=60)
+        result = await fusion.generate("Q" * 24, max_tokens=60)
+    one, usage = estimate.endpoints["assistant"], result.usage["assistant"]
+    assert result.settings.unit == ("token" if same else "word")
+    restarts = 60 * share / 3
+    assert one.requests.expected == 1 + restarts
+    assert one.written_tokens == 90
+    assert one.billed_tokens.expected == round((1 + restarts) * (24 + 30) + 90)
+    assert "by a watch" in estimate.assumptions[0]
+    assert "in a request of its own" not in estimate.assumptions[0]
+    if alpha == 1:
+        assert [*usage.strategies] == ["watch"]
+        assert usage.requests == 1
+        assert one.written_tokens / 3 <= usage.completion_tokens <= one.written_tokens
+    check(estimate, "assistant", usage.requests, usage.billed_tokens)
+
+
+async def test_what_is_not_watched_is_estimated_by_singles() -> None:
+    """A watch follows ids: a method that asks after text, an assistant without ids, or one that is asked otherwise."""
+    pair = watched_pair(same=True)
+    chosen: list[dict[str, Any]] = [
+        pair | {"assistant": ScriptedProvider(letters("a", "b"))},
+        pair | {"assistant": ScriptedProvider(letters("a", "b"), ids=True, places=1, watch=False)},
+        pair | {"verifier": RandomVerifier(rate=0)},
+    ]
+    for settings in chosen:
+        async with Fusion(**settings) as fusion:
+            estimate = await fusion.estimate("Q", max_tokens=60)
+        expected = 0 if "verifier" in settings else 6
+        assert estimate.endpoints["assistant"].requests.expected == expected
+
+
 async def test_a_prompt_that_nobody_counts_is_guessed() -> None:
     class Silent(ScriptedProvider):
         async def tokenize(self, text: str) -> list[Piece]:

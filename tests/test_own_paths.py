@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,8 @@ import ngrams
 import reference_paths as naive
 import virtual_time
 from cosd_api import FusionResult, MatchVerifier, RuleVerifier, Tuning, fuse
-from cosd_providers import ServerError
+from cosd_api.decoding.across import LOOKAHEAD
+from cosd_providers import Context, DraftEnd, ServerError, Token
 from cosd_providers.testing import Fault, ScriptedProvider
 from cosd_providers.text import sendable
 from drawn import costly, examples
@@ -103,14 +105,23 @@ def served(model: Any, name: str = "model", **options: Any) -> ScriptedProvider:
     return ScriptedProvider(model, name=name, ids=True, **options)
 
 
-def providers(task: Task, places: int = 64, delays: Sequence[float] = (0, 0, 0)) -> dict[str, Any]:
-    """The models of a task, with their delays."""
+def providers(
+    task: Task,
+    places: int = 64,
+    delays: Sequence[float] = (0, 0, 0),
+    watch: Sequence[bool] = (),
+    *,
+    hides: bool = False,
+) -> dict[str, Any]:
+    """The models of a task, with their delays; those watched write as the draft does, and may hide what parts have."""
     request, token, question = delays
     draft = served(task.draft, "draft", request_delay=request, token_delay=token)
     assistants = [
         served(one, f"assistant {at}", places=places, request_delay=question * (1 + at))
         for at, one in enumerate(task.assistants)
     ]
+    for assistant, wanted in zip(assistants, watch, strict=False):
+        assistant.watch, assistant.token_delay, assistant.hides_parts = wanted, token * question, hides
     return {"draft": draft, "assistant": assistants}
 
 
@@ -149,14 +160,36 @@ def check_requests(servers: dict[str, Any], places: int) -> None:
 @given(tasks(), st.sampled_from(WAYS), st.sampled_from((1, 64)), DELAYS)
 async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: int, delays: Any) -> None:
     servers = providers(task, places, delays)
+    check(await fused(task, servers, **way), task)
+    check_requests(servers, places)
+
+
+WATCHED = st.tuples(st.booleans(), st.booleans())
+
+
+@costly(60)
+@given(tasks(), st.sampled_from(WAYS), DELAYS, WATCHED, st.booleans())
+async def test_watches_change_nothing(
+    task: Task, way: dict[str, Any], delays: Any, watch: tuple[bool, bool], hides: bool
+) -> None:
+    servers = providers(task, 1, delays, watch, hides=hides)
     result = await fused(task, servers, **way)
+    check(result, task)
+    check_requests(servers, 1)
+    for (name, usage), wanted in zip(list(result.usage.items())[1:], watch, strict=False):
+        watches = [one for one in result.requests if (one.kind, one.endpoint) == ("watch", name)]
+        assert wanted or not watches
+        assert sum(one.places for one in watches) == usage.strategies.get("watch", 0)
+
+
+def check(result: FusionResult, task: Task) -> None:
+    """The answer is the reference's, and the same judged again."""
     wanted = task.expected()
     assert result.text == sendable(wanted.text)
     assert result.finish_reason == wanted.finish_reason
     assert wanted.stop is None or result.stop_reason == wanted.stop.decode()
     check_record(result, task.max_tokens)
     assert result.trace.replay() == result.text
-    check_requests(servers, places)
     assert result.replacements is not None
     assert result.replacements <= len(wanted.firings)  # some are written over before they are out
     if all(one.shared == one.start for one in wanted.firings):
@@ -206,6 +239,64 @@ async def test_other_ids_change_nothing_where_everything_is_replaced(
     alike = await fused(by_ids, providers(by_ids), verifier=MatchVerifier(), unit="token")
     assert alike.settings.contexts == "ids"
     assert alike.text == sendable(naive_text(same, ngrams.alone(same, prompt, task.max_tokens)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("permuted", [False, True])
+async def test_a_model_watched_by_itself_takes_one_stream(name: str, permuted: bool) -> None:
+    model, other = learned(name, 0), learned(name, 0, permuted=permuted)
+    task = Task("The draft ", model, (other,), max_tokens=120, alpha=1.01, beta=0.0, tie=0.0)
+    result = await fused(task, providers(task, 1, watch=[True]))
+    check_alone(result, model, model, task)
+    [watch] = (one for one in result.requests if one.endpoint == "assistant")
+    assert (watch.kind, result.assistant_requests) == ("watch", 1)
+    assert watch.places == len(result.tokens) == 120
+    assert watch.tokens <= 120 + naive.BEHIND + 1
+
+
+async def test_a_watch_runs_on_behind_its_own_word() -> None:
+    """Its next tokens are the lookahead of the replacement, and then the answers to the next places."""
+    texts = "one two three four five six", "one two seven four five nine ten"
+    draft, assistant = Says(GPT, texts[:1], prob=0.3), Says(LLAMA, texts[1:])
+    results = [await fuse("Q", draft=served(draft), assistant=one, unit="word") for one in both(assistant)]
+    assert [result.text for result in results] == [texts[1], texts[1]]
+    assert results[0].replacements == results[1].replacements
+    singles, watched = ([one.kind for one in result.requests if one.endpoint != "draft"] for result in results)
+    assert watched == ["watch"]
+    assert {*singles} == {"question"}
+    assert len(singles) > 10
+
+
+def both(assistant: Says) -> list[ScriptedProvider]:
+    """The same assistant, asked by singles and by a watch."""
+    return [served(assistant, places=1, watch=watch) for watch in (False, True)]
+
+
+async def test_a_watch_is_closed_where_it_differs_for_nothing() -> None:
+    """Nothing that it writes behind a difference that stands is of use."""
+    draft = Says(GPT, ("one two three four five " * 20,), prob=0.3)
+    assistant = Says(LLAMA, ("one two seven " + "and so on and on " * 20,), prob=0.1)
+    ids = [assistant.encode(one.encode()) for one in (draft.texts[0], assistant.texts[0])]
+    parted = next(at for at, (one, other) in enumerate(zip(*ids, strict=False)) if one != other)
+    servers: dict[str, Any] = {"draft": served(draft, token_delay=0.1), "assistant": both(assistant)[1:]}
+    servers["assistant"][0].token_delay = 0.1
+    result = await fuse("Q", **servers, unit="word", max_tokens=40)
+    assert (result.replacements, result.text[:18]) == (0, "one two three four")
+    first = next(one for one in result.requests if one.kind == "watch")
+    assert (first.outcome, first.places) == ("cancelled", parted + 1)
+    assert first.tokens <= parted + 12  # what it wrote until the draft was two words behind the place
+    check_requests(servers, 1)
+
+
+async def test_what_a_watch_does_not_show_is_asked_where_it_decides() -> None:
+    """The parts of a character have no probability; where they are agreed on nobody needs it."""
+    draft, other = Says(GPT, ("a 😀 b c",), prob=0.3), "a 😂 b c"
+    for text, replacements, kinds in (("a 😀 b c", 0, {"watch"}), (other, 1, {"watch", "question"})):
+        assistant = served(Says(LLAMA, (text,)), places=1, watch=True, hides_parts=True)
+        result = await fuse("Q", draft=served(draft), assistant=assistant, unit="word")
+        assert (result.text, {one.kind for one in result.requests if one.endpoint != "draft"}) == (text, kinds)
+        assert (result.replacements or 0) >= replacements
+        assert result.trace.replay() == text
 
 
 def naive_text(model: NGram, ids: Sequence[int]) -> bytes:
@@ -267,6 +358,46 @@ async def test_a_model_that_fails_ends_the_answer(server: int, request_: int) ->
     check_requests(servers, 64)
 
 
+async def test_a_watch_that_fails_becomes_a_single_question() -> None:
+    """Behind two in a row, all are."""
+    model = learned("gpt2", 0)
+    task = Task("The draft ", model, (learned("gpt2", 0, permuted=True),), alpha=1.01, beta=0.0, tie=0.0)
+    wanted = await fused(task, providers(task))
+    for faults, kinds in (([(1, 3)], "wqw"), ([(1, 0), (3, 0)], "wqwq")):
+        servers = providers(task, 1, watch=[True])
+        servers["assistant"][0].faults = [Fault(down(), request=at, tokens=tokens) for at, tokens in faults]
+        result = await fused(task, servers)
+        assert result.text == wanted.text
+        assert not any("down" in one for one in result.warnings)
+        sent = "".join(one.kind[0] for one in result.requests if one.endpoint == "assistant")
+        assert sent.startswith(kinds)
+        assert sent.count("w") == len([one for one in kinds if one == "w"])
+        check_requests(servers, 1)
+
+
+class ShortOfBreath(ScriptedProvider):
+    """A server that refuses requests for more than a few words."""
+
+    async def generate(self, context: Context, *, max_tokens: int, **options: Any) -> AsyncGenerator[Token | DraftEnd]:
+        if max_tokens > 2 * LOOKAHEAD:
+            raise down()
+        async for item in super().generate(context, max_tokens=max_tokens, **options):
+            yield item
+
+
+async def test_a_server_that_fails_in_every_watch_is_asked_by_requests() -> None:
+    task = example()
+    wanted = await fused(task, providers(task, 1))
+    servers = providers(task, 1)
+    servers["assistant"] = [ShortOfBreath(one, ids=True, places=1, watch=True) for one in task.assistants]
+    result = await fused(task, servers)
+    assert result.text == wanted.text
+    watches = Counter(one.endpoint for one in result.requests if one.kind == "watch")
+    assert [*watches.values()] == [2, 2]
+    assert {usage.strategies.get("watch", 0) for usage in result.usage.values()} == {0}
+    check_record(result, task.max_tokens)
+
+
 @pytest.mark.parametrize("request_", [1, 3])
 async def test_an_answer_continues_without_an_assistant_that_failed(request_: int) -> None:
     texts = set[str]()
@@ -318,9 +449,10 @@ async def test_a_budget_ends_the_answer() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 1.5, 4.0])
-async def test_cancellation_leaves_no_request_open(seconds: float) -> None:
+@pytest.mark.parametrize("watch", [False, True])
+async def test_cancellation_leaves_no_request_open(seconds: float, watch: bool) -> None:
     task = example()
-    servers = providers(task, 64, (0.1, 0.1, 0.35))
+    servers = providers(task, 64, (0.1, 0.1, 0.35), [watch, watch])
     with anyio.move_on_after(seconds) as scope:
         await fused(task, servers)
     assert scope.cancelled_caught
@@ -374,8 +506,9 @@ class Says:
 async def told(draft: Says, *assistants: Says, **settings: Any) -> FusionResult:
     """A fusion by hand, the same whatever is asked and whenever."""
     results = list[FusionResult]()
-    for way in ({}, {"ask": "all"}, {"draft_length": 1}):
-        servers = [served(one, f"assistant {at}") for at, one in enumerate(assistants)]
+    ways: list[tuple[dict[str, Any], bool | None]] = [({}, None), ({"ask": "all"}, None), ({"draft_length": 1}, None)]
+    for way, watch in [*ways, ({}, True), ({}, False)]:
+        servers = [served(one, f"assistant {at}", watch=watch) for at, one in enumerate(assistants)]
         result = await fuse("Q", draft=served(draft), assistant=servers, unit="word", **{**way, **settings})
         assert result.trace.replay() == result.text
         check_record(result, settings.get("max_tokens", 512))

@@ -79,10 +79,9 @@ class LlamaCpp(FakeLlamaCpp):
         return super()._encode(text) if text.startswith("</s>") else parsed(self.model, text, names)
 
 
-def vllm(model: ChatModel, *, old: bool = False) -> FakeVllm:
+def vllm(model: ChatModel) -> FakeVllm:
     server = FakeVllm(model, beginning=True)
     server.template, server.specials = chatml, model.specials
-    server.ids = server.strings = not old
     return server
 
 
@@ -244,7 +243,6 @@ VLLM, SGLANG = {"engine": "vllm"}, {"engine": "sglang"}
 SUBJECTS = (
     Subject("llama_cpp", LlamaCpp, {"engine": "llama.cpp"}, (None, "list", "singles"), (*ALL, "hidden_states", "ids")),
     Subject("vllm", vllm, VLLM, EVERY, (*ALL, "ids")),
-    Subject("vllm-old", partial(vllm, old=True), VLLM, EVERY, ALL, local=True),
     Subject("sglang", sglang, SGLANG, EVERY, (*ALL, "ids")),
     Subject("sglang-old", partial(sglang, old=True), SGLANG, EVERY, ("score", "tokenize", *FUSIONS), local=True),
     Subject("tgi", tgi, {"engine": "tgi"}, (None, "filter", "singles"), ALL),

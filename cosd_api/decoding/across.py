@@ -23,13 +23,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
+import anyio.lowlevel
 
 from cosd_api.alignment import Decision, least
 from cosd_api.decoding.calls import placed
 from cosd_api.decoding.commands import DRAFT, Placed, Report, StartDraft, cut_short
+from cosd_api.decoding.path_watches import PathWatches
 from cosd_api.decoding.run import Work
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.differences import AskedPlace, Difference, asked_places, begun_before, next_start, walk
+from cosd_api.differences import AskedPlace, Difference, Walk, asked_places, begun_before, next_start, walk
 from cosd_api.paths import (
     DraftPath,
     Encoder,
@@ -84,6 +86,7 @@ class _Hearing:
         same: it has the draft's ids: then its units are the draft's tokens.
         first: index of the draft token at which its next unit begins.
         answers: to places that it was asked about, by the ids before.
+        hidden: those of them whose probability its watch did not show.
         firing: the replacement that it wants; it waits until the others are as far.
         error: why it could not judge the unit; it matters once the answer waits for it.
         starts: byte offsets at which its units begin.
@@ -97,6 +100,7 @@ class _Hearing:
     same: bool
     first: int = 0
     answers: dict[tuple[int, ...], Token | None] = field(default_factory=dict[tuple[int, ...], Token | None])
+    hidden: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
     firing: _Firing | None = None
     error: Exception | None = None
     starts: set[int] = field(default_factory=set[int])
@@ -165,6 +169,14 @@ class AcrossTokenizers(AnswerWriter):
         encoders = {model: Encoder(by_ids(work.turns[model].provider).encode) for model in self.models if model}
         shares = work.shares or [False] * self.count
         self._hearings = {model: _Hearing(model, one, shares[model - 1]) for model, one in encoders.items()}
+        self._watches = PathWatches(
+            [model - 1 for model in encoders if model - 1 in work.pace.watched],
+            lambda: next(self._numbers),
+            calls=self.calls,
+            draft=self._drafted,
+            judged=self._judged_bytes,
+            tell=self._tell,
+        )
         self._draft_scope = anyio.CancelScope()
         self._draft_end: DraftEnd | None = None
         self._draft_error: Exception | None = None
@@ -202,7 +214,9 @@ class AcrossTokenizers(AnswerWriter):
         news.set()
 
     async def _changed(self) -> None:
+        """Wait for news; who is cancelled by the same news does nothing with them."""
         await self._news.wait()
+        await anyio.lowlevel.checkpoint_if_cancelled()
 
     # ------------------------------------------------------------------------------------------------------- line 1
 
@@ -318,6 +332,7 @@ class AcrossTokenizers(AnswerWriter):
         for unit in units:
             if hearing.first != unit.first or not await self._walk(hearing, unit):
                 break
+        self._watches.follow(hearing.model - 1)
         self._tell()
         return True
 
@@ -333,8 +348,13 @@ class AcrossTokenizers(AnswerWriter):
 
     def _alone(self, hearing: _Hearing) -> bool:
         """True if an assistant is best asked about one place after another."""
-        places = self._work.pace.places
-        return bool(places) and places[hearing.model - 1] == 1
+        places, assistant = self._work.pace.places, hearing.model - 1
+        return assistant in self._watches.assistants or (bool(places) and places[assistant] == 1)
+
+    def _judged_bytes(self, assistant: int) -> int | None:
+        """The byte of the answer before which an assistant has judged everything; None of one that is lost."""
+        hearing = self._hearings.get(assistant + 1)
+        return None if hearing is None else self._drafted.offset(hearing.first)
 
     def _quiet(self, first: int, *, same: bool, skip: bool) -> int | None:
         """The end of the tokens from an index on that no answer could change, to a safe cut; None without such.
@@ -408,6 +428,46 @@ class AcrossTokenizers(AnswerWriter):
             token = None if proposal is None else proposal.tokens[0]
             hearing.answers[ids] = self._known_end(token) if token is not None and hearing.same else token
 
+    async def _choice(self, hearing: _Hearing, at: int, ids: tuple[int, ...]) -> Token | None:
+        """An assistant's next token at a place, by its watch or by a request; None where it has none."""
+        if ids not in hearing.answers and not await self._listen(hearing, at, ids):
+            await self._ask(hearing, [(at, ids)])
+        return hearing.answers[ids]
+
+    async def _listen(self, hearing: _Hearing, at: int, ids: tuple[int, ...]) -> bool:
+        """Hear what a watch says at a place; false where there is none, and a request has to ask."""
+        watches, assistant = self._watches, hearing.model - 1
+        most = self._work.max_tokens + LOOKAHEAD - hearing.first
+        while assistant in watches.assistants:
+            token = await self._written_after(assistant, ids)
+            if token is not None:
+                watches.heard(assistant)
+                hearing.answers[ids] = self._known_end(token) if hearing.same else token
+                if token.prob is None:
+                    hearing.hidden.add(ids)
+                return True
+            if not watches.begin(self._group, assistant, bytes(self._drafted.text[:at]), ids, most):
+                return False
+        return False
+
+    async def _written_after(self, assistant: int, ids: Sequence[int]) -> Token | None:
+        """The token that a watch writes after these ids, waited for; None if it does not come there."""
+        while (token := self._watches.wrote_after(assistant, ids)) is None:
+            if not self._watches.will_write_after(assistant, ids):
+                return None
+            await self._changed()
+        return token
+
+    async def _with_prob(self, hearing: _Hearing, at: int, ids: tuple[int, ...]) -> Token:
+        """An assistant's answer at a place, asked again where its watch did not show how probable that is."""
+        token = hearing.answers[ids]
+        assert token is not None
+        if ids in hearing.hidden and self._needs_q:
+            hearing.hidden.remove(ids)
+            await self._ask_all(hearing, [(at, ids)])
+            token = hearing.answers[ids] = hearing.answers[ids] or token
+        return token
+
     def _known_end(self, token: Token) -> Token:
         """A token as an end of sequence, where its id ends any of the models that have these ids."""
         return replace(token, data=b"", end=True) if token.id in self._work.ends else token
@@ -423,15 +483,18 @@ class AcrossTokenizers(AnswerWriter):
             return True
         self._count(hearing, off_path=unit.cut)
         walked = walk(path, unit, self._bound_of(unit), hearing.answers, self._tie)
-        while walked.missing is not None:
-            await self._ask(hearing, [walked.missing])
+        while walked.missing is not None or await self._asked_again(hearing, walked):
+            if walked.missing is not None:
+                await self._choice(hearing, *walked.missing)
             walked = walk(path, unit, self._bound_of(unit), hearing.answers, self._tie)
         if walked.silent:
             self._count(hearing, unanswered=1)
             hearing.first = unit.last
             return True
         if walked.difference is not None:
-            return await self._differ(hearing, unit, walked.difference, least(walked.heard))
+            places = asked_places(unit, self._bound_of(unit))[: len(walked.heard)]
+            heard = [await self._with_prob(hearing, *place) for place in places]
+            return await self._differ(hearing, unit, walked.difference, least(heard))
         self._count(hearing, ties=walked.tied)
         p = least(path.tokens[unit.first : unit.last])
         data = bytes(path.text[unit.start : unit.end])
@@ -441,6 +504,14 @@ class AcrossTokenizers(AnswerWriter):
         )
         self._decide(hearing, unit, decision)
         hearing.first = unit.last
+        return True
+
+    async def _asked_again(self, hearing: _Hearing, walked: Walk) -> bool:
+        """Ask for the probability of a differing choice that a watch did not show; true if that was needed."""
+        differs = walked.difference
+        if differs is None or differs.ids not in hearing.hidden or not self._needs_q:
+            return False
+        await self._with_prob(hearing, differs.at, differs.ids)
         return True
 
     async def _differ(self, hearing: _Hearing, unit: PathUnit, difference: Difference, q: float | None) -> bool:
@@ -517,7 +588,7 @@ class AcrossTokenizers(AnswerWriter):
 
     async def _continuation(self, hearing: _Hearing, at: int, ids: tuple[int, ...], first: Token) -> list[Token]:
         """An assistant's token and what it writes behind it, until two words lie behind the word; without an end."""
-        tokens = [first]
+        tokens, path = [first], [*ids]
         before = bytes(self._drafted.text[:at])
 
         def enough(*, ended: bool) -> bool:
@@ -534,7 +605,14 @@ class AcrossTokenizers(AnswerWriter):
             tokens.append(item)
             return enough(ended=False)
 
-        command = StartDraft(next(self._numbers), before + first.data, 2 * LOOKAHEAD, None, (), ids=ids)
+        while len(tokens) <= 2 * LOOKAHEAD and (item := await self._written_after(hearing.model - 1, path)) is not None:
+            if take(item):
+                return tokens
+            path.append(item.id or 0)
+        data, most = b"".join(token.data for token in tokens), 2 * LOOKAHEAD + 1 - len(tokens)
+        if not most:
+            return tokens
+        command = StartDraft(next(self._numbers), before + data, most, None, (), ids=tuple(path))
         await self.calls.generate(hearing.model, command, take, question=True)
         return tokens
 
@@ -597,6 +675,7 @@ class AcrossTokenizers(AnswerWriter):
             raise error
         self._lose(hearing.model, error)
         del self._hearings[hearing.model]
+        self._watches.leave_out(hearing.model - 1)
 
     def _replace(self, hearing: _Hearing) -> None:
         """Line 5: put the assistant's word into the draft's path, and let everybody go on behind it."""
@@ -636,6 +715,7 @@ class AcrossTokenizers(AnswerWriter):
             new.own = len(path.tokens) if other is hearing else None
             new.starts = {start for start in other.starts if start <= first} | {kept} & {first}
             self._group.start_soon(self._judge, new)
+            self._watches.follow(other.model - 1)
         self._tell()
 
     def _put_word(self, source: int, firing: _Firing, old: Sequence[tuple[Token, int]], *, same: bool) -> int:

@@ -10,13 +10,15 @@ Tokens that are ahead of the draft are held until the draft is there. A watch th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from cosd_api.decoding.commands import CloseWatch, Command, Watch
 from cosd_api.decoding.response import Response
+from cosd_api.decoding.speeds import Speeds
 from cosd_api.decoding.units import DraftUnit, Hearing
 from cosd_providers.contract import Proposal, ServerInfo, Token
 
@@ -30,8 +32,19 @@ _SLOWER = 1.25  # the time of an assistant's token, in those of the draft's, fro
 _FAILURES = 2  # watches that fail in a row; then the assistant is asked by requests
 
 
+def watched(infos: Mapping[int, ServerInfo], speeds: Speeds) -> frozenset[int]:
+    """The assistants that are asked by watches, by index, where their methods ask after ids.
+
+    Args:
+        infos: the servers that are known, the draft's at -1.
+        speeds: of the models, in the answers so far.
+    """
+    assistants = {at: info for at, info in infos.items() if at >= 0 and info.capabilities.ids}
+    return frozenset(at for at, info in assistants.items() if is_watched(infos[-1], info, speeds.slower(1 + at)))
+
+
 def is_watched(draft: ServerInfo, assistant: ServerInfo, slower: float | None) -> bool:
-    """Decide if an assistant is asked by a watch, among models with the same ids.
+    """Decide if an assistant is asked by a watch, among models that are asked after ids.
 
     A user's own choice of a strategy comes first (`Capabilities.watch`). By default it is a watch for a server that is
     best asked about one place after another (llama.cpp), if it can write along: a watch writes the whole answer, and a
@@ -61,20 +74,28 @@ class Watching:
     """A watch in progress, or one whose tokens are still of use.
 
     Attributes:
-        number: of its request.
-        first: number of tokens of the answer before its first.
+        opened: the command that opened it.
         tokens: written so far.
         passed: how many of them are the answer's.
         open: whether it writes on.
         failed: whether it ended where another request may tell why.
     """
 
-    number: int
-    first: int
+    opened: Watch
     tokens: list[Token] = field(default_factory=list[Token])
     passed: int = 0
     open: bool = True
     failed: bool = False
+
+    @property
+    def number(self) -> int:
+        """The number of its request."""
+        return self.opened.watch
+
+    @property
+    def first(self) -> int:
+        """The number of ids before its first token."""
+        return len(self.opened.ids)
 
     @property
     def place(self) -> int:
@@ -97,8 +118,8 @@ class WatchAnswer:
     proposal: Proposal
 
 
-class Watches:
-    """The watches of one answer, at most one of each assistant.
+class Streams(ABC):
+    """The streams that are left open in one answer, at most one of each assistant.
 
     Args:
         assistants: those that are asked by watches.
@@ -107,27 +128,18 @@ class Watches:
 
     Attributes:
         assistants: those that are still asked so.
-        released: whether a place was left to a request since this was last looked at.
     """
 
     def __init__(self, assistants: Iterable[int], alternatives: int, number: Callable[[], int]) -> None:
         self.assistants = set(assistants)
-        self.released = False
         self._alternatives = alternatives
         self._number = number
         self._watching: dict[int, Watching] = {}
-        self._closing: list[Command] = []
         self._failures: Counter[int] = Counter()
 
-    def begin(self, assistants: Iterable[int], response: Response) -> list[Command]:
-        """Open a watch at the start of the answer: assistants read the prompt beside the draft."""
-        return [self._open(assistant, 0, response) for assistant in assistants if assistant in self.assistants]
-
-    def claim(self, unit: DraftUnit) -> None:
-        """Leave a unit that waits to the watches, as far as there are any."""
-        for assistant in self.assistants:
-            if unit.verdicts[assistant].hearing is Hearing.OPEN:
-                unit.verdicts[assistant].hearing = Hearing.WATCHED
+    @abstractmethod
+    def _stop(self, watch: int) -> None:
+        """Have the request of a watch closed, by its number."""
 
     def wrote(self, watch: int, token: Token) -> bool:
         """A watch wrote a token; false if nobody waits for it any more."""
@@ -144,6 +156,62 @@ class Watches:
             if one.number == watch and one.open:
                 one.open, one.failed = False, failed
                 self._failures[assistant] += failed
+
+    def leave_out(self, assistant: int) -> None:
+        """Watch an assistant no more."""
+        self.assistants.discard(assistant)
+        self.drop(assistant)
+
+    def drop(self, assistant: int) -> None:
+        """Forget the watch of an assistant, and close it."""
+        one = self._watching.pop(assistant, None)
+        if one is not None:
+            self._close(one)
+
+    def _open(self, assistant: int, text: bytes, ids: tuple[int, ...], most: int) -> Watch:
+        watch = Watch(self._number(), assistant, text, ids, most, self._alternatives)
+        self._watching[assistant] = Watching(watch)
+        return watch
+
+    def _close(self, one: Watching) -> None:
+        if one.open:
+            one.open = False
+            self._stop(one.number)
+
+    def _gives_up(self, assistant: int) -> bool:
+        """True once an assistant's watches have failed too often in a row."""
+        return self._failures[assistant] >= _FAILURES
+
+
+class Watches(Streams):
+    """The watches of one answer by models with the same ids.
+
+    Args:
+        assistants: those that are asked by watches.
+        alternatives: other tokens that are listed with each token.
+        number: gives the number of one more request.
+
+    Attributes:
+        released: whether a place was left to a request since this was last looked at.
+    """
+
+    def __init__(self, assistants: Iterable[int], alternatives: int, number: Callable[[], int]) -> None:
+        super().__init__(assistants, alternatives, number)
+        self.released = False
+        self._closing: list[Command] = []
+
+    def _stop(self, watch: int) -> None:
+        self._closing.append(CloseWatch(watch))
+
+    def begin(self, assistants: Iterable[int], response: Response) -> list[Command]:
+        """Open a watch at the start of the answer: assistants read the prompt beside the draft."""
+        return [self._begin(assistant, 0, response) for assistant in assistants if assistant in self.assistants]
+
+    def claim(self, unit: DraftUnit) -> None:
+        """Leave a unit that waits to the watches, as far as there are any."""
+        for assistant in self.assistants:
+            if unit.verdicts[assistant].hearing is Hearing.OPEN:
+                unit.verdicts[assistant].hearing = Hearing.WATCHED
 
     def answer(self, units: Sequence[DraftUnit], response: Response) -> WatchAnswer | None:
         """The next answer of a watch; watches whose tokens are not the answer's are closed."""
@@ -162,7 +230,7 @@ class Watches:
                     elif not agrees and (verdict.replacement or verdict.hearing is Hearing.WITHOUT_P):
                         break  # it may become the answer's
                 if not agrees:
-                    self._drop(assistant)
+                    self.drop(assistant)
                     break
                 one.passed += 1
         return None
@@ -171,7 +239,7 @@ class Watches:
         """Take in that only the first `count` tokens of the answer still stand for certain."""
         for assistant, one in [*self._watching.items()]:
             if one.first > count:
-                self._drop(assistant)
+                self.drop(assistant)
             else:
                 one.passed = min(one.passed, count - one.first)
 
@@ -183,34 +251,28 @@ class Watches:
         commands: list[Command] = []
         for assistant in sorted(self.assistants):
             one = self._watching.get(assistant)
-            if one is not None and one.open and one.first + len(one.tokens) > len(response.tokens) + AHEAD:
-                one.open = False
-                self._closing.append(CloseWatch(one.number))
+            if one is not None and one.first + len(one.tokens) > len(response.tokens) + AHEAD:
+                self._close(one)
             waiting = (unit for unit in units if unit.waiting)
             unit = next((unit for unit in waiting if unit.verdicts[assistant].hearing is Hearing.WATCHED), None)
             if unit is None or not (one is None or one.over or unit.first - one.place > LAG):
                 continue
-            if self._failures[assistant] >= _FAILURES:
+            if self._gives_up(assistant):
                 self.leave_out(assistant)
                 for unit in units:
                     self._release(unit, assistant)
             elif one is not None and one.failed and one.place == unit.first:
-                self._drop(assistant)
+                self.drop(assistant)
                 self._release(unit, assistant)
             elif assistant not in busy:
-                self._drop(assistant)
-                commands.append(self._open(assistant, unit.first, response))
+                self.drop(assistant)
+                commands.append(self._begin(assistant, unit.first, response))
         return [*self._closed(), *commands]
-
-    def leave_out(self, assistant: int) -> None:
-        """Watch an assistant no more."""
-        self.assistants.discard(assistant)
-        self._drop(assistant)
 
     def leave(self) -> list[Command]:
         """Close all watches."""
         for assistant in [*self._watching]:
-            self._drop(assistant)
+            self.drop(assistant)
         return self._closed()
 
     def _release(self, unit: DraftUnit, assistant: int) -> None:
@@ -219,15 +281,9 @@ class Watches:
             unit.verdicts[assistant].hearing = Hearing.OPEN
             self.released = True
 
-    def _open(self, assistant: int, first: int, response: Response) -> Watch:
-        one = self._watching[assistant] = Watching(self._number(), first)
+    def _begin(self, assistant: int, first: int, response: Response) -> Watch:
         text, ids = bytes(response.text[: response.end_of(first)]), response.ids_before(first)
-        return Watch(one.number, assistant, text, ids, response.max_tokens - first, self._alternatives)
-
-    def _drop(self, assistant: int) -> None:
-        one = self._watching.pop(assistant, None)
-        if one is not None and one.open:
-            self._closing.append(CloseWatch(one.number))
+        return self._open(assistant, text, ids, response.max_tokens - first)
 
     def _closed(self) -> list[Command]:
         closing, self._closing = self._closing, []

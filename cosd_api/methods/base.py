@@ -195,7 +195,7 @@ class DraftFirst(Method):
         if model == 0:
             return draft_cost(plan, prompt)
         # An assistant that is certain spares those listed after it.
-        return assistant_cost(plan, prompt, always=model == 1 and not plan.skip)
+        return assistant_cost(plan, model, prompt, always=model == 1 and not plan.skip)
 
     def assumptions(self, plan: Plan) -> Assumptions:
         """The basis of `cost`."""

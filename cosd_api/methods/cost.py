@@ -30,6 +30,7 @@ _WRITTEN = 4  # tokens about one place, mostly
 _CHAIN = 12  # tokens of an answer about one place, at most
 _SHARE = 0.1  # of the tokens that an assistant is asked about, where there is no past answer
 _REPLACED = 1 / 3  # of those
+_LONGER = 1.5  # tokens that are drafted, or that a watch writes, for one of the answer's
 _AHEAD = 8  # tokens that a hedged draft writes before its verdict
 
 
@@ -131,7 +132,7 @@ def draft_cost(plan: Plan, prompt: Reading) -> Cost:
     drafts = 1 + hedges + n * replaced + (n / pace.draft_length if pace.draft_length else 0)
     if prompt.pauses and n > FIRST and pace.draft_length is None and pace.max_ahead is None:
         drafts += (1 - replaced) ** FIRST  # a second request, if nothing of the first is replaced
-    written = 1.5 * n + _AHEAD * hedges
+    written = _LONGER * n + _AHEAD * hedges
     read_and_written = drafts * (prompt.expected + n / 2) + written
     high = _UNDONE * n + pace.hedge * _drafted(plan)
     if n > LEAST or pace.draft_length is not None or pace.max_ahead is not None:
@@ -141,22 +142,34 @@ def draft_cost(plan: Plan, prompt: Reading) -> Cost:
     )
 
 
-def assistant_cost(plan: Plan, prompt: Reading, *, always: bool) -> Cost:
-    """The cost of asking an assistant about places of a draft; `always`: it is asked in any case."""
+def assistant_cost(plan: Plan, model: int, prompt: Reading, *, always: bool) -> Cost:
+    """The cost of asking an assistant about places of a draft, in a request for each or by a watch (`plan.pace`).
+
+    Args:
+        plan: the answer.
+        model: its index, the first assistant's is 1.
+        prompt: as the assistant reads it.
+        always: it is asked in any case.
+    """
     n = plan.max_tokens
     places = n * plan.share
     high = ROUNDS * _drafted(plan)
     low = (1, prompt.least + 1) if always else (0, 0)
-    written = _WRITTEN * places
-    tokens = Bounds(low[1], places * (prompt.expected + n / 2) + written, high * (prompt.most + FINER * n + _CHAIN))
-    return Cost(Bounds(low[0], places, high), tokens, written)
+    requests, written = places, _WRITTEN * places
+    if model - 1 in plan.pace.watched and places:
+        requests, written = 1 + places * _REPLACED, _LONGER * n
+    expected = requests * (prompt.expected + n / 2) + written
+    tokens = Bounds(low[1], expected, high * (prompt.most + FINER * n + _CHAIN))
+    return Cost(Bounds(low[0], requests, high), tokens, written)
 
 
 def draft_first_assumptions(plan: Plan) -> Assumptions:
     """The basis of both."""
+    ways = ["each in a request of its own that reads all before it"] if len(plan.pace.watched) < plan.models - 1 else []
+    if plan.pace.watched:
+        ways.append("by a watch that writes half as many tokens again, and is opened again as often as one is replaced")
     return Assumptions(
-        f"max_tokens tokens; {plan.share:.0%} of them asked about, each in a request of its own "
-        "that reads all before it; a third of those replaced",
+        f"max_tokens tokens; {plan.share:.0%} of them asked about, {', or '.join(ways)}; a third of those replaced",
         f"a place that is asked about takes at most {ROUNDS} requests and {_CHAIN} tokens; at most one replacement for "
         "each token is undone by an earlier one that is judged later",
     )

@@ -141,4 +141,4 @@ class Speculative(DraftFirst):
             everything = replace(everything, pace=replace(plan.pace, draft_length=AHEAD))
         if model == 0:
             return draft_cost(everything, prompt)
-        return assistant_cost(everything, prompt, always=True)
+        return assistant_cost(everything, model, prompt, always=True)

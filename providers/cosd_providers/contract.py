@@ -168,8 +168,8 @@ class Capabilities:
         ids: it takes a `Context` by ids, and shows the ids of its tokens (`IdContexts`).
         places: contexts that one request of `IdContexts.next_tokens` best holds. 1 means that they are best asked one
             by one, each soon after the last, so that the server reads no token twice.
-        watch: whether an assistant is asked by a stream that is left open (`strategies.Strategy`), where models have
-            the same ids; None leaves this to the fusion.
+        watch: whether an assistant is asked by a stream that is left open (`strategies.Strategy`), where it is asked
+            after ids; None leaves this to the fusion.
     """
 
     token_ids: bool

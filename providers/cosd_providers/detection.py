@@ -197,11 +197,9 @@ class DetectedProvider:
         adapter = await self.adapter()
         return await adapter.word_splitter() if isinstance(adapter, WordSplitter) else None
 
-    async def next_tokens(
-        self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
-    ) -> list[Token | None]:
+    async def next_tokens(self, contexts: Sequence[Context], **options: Any) -> list[Token | None]:
         """See `contract.IdContexts`."""
-        return await by_ids(await self.adapter()).next_tokens(contexts, alternatives=alternatives, usage=usage)
+        return await by_ids(await self.adapter()).next_tokens(contexts, **options)
 
     async def encode(self, text: str) -> list[Piece]:
         """See `contract.IdContexts`."""
@@ -211,19 +209,9 @@ class DetectedProvider:
         """See `contract.IdContexts`."""
         return await by_ids(await self.adapter()).decode(ids)
 
-    async def generate_with_states(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: Any = None,
-        alternatives: int = 0,
-        usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    async def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.HiddenStates`."""
-        options: dict[str, Any] = {"continuation": continuation, "alternatives": alternatives, "usage": usage}
-        adapter = await self._with_states()
-        async with aclosing(adapter.generate_with_states(context, max_tokens=max_tokens, **options)) as draft:
+        async with aclosing((await self._with_states()).generate_with_states(context, **options)) as draft:
             async for item in draft:
                 yield item
 
@@ -254,42 +242,25 @@ class DetectedProvider:
         assert isinstance(adapter, ChatProvider)  # all of ours are
         return await adapter.render_prompt(messages, on_special_tokens=on_special_tokens)
 
-    async def generate(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: Any = None,
-        alternatives: int = 0,
-        temperature: float = 0,
-        seed: int | None = None,
-        usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`."""
-        adapter = await self.adapter()
-        options: dict[str, Any] = {"continuation": continuation, "alternatives": alternatives}
-        options |= {"temperature": temperature, "seed": seed}
-        draft = adapter.generate(context, max_tokens=max_tokens, usage=usage, **options)
-        async with aclosing(draft):
+        async with aclosing((await self.adapter()).generate(context, **options)) as draft:
             async for item in draft:
                 yield item
 
     async def propose(
-        self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
+        self, context: Context, questions: Sequence[Question] | None, **options: Any
     ) -> list[Proposal | None]:
         """See `contract.Provider`."""
-        return await (await self.adapter()).propose(context, questions, alternatives=alternatives, usage=usage)
+        return await (await self.adapter()).propose(context, questions, **options)
 
-    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
+    async def score(self, context: Context, **options: Any) -> list[Token]:
         """See `contract.Provider`."""
-        return await (await self.adapter()).score(context, alternatives=alternatives, end=end, usage=usage)
+        return await (await self.adapter()).score(context, **options)
 
-    async def score_ids(
-        self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
+    async def score_ids(self, context: Context, first: int, **options: Any) -> list[Token]:
         """See `contract.IdScores`."""
-        scores = by_given_ids(await self.adapter())
-        return await scores.score_ids(context, first, alternatives=alternatives, end=end, usage=usage)
+        return await by_given_ids(await self.adapter()).score_ids(context, first, **options)
 
     async def tokenize(self, text: str) -> list[Piece]:
         """See `contract.Provider`."""

@@ -6,7 +6,7 @@ An engine derives from `Rounds` and supplies what is sent for a continuation, wh
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from cosd_providers.contract import Proposal, Question
@@ -20,8 +20,6 @@ __all__ = ["Rounds"]
 
 _REST: Mapping[Strategy, Strategy] = {"echo": "list", "filter": "singles"}
 """The strategy for places that a scored text does not answer."""
-
-Shared = Callable[[Continuation, Sequence[int], Sequence[Position]], None]
 
 
 class Rounds(ABC):
@@ -93,7 +91,6 @@ class Rounds(ABC):
         ids: Sequence[int],
         places: Mapping[int, int],
         positions: Sequence[Position | None],
-        shared: Shared | None = None,
     ) -> dict[int, Iterable[Position]]:
         """The continuations that a scored text answers without doubt, by their identity.
 
@@ -102,7 +99,6 @@ class Rounds(ABC):
             ids: the text as the model reads it.
             places: the number of ids before a place, where they are the model's own encoding up to there.
             positions: the model's choice at the last of the ids, and after them; None where in doubt.
-            shared: called with each of these continuations, the ids before it, and its positions.
         """
         first = len(ids) + 1 - len(positions)
         found: dict[int, Iterable[Position]] = {}
@@ -111,8 +107,6 @@ class Rounds(ABC):
             behind = positions[places[place] - first :] if place in places else ()
             known = [position for position in takewhile(lambda position: position is not None, behind) if position]
             if known:
-                if shared is not None:
-                    shared(one, ids[: places[place]], known)
                 found[id(one)] = along(one, ids[places[place] :], known)
                 self.from_text.add(place)
         return found

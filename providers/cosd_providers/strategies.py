@@ -21,8 +21,8 @@ Strategy = Literal["echo", "list", "singles", "filter", "watch"]
 - `"list"`: one request holds the text up to each place.
 - `"singles"`: one request for each place, a few at once.
 - `"filter"`: one request scores the whole text, but shows only where the text is most probable; then singles.
-- `"watch"`: one stream that writes along, and answers each place that it passes; of models with the same ids, which are
-  asked after those of the answer (`contract.IdContexts`). Elsewhere the engine's own rule holds.
+- `"watch"`: one stream that writes along, and answers each place that it passes; of an assistant that is asked after
+  ids (`contract.IdContexts`), where a draft is judged. Elsewhere the engine's own rule holds.
 """
 
 

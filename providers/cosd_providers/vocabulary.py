@@ -14,11 +14,40 @@ from typing import Literal
 
 from cosd_providers.contract import Piece
 
-__all__ = ["Kind", "decode_token", "kind_of", "spell"]
+__all__ = ["ENDS", "Kind", "decode_token", "kind_of", "looks_special", "spell"]
 
 Kind = Literal["bytes", "spaces"]
 """The notation of a vocabulary: `"bytes"` as in byte-level BPE (`"Ġthe"`, `"Ã¼"`), `"spaces"` as in SentencePiece
 (`"▁the"`, `"<0xC3>"`). Plain text is both."""
+
+ENDS = (
+    "</s>",
+    "<|endoftext|>",
+    "<|im_end|>",
+    "<|end_of_text|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|eot|>",
+    "<|eom|>",
+    "<eos>",
+    "<end_of_turn>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "_<EOT>",
+    "<|user|>",
+    "<|observation|>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<EOS_TOKEN>",
+    "[EOS]",
+    "[|endofturn|]",
+)
+"""Names that ends of sequence and of a turn have in common vocabularies. The server shows which of them are one."""
 
 _KINDS: tuple[Kind, Kind] = ("bytes", "spaces")
 
@@ -37,10 +66,15 @@ _ALPHABET = _alphabet()
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"  # SentencePiece's; a text may also contain it
 _LEADS: dict[Kind, str] = {"bytes": "Ġ", "spaces": _SPACE}
-_MARKER = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)  # looks like a special token
+_SPECIAL = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)
 _WHITE = re.compile(rb"\s*")
 
 _Step = tuple["_Step | None", bytes]  # the steps before, and the bytes of a token
+
+
+def looks_special(string: str) -> bool:
+    """The string looks like a token without text, such as `"</s>"`; white space around it does not count."""
+    return _SPECIAL.fullmatch(string) is not None
 
 
 def decode_token(kind: Kind, string: str) -> bytes:
@@ -103,7 +137,7 @@ def _reads(text: bytes, strings: Sequence[str], kind: Kind, *, strict: bool = Fa
             for data in islice(_readings(string, kind, text, at, spaced=marker), 1 if strict else None):
                 if text.startswith(data, at):
                     reached.setdefault(at + len(data), (before, data))
-        ways, marker = reached, _MARKER.fullmatch(string) is not None
+        ways, marker = reached, looks_special(string)
     if len(text) not in ways:
         return None
     step, found = ways[len(text)], list[bytes]()
@@ -120,7 +154,7 @@ def _readings(string: str, kind: Kind, text: bytes, at: int, *, spaced: bool) ->
     yield plain
     if spaced and string.startswith(_LEADS[kind]):
         yield _entry(string[1:], kind, text, at)
-    if _MARKER.fullmatch(string):  # some special tokens include the white space after them
+    if looks_special(string):  # some special tokens include the white space after them
         white = _WHITE.match(text, at + len(plain))
         yield plain + (white[0] if white else b"")
 

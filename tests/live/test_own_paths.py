@@ -1,4 +1,7 @@
-"""Every method over a bundled model with itself, on real llama.cpp servers: the model's own text, asked by ids."""
+"""Models on real llama.cpp, each asked on its own path: every method over a model with itself, and every way to ask.
+
+A place of an answer has one answer, whether it is asked about singly, in a list, by a score or by a stream.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
+import each_way
 from cosd_api import Fusion, Method
-from cosd_api.demo.servers import MODELS, serve
+from cosd_api.demo.servers import MODELS, Pair, Three, serve
 from cosd_api.methods.base import method_named
-from cosd_providers import connect
+from cosd_providers import Provider, connect
+from cosd_providers.strategies import Strategy
 from live.test_same_ids import PROMPTS, written_alone
+from same_answers import QUESTIONS
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -61,3 +67,31 @@ def _flat(prompt: Any) -> list[Any]:
 
 def _texts(prompt: Any) -> list[str]:
     return [part for part in _flat(prompt) if isinstance(part, str)]
+
+
+# --------------------------------------------------------------------------------------------------- every way to ask
+
+
+@pytest.mark.parametrize("name", ["sums", "facts"])
+@pytest.mark.parametrize("text", each_way.TEXTS)
+async def test_a_place_has_one_answer(pair: Pair, name: str, text: str) -> None:
+    def connected(way: Strategy) -> Provider:
+        return connect(pair[name], engine="llama.cpp", strategy=way)
+
+    each_way.check(await each_way.answers(connected, PROMPTS[0], text))
+
+
+@pytest.mark.parametrize("names", [("sums", "facts"), ("facts", "sums")], ids="-".join)
+async def test_each_way_to_ask_of_other_ids_gives_one_answer(pair: Pair, names: tuple[str, str]) -> None:
+    found = await each_way.fused(pair[names[0]], pair[names[1]], "llama.cpp", QUESTIONS[:6])
+    each_way.check_fused(found)
+    assert {result.settings.unit for results in found.values() for result in results} == {"word"}
+    assert sum(result.replacements or 0 for result in found["watch"]) >= 6
+    requests = {way: sum(result.usage["assistant"].requests for result in results) for way, results in found.items()}
+    assert requests["watch"] < 0.5 * requests["singles"]
+
+
+async def test_an_average_has_one_text_however_it_is_asked(three: Three) -> None:
+    """Its places are asked after ids as well; a watch, which shows too few tokens, is left out."""
+    found = await each_way.fused(three.sums, three.words, "llama.cpp", PROMPTS[:3], method="average")
+    each_way.check_segments(found)

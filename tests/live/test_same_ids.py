@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
 
-from cosd_api import Fusion, FusionResult, RuleVerifier
+import each_way
+from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.servers import MODELS, serve
 from cosd_providers import ForwardingProvider, connect
 from cosd_providers.strategies import Strategy
 
 PROMPTS = [f"Q: Add {n} and {n + 7}, then translate snow into French.\nA:" for n in range(31, 39)]
 EVERYWHERE = RuleVerifier(alpha=1, beta=1)
-WAYS: tuple[Strategy, ...] = ("singles", "list", "watch")
 
 
 @pytest.fixture(scope="module")
@@ -95,23 +94,10 @@ async def test_eight_answers_on_four_slots(
 async def test_each_way_to_ask_gives_one_answer(four_slots: str, assistant: str, watched: str) -> None:
     """Single questions, lists and watches: the same tokens, and the same probabilities but for the last digits."""
     for draft, other, count in ((four_slots, watched, 3), (four_slots, assistant, 8)):
-        found: dict[Any, list[FusionResult]] = {}
-        for way in WAYS:
-            asked = connect(other, engine="llama.cpp", strategy=way)
-            async with Fusion(draft=draft, assistant=asked, verifier=EVERYWHERE) as fusion:
-                found[way] = [await fusion.generate(prompt, max_tokens=24) for prompt in PROMPTS[:count]]
-        for results in zip(*found.values(), strict=True):
-            told = [[(token.id, token.source, len(token.decisions)) for token in result.tokens] for result in results]
-            assert told[0] == told[1] == told[2]
-            probs = [[one.prob for token in result.tokens for one in token.decisions] for result in results]
-            assert probs[1] == pytest.approx(probs[0], abs=0.02)
-            assert probs[2] == pytest.approx(probs[0], abs=0.02)
-        for way, results in found.items():
-            usages = [result.usage["assistant"] for result in results]
-            answered = [sum(usage.strategies.get(name, 0) for usage in usages) for name in WAYS]
-            assert answered[WAYS.index(way)] > 0.5 * sum(answered)
-            if way == "watch" and other == watched:  # the model with itself
-                assert max(usage.requests for usage in usages) <= 3
+        found = await each_way.fused(draft, other, "llama.cpp", PROMPTS[:count])
+        each_way.check_fused(found)
+        if other == watched:  # the model with itself
+            assert max(result.usage["assistant"].requests for result in found["watch"]) <= 3
 
 
 async def test_a_long_prompt_is_read_once_by_each_model(four_slots: str, assistant: str) -> None:

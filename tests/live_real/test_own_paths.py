@@ -12,6 +12,8 @@ import httpx
 import pytest
 
 from cosd_api import Fusion, FusionResult, RuleVerifier
+from cosd_providers import Provider, connect
+from cosd_providers.strategies import Strategy
 from live_real.alone import LENGTH, Alone
 from live_real.prompts import PROMPTS
 
@@ -28,18 +30,24 @@ def parts(url: str, own: Alone) -> int | None:
         return len(client.post("/detokenize", json={"tokens": own.ids[:at]}).json()["content"])
 
 
-async def fused(draft: str, assistant: str, prompts: Sequence[str], verifier: RuleVerifier) -> list[FusionResult]:
+async def fused(
+    draft: str, assistant: str | Provider, prompts: Sequence[str], verifier: RuleVerifier
+) -> list[FusionResult]:
     async with Fusion(draft=draft, assistant=assistant, verifier=verifier, unit="word") as fusion:
         conversations = [[{"role": "user", "content": prompt}] for prompt in prompts]
         return [await fusion.generate(one, max_tokens=LENGTH) for one in conversations]
 
 
-@pytest.mark.parametrize(("bound", "count"), [(1.0, 40), (0.5, 12)], ids=["everywhere", "rule"])
+CASES = [(1.0, 40, "singles"), (0.5, 12, "singles"), (1.0, 20, "watch")]
+
+
+@pytest.mark.parametrize(("bound", "count", "way"), CASES, ids=["everywhere", "rule", "everywhere by watch"])
 async def test_the_model_with_itself_writes_what_it_writes_alone(
-    draft: str, assistant: str, alone: dict[str, Alone], bound: float, count: int
+    draft: str, assistant: str, alone: dict[str, Alone], bound: float, count: int, way: Strategy
 ) -> None:
     prompts = PROMPTS[:count]
-    results = await fused(draft, assistant, prompts, RuleVerifier(alpha=bound, beta=bound))
+    asked = connect(assistant, engine="llama.cpp", strategy=way)
+    results = await fused(draft, asked, prompts, RuleVerifier(alpha=bound, beta=bound))
     different: list[str] = []
     for prompt, result in zip(prompts, results, strict=True):
         own = alone[prompt]
@@ -55,8 +63,14 @@ async def test_the_model_with_itself_writes_what_it_writes_alone(
         assert strange is not None and strange <= parted + NEAR, different[-1]
     unjudged, off_path = (sum(getattr(one, name) for one in results) for name in ("unjudged", "off_path"))
     words = f"{count - len(different)} of {count} equal; {unjudged} units unjudged, {off_path} asked after a cut text"
+    usages = [result.usage["assistant"] for result in results]
+    requests, tokens = sum(one.requests for one in usages), sum(len(result.tokens) for result in results)
+    words += f"; {requests} requests for {tokens} tokens, {sum(one.completion_tokens for one in usages)} written"
     sys.stderr.write("\n" + "\n".join([words, *different]) + "\n")
     assert len(different) <= count // 20
+    if way == "watch":
+        assert {name for one in usages for name in one.strategies} == {"watch"}
+        assert requests <= 0.02 * tokens
 
 
 async def test_a_genuine_pair_replaces_about_as_often_by_words_as_by_tokens(shorter: str, assistant: str) -> None:

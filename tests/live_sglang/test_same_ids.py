@@ -1,4 +1,4 @@
-"""Models with the same ids on a real SGLang, and on SGLang and llama.cpp together: null control."""
+"""Models with the same ids on a real SGLang, and on SGLang with llama.cpp: null control, and every way to ask."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+import each_way
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, bundled_pair
-from cosd_providers import connect
+from cosd_providers import Provider, connect
 from cosd_providers.contract import Context, IdContexts, Token
+from cosd_providers.strategies import Strategy
 from cosd_providers.usage import Usage
 from plain import PlainSglang
 
@@ -63,3 +65,11 @@ async def test_drafts_by_ids_are_the_models_own_tokens(plain: Mapping[str, Plain
         places = [Context(start.prompt, b"", ids[:count]) for count in range(len(ids))]
         found = await provider.next_tokens(places, usage=usage)
         assert [one.id for one in found if one is not None] == [*ids]
+
+
+@pytest.mark.parametrize("text", each_way.TEXTS)
+async def test_a_place_has_one_answer(plain: Mapping[str, PlainSglang], name: str, text: str) -> None:
+    def connected(way: Strategy) -> Provider:
+        return connect(plain[name].url, engine="sglang", strategy=way)
+
+    each_way.check(await each_way.answers(connected, PROMPTS[0], text))

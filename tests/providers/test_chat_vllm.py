@@ -10,7 +10,7 @@ import pytest
 
 from asked import draft
 from breaking import waiting
-from chats import ChatModel, chatml
+from chats import ChatModel, chatml, parsed
 from cosd_providers import Question, UnsupportedError, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.sglang import Sglang
@@ -36,11 +36,11 @@ async def test_what_is_asked() -> None:
     turn = await provider.render_prompt(HELLO)
     *_, end = await draft(turn.provider, turn.prompt)
     assert end.reason == "end"
-    body = server.requests[-1][1]
-    assert (body["prompt"], body["add_special_tokens"], body["skip_special_tokens"]) == ([TEXT], False, False)
-    await draft(provider, "Q")
-    body = server.requests[-1][1]
-    assert (body["add_special_tokens"], body["skip_special_tokens"]) == (True, True)  # raw text is asked as ever
+    await draft(provider, "Q")  # raw text is asked as ever
+    bodies = [body for path, body in server.requests if path == "/v1/completions" and body.get("stream")]
+    assert [body["skip_special_tokens"] for body in bodies] == [False, True]
+    names = {name: n for n, name in server.specials.items()}
+    assert [body["prompt"] for body in bodies] == [[parsed(server.model, TEXT, names)], [server.model.encode(b"Q")]]
 
 
 async def test_what_a_model_shows_of_a_turn_can_be_asked_for() -> None:

@@ -11,7 +11,7 @@ Observed on running servers, b4798 to 2026.10:
   one, which gives it away. `LlamaCppClient.peek` finds it by forcing a visible token beside it.
 - The list beside a token (`n_probs`) may be as long as the vocabulary: the most probable tokens, whatever was drawn.
 - At temperature 1, with no other sampler, it draws from the raw softmax; a seed draws the same tokens again.
-- Tokens that end a generation are known to it by their names (`_ENDS`); `/props` names one of them.
+- Tokens that end a generation are known to it by their names (`ENDS`); `/props` names one of them.
 - With `--embeddings`, and no pooling, `/embedding` gives the last hidden state behind each token of a prompt, as it is
   before the output layer, and `/completion` works as before. All of it has to fit into one physical batch (512 tokens,
   `--ubatch-size`), and nothing is kept for a later request.
@@ -104,6 +104,7 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, counted, marked
 from cosd_providers.text import sendable, whole
 from cosd_providers.usage import Usage
+from cosd_providers.vocabulary import ENDS
 
 __all__ = ["LlamaCpp"]
 
@@ -118,12 +119,6 @@ _STRIPPED = (
     "llama.cpp's own server gives them: is there a proxy before it that removes completion_probabilities? With"
     ' connect(url, engine="openai") it can be an assistant without them, for verifier=AgreementVerifier(alpha=0.5).'
 )
-
-_ENDS = (
-    *("</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>"),
-    *("<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>", "_<EOT>"),
-)
-"""Names of tokens that end a generation, if the vocabulary has them."""
 
 _LARGER = (
     "Start the server with --ubatch-size, and --batch-size, at least as large as its context; or give shorter prompts."
@@ -1080,9 +1075,9 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     async def _find_ends(self, client: LlamaCppClient) -> bool:
         """Note all tokens that end a generation; true."""
-        for piece in await self._encode("".join(_ENDS)):
+        for piece in await self._encode("".join(ENDS)):
             name = piece.data.decode(errors="replace")
-            if name in _ENDS and piece.id not in client.facts.ends and await client.ends(piece.id):
+            if name in ENDS and piece.id not in client.facts.ends and await client.ends(piece.id):
                 client.facts.ends[piece.id] = name
         return True
 

@@ -33,17 +33,15 @@ Observed on 0.5.23, run on the CPU, and read in the source of 0.4.9 to 0.5.23:
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, islice
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Capabilities, Context, Piece, Proposal, Question, ServerInfo, Token
-from cosd_providers.drafting import IdsDraft, Next
+from cosd_providers.contract import Capabilities, ServerInfo
 from cosd_providers.engine import (
     NO_TEMPLATE,
     Models,
@@ -55,12 +53,20 @@ from cosd_providers.engine import (
     no_probs,
     own_stop,
 )
-from cosd_providers.engines.tokenizing import (
-    Encoding,
-    TokenizedFacts,
-    TokenizingClient,
-    TokenizingEngine,
+from cosd_providers.engines.token_ids import (
+    LETTERS,
+    IdAnswer,
+    IdScoring,
+    IdStep,
+    ListedId,
+    TokenIdsClient,
+    TokenIdsEngine,
+    TokenIdsFacts,
+    TokenTexts,
+    beginning_of,
+    id_step,
 )
+from cosd_providers.engines.tokenizing import Encoding
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -73,29 +79,18 @@ from cosd_providers.errors import (
 from cosd_providers.greedy import (
     ROUNDING,
     TIES,
-    Choice,
-    Continuation,
     Position,
-    boundaries,
     check_greedy,
     check_own,
-    is_plain,
-    keeps_spaces,
     prob,
-    with_alternatives,
-    with_listed,
-    within,
 )
 from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
-from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
-from cosd_providers.strategies import Strategy
-from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["Events", "Sglang", "SglangAnswer", "SglangClient", "SglangFacts", "TokenTexts", "Triple", "scored"]
+__all__ = ["Events", "Sglang", "SglangAnswer", "SglangClient", "SglangFacts", "Triple", "scored"]
 
 _GREEDY: dict[str, object] = {
     "temperature": 0,
@@ -133,27 +128,18 @@ _OWNED = {
 }
 """Fields that a user's `extra_body` may not set."""
 
-_LETTERS = "a \u00e9 a"  # whose last token is a plain one
 _IT = {"looks": "SGLang", "url": "`sglang serve`"}
 _LIST = 64  # prompts in one request
 _STREAMED = 256  # tokens asked for in one stream: each event repeats all before it, so traffic grows with the square
 _MANY = 64  # most probable tokens to ask for: a server breaks down where there are more than its vocabulary has
-_LONGEST = 6  # tokens that are decoded together at once, to finish a character
 _NOTHING = -1e4  # a logarithm below which no probability of a softmax lies
 _QUOTED = 300  # characters of the server's own words
-_LOST = "\ufffd"
 
 
 # What comes back.
 
 Triple = tuple[float | None, int, str | None]
 """A token: the logarithm of its probability, its id, and its text, decoded alone."""
-
-_Listed = tuple[int, float, str]
-"""A token beside another: its id, its probability, and its text, decoded alone."""
-
-_Run = tuple[int, ...]
-"""Ids that are decoded together: a token, with those before it that leave its character open."""
 
 
 class SglangFinish(BaseModel):
@@ -218,49 +204,14 @@ class _DecodedRuns(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class SglangFacts(TokenizedFacts):
+class SglangFacts(TokenIdsFacts):
     """Facts of an SGLang server.
 
     Attributes:
         adapter: the adapter (LoRA) to use; None for the model itself.
-        anchored: the text of the anchor.
-        spelt: the bytes of runs of ids; None where a character is left open. Not part of a snapshot.
-        begun: for an open run, the number of whole bytes before that character.
-        lossy: ids with bytes that are no character by themselves, and not shown.
-        specials: ids without text, with their names.
-        ends: those of them that end a sequence.
     """
 
-    adapter: str | None
-    anchored: str
-    spelt: Annotated[dict[_Run, bytes | None], Field(exclude=True)] = field(default_factory=dict[_Run, "bytes | None"])
-    begun: Annotated[dict[_Run, int], Field(exclude=True)] = field(default_factory=dict[_Run, int])
-    lossy: Annotated[set[int], Field(exclude=True)] = field(default_factory=set[int])
-    specials: dict[int, str] = field(default_factory=dict[int, str])
-    ends: set[int] = field(default_factory=set[int])
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A token that the server took.
-
-    Attributes:
-        id: its id.
-        prob: its probability.
-        text: its text, decoded alone.
-        best: the probability of the most probable tokens.
-        tied: their ids.
-        more: there may be more of them than were listed.
-        others: the tokens listed beside it.
-    """
-
-    id: int
-    prob: float
-    text: str
-    best: float
-    tied: tuple[int, ...]
-    more: bool
-    others: tuple[_Listed, ...] = ()
+    adapter: str | None = field(default=None, kw_only=True)
 
 
 def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
@@ -299,7 +250,7 @@ def _aborted(meta: Meta, endpoint: str) -> ProviderError:
     return ResponseError(words, endpoint=endpoint, retryable=True)
 
 
-def _steps(answer: SglangAnswer, endpoint: str, *, since: int = 0, sampled: bool = False) -> list[_Step]:
+def _steps(answer: SglangAnswer, endpoint: str, *, since: int = 0, sampled: bool = False) -> list[IdStep]:
     """The tokens of an answer, or of an event whose `since` first ones were read before; greedy, or `sampled`.
 
     Raises:
@@ -320,7 +271,7 @@ def _missing(endpoint: str, *, any_: bool) -> UnsupportedError:
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
-def _step(entry: Triple, top: Sequence[Triple], endpoint: str, *, sampled: bool = False) -> _Step:
+def _step(entry: Triple, top: Sequence[Triple], endpoint: str, *, sampled: bool = False) -> IdStep:
     """One token that the server took, which has to be the most probable one, or was drawn (`sampled`)."""
     own, token_id, text = entry
     best = max((value for value, _, _ in top if value is not None), default=None)
@@ -335,9 +286,12 @@ def _step(entry: Triple, top: Sequence[Triple], endpoint: str, *, sampled: bool 
         raise UnsupportedError(words, endpoint=endpoint, hint=hint)
     if not sampled:
         check_greedy(prob(own), [prob(best)], endpoint)
-    tied = tuple(sorted(other for value, other, _ in top if value == best))
-    others = tuple(_others(top, token_id))
-    return _Step(token_id, prob(own) or 0.0, text or "", prob(best) or 0.0, tied, len(tied) == len(top), others)
+    return id_step((token_id, prob(own) or 0.0, text or ""), _listed(top))
+
+
+def _listed(top: Sequence[Triple]) -> list[ListedId]:
+    """Tokens as they are listed at one place."""
+    return [(token_id, prob(value) or 0.0, text or "") for value, token_id, text in top]
 
 
 def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) -> list[tuple[Triple, list[Triple]]]:
@@ -404,7 +358,7 @@ class Events:
         self._sampled = sampled
         self._text = ""
 
-    def feed(self, answer: SglangAnswer) -> tuple[list[_Step], str]:
+    def feed(self, answer: SglangAnswer) -> tuple[list[IdStep], str]:
         """The new tokens of an event, and the new text."""
         meta = self.last = _checked(answer, self._endpoint, self._read).meta_info
         if meta.finish_reason is not None:
@@ -431,33 +385,23 @@ class Events:
 # What is sent, and the bytes of ids.
 
 
-class SglangClient(TokenizingClient[SglangFacts]):
+class SglangClient(TokenIdsClient[SglangFacts]):
     """Requests to one server.
-
-    Args:
-        transport: the server.
-        extra: merged into every generation request.
-        special_tokens: special tokens are put before a text, where the model has some.
-        tokenizer: the model's own, where it was given: it is asked instead of the server.
 
     Attributes:
         lora: the adapter (LoRA) to use, if any.
     """
 
     lora: str | None = None
+    least = 2  # to see that it is greedy
+    most = _MANY
+    streamed = _STREAMED
+    cut_is_full = True
 
     def take(self, facts: SglangFacts) -> None:
         """Take the facts of the server."""
         super().take(facts)
         self.lora = facts.adapter
-
-    @staticmethod
-    def listed(alternatives: int) -> int:
-        """The number of most probable tokens to ask for, so that ties and alternatives are among them."""
-        return max(TIES, min(1 + alternatives, _MANY))
-
-    async def _try_ends(self, ids: Sequence[int], usage: Usage) -> None:
-        await TokenTexts(self, usage).know((token_id,) for token_id in ids)
 
     def body(self, wanted: int, *, top: int = TIES, **fields: object) -> dict[str, object]:
         """A greedy request."""
@@ -497,15 +441,39 @@ class SglangClient(TokenizingClient[SglangFacts]):
             usage.bill(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
         return [_checked(answer, endpoint, len(ids)) for answer, ids in zip(answers, prompts, strict=True)]
 
-    async def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids that the model reads of each text, special tokens too."""
-        beginning = self.facts.beginning if self._special_tokens else []
-        return [[*beginning, *ids] for ids in await self.ids(texts)]
+    async def written(
+        self, prompts: Sequence[list[int]], wanted: int, usage: Usage, *, singly: bool = False, top: int = TIES
+    ) -> list[IdAnswer]:
+        """See `TokenIdsClient.written`."""
+        endpoint, found = self.transport.endpoint, list[IdAnswer]()
+        for answer in await self.batch(prompts, wanted, usage, singly=singly, top=top):
+            finish = answer.meta_info.finish_reason
+            stopped = finish is not None and finish.type == "stop"
+            found.append(IdAnswer(_steps(answer, endpoint), answer.text or "", stopped))
+        return found
 
-    async def encode_alone(self, texts: Sequence[str], *, strings: bool = False) -> list[Encoding]:  # noqa: ARG002
-        """All texts by one request, or by the tokenizer that was given; without strings."""
-        if self.tokenizer is not None:
-            return [Encoding(tokens=[piece.id for piece in self.tokenizer.encode(text)]) for text in texts]
+    async def scores(
+        self, ids: list[int], first: int, usage: Usage, *, top: int = TIES, ends: Sequence[int] = ()
+    ) -> IdScoring:
+        """See `TokenIdsClient.scores`.
+
+        The probability of a token was computed at the one before it. All before that one may come from the cache.
+        """
+        if first >= len(ids) and not ends:
+            return IdScoring()
+        more: dict[str, Any] = {"token_ids_logprob": [*ends]} if ends else {}
+        start = first - 1 if first < len(ids) else -1
+        [answer] = await self.batch([ids], 1, usage, top=top, logprob_start_len=start, **more)
+        endpoint = self.transport.endpoint
+        told = answer.meta_info.output_token_ids_logprobs
+        found = scored(answer, ids, first, endpoint) if first < len(ids) else []
+        shown = zip(ids[first:], found, strict=True) if found else ()
+        own = [(token_id, prob(value) or 0.0, text) for token_id, ((value, _, text), _) in shown]
+        after = next(iter(_steps(answer, endpoint)), None)
+        return IdScoring(own, [_listed(tops) for _, tops in found], after, _listed((told or [None])[0] or []))
+
+    async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
+        """All texts by one request."""
         body = {"model": self.model, "prompt": list(texts), "add_special_tokens": False}
         found = parse(_Encoded, await self.transport.post("/v1/tokenize", body), self.transport.endpoint).tokens
         if len(found) != len(texts):
@@ -514,12 +482,19 @@ class SglangClient(TokenizingClient[SglangFacts]):
 
     async def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens shown."""
-        [text] = await self.decode_runs([ids], specials=True)
+        [text] = await self.decode_runs([ids])
         return text
 
-    async def decode_runs(self, runs: Sequence[Sequence[int]], *, specials: bool) -> list[str]:
-        """The text of each run of ids; with `specials`, special tokens are shown."""
-        body = {"model": self.model, "tokens": [list(run) for run in runs], "skip_special_tokens": not specials}
+    async def decode_runs(self, runs: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each run of ids, special tokens shown."""
+        return await self._decoded(runs, skip=False)
+
+    async def decode_plain(self, runs: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each run of ids, special tokens left out."""
+        return await self._decoded(runs, skip=True)
+
+    async def _decoded(self, runs: Sequence[Sequence[int]], *, skip: bool) -> list[str]:
+        body = {"model": self.model, "tokens": [list(run) for run in runs], "skip_special_tokens": skip}
         found = parse(_DecodedRuns, await self.transport.post("/v1/detokenize", body), self.transport.endpoint).text
         if len(found) != len(runs):
             raise miscounted(len(runs), len(found), self.transport.endpoint, what="runs of tokens were sent")
@@ -556,57 +531,32 @@ class SglangClient(TokenizingClient[SglangFacts]):
         finish = answer.meta_info.finish_reason
         return finish is not None and finish.type == "stop" and answer.meta_info.completion_tokens == 1
 
-    def room(self, ids: Sequence[int], wanted: int) -> int:
-        """Tokens that fit behind a prompt, at most `wanted`; 0 or less where none does."""
-        context, longest = self.facts.info.context, self.facts.info.longest_prompt
-        if longest is not None and len(ids) > longest:
-            return 0
-        return wanted if context is None else min(wanted, context - len(ids))
-
-    def too_long(self, ids: Sequence[int]) -> ContextLengthError:
-        """The error of a prompt behind which nothing fits."""
-        longest = self.facts.info.longest_prompt or self.facts.info.context
-        words = f"the text has {len(ids)} tokens, the server takes at most {longest}"
-        return ContextLengthError(words, endpoint=self.transport.endpoint)
-
-    async def stream(
-        self, texts: TokenTexts, options: DraftOptions, ids: Sequence[int], left: int, attempt: int
-    ) -> AsyncGenerator[Next, None]:
-        """One request for a draft; see `drafting.IdsStream`.
-
-        All requests of one that is drawn have the same seed: the server draws by it and the place in the text.
-        """
-        wanted, spaced, run = self.room(ids, min(left, _STREAMED)), False, texts.open_run
-        if wanted < 1:
-            raise self.too_long(ids)
-        alternatives = options.alternatives
-        top = max(2, min(1 + alternatives, _MANY))  # two, to see that it is greedy
+    async def events(
+        self,
+        ids: Sequence[int],
+        wanted: int,
+        options: DraftOptions,
+        *,
+        top: int,
+        drawn: int,  # noqa: ARG002 - all requests of one draft have the same seed: the server draws by it and the place
+        attempt: int,
+        usage: Usage,
+    ) -> AsyncGenerator[IdAnswer, None]:
+        """See `TokenIdsClient.events`."""
         more: dict[str, Any] = {"sampling": _drawing(options)} if options.sampled else {}
         body = self.body(wanted, top=top, input_ids=[*ids], logprob_start_len=-1, stream=True, **more)
         events = Events(self.transport.endpoint, len(ids), sampled=options.sampled)
         try:
-            stream = self.transport.stream("/generate", body, usage=texts.usage, attempt=attempt)
-            async with stream as answers:
+            async with self.transport.stream("/generate", body, usage=usage, attempt=attempt) as answers:
                 async for data in answers:
                     found, text = events.feed(parse(SglangAnswer, data, self.transport.endpoint))
-                    texts.learn(found, text, stopped=events.finish == "stop")
-                    runs = await texts.walk([step.id for step in found], run)
-                    for step, before, after in zip(found, runs, runs[1:], strict=False):
-                        spaced = spaced or keeps_spaces(said for _, _, said in step.others)
-                        choice = texts.choice(before, step.id, step.prob)
-                        others = [texts.other(*one, spaced=spaced) for one in step.others] if alternatives else ()
-                        run = texts.open_run = after
-                        choose = with_listed if options.raw else with_alternatives
-                        yield replace(choice, token=choose(Position(choice, others), alternatives))
-                        if choice.token.end:
-                            return
+                    yield IdAnswer(found, text, stopped=events.finish == "stop")
                     if events.seen >= wanted:
                         return
         finally:
-            events.bill(texts.usage)
+            events.bill(usage)
         if events.finish is None:
             raise broken_off(self.transport.endpoint)
-        yield "full"  # it ended before it had all tokens, and not with the end of sequence
 
 
 def _drawing(options: DraftOptions) -> dict[str, object]:
@@ -615,387 +565,10 @@ def _drawing(options: DraftOptions) -> dict[str, object]:
     return {"temperature": 1, **seed}
 
 
-_UNKNOWN = b"\xff unknown"
-"""Stands for bytes that are not known yet; no text is like that."""
-
-
-class TokenTexts:
-    """The bytes of a server's ids; those found out are kept in `SglangFacts`.
-
-    Args:
-        client: the server's requests.
-        usage: is billed.
-
-    Attributes:
-        open_run: ids at the end of a draft that leave a character open.
-    """
-
-    def __init__(self, client: SglangClient, usage: Usage) -> None:
-        self.usage = usage
-        self.open_run: _Run = ()
-        self._client = client
-        self._facts = client.facts
-
-    def note(self, ids: Sequence[int], texts: Sequence[str], text: str) -> None:
-        """Note tokens whose texts, each decoded alone, join to the text of all: they need no request."""
-        if self._client.tokenizer is not None or _LOST in text or "" in texts:
-            return
-        if len(texts) == 1 and text == " " + texts[0]:
-            texts = [text]
-        if "".join(texts) == text:
-            for token_id, one in zip(ids, texts, strict=True):
-                self._facts.spelt.setdefault((token_id,), one.encode())
-
-    def learn(self, found: Sequence[_Step], text: str, *, stopped: bool) -> None:
-        """Note what the tokens of an answer or event and their text show; with `stopped` the last one is an end."""
-        if found and stopped:
-            self.ended(found[-1].id)
-        shown = found[:-1] if stopped else found
-        self.note([step.id for step in shown], [step.text for step in shown], text)
-
-    async def walk(self, ids: Sequence[int], run: _Run = ()) -> list[_Run]:
-        """The run of open ids before each token, and after the last one.
-
-        Args:
-            ids: some ids, in order.
-            run: those before them that leave a character open.
-        """
-        ahead = range(1, _LONGEST)
-        await self.know([*((token_id,) for token_id in ids), *((*run, *ids[:more]) for more in ahead if run)])
-        runs = [run]
-        for at, token_id in enumerate(ids):
-            if run and self._says((*run, token_id)) is _UNKNOWN:
-                await self.know((*run, *ids[at : at + more]) for more in ahead)
-            run = self.after(run, token_id)
-            runs.append(run)
-        return runs
-
-    async def spelt(self, ids: Sequence[int]) -> list[bytes]:
-        """The bytes of ids that a text was encoded to: special tokens by their names.
-
-        Of a token that leaves a character open, the bytes before that character are known: it gets one byte of the
-        character, or none where an earlier token has it.
-        """
-        runs = await self.walk(ids)
-        found: list[bytes] = []
-        held: list[tuple[int, int]] = []  # open tokens, and how many bytes there are up to their end
-        for run, token_id in zip(runs, ids, strict=False):
-            if token_id in self._facts.specials:
-                found.append(self._facts.specials[token_id].encode())
-            elif (data := self._says((*run, token_id))) is None:
-                held.append((len(found), self._facts.begun[*run, token_id] + 1))
-                found.append(b"")
-            else:
-                done = 0
-                for at, end in held:
-                    found[at], done = data[done:end], max(done, end)
-                found.append(data[done:])
-                held = []
-        return found
-
-    def after(self, run: _Run, token_id: int) -> _Run:
-        """The run of open ids after a token, which is known."""
-        if token_id in self._facts.specials:
-            return run
-        return (*run, token_id) if self._says((*run, token_id)) is None else ()
-
-    def open(self, ids: Iterable[int]) -> _Run:
-        """The open ids at the end of known ones."""
-        run: _Run = ()
-        for token_id in ids:
-            run = self.after(run, token_id)
-        return run
-
-    def choice(self, run: _Run, token_id: int, prob: float | None) -> Choice:
-        """A known token as scoring takes it.
-
-        Args:
-            run: the open ids before it.
-            token_id: its id.
-            prob: its probability.
-        """
-        if token_id in self._facts.specials:
-            end = token_id in self._facts.ends
-            name = self._facts.specials[token_id]
-            shown = name.encode() if self._client.is_chat and not end else b""
-            return Choice(token_id, Token(shown, prob, end=end, name=(name or None) if end else None))
-        data = self._says((*run, token_id))
-        assert data is not _UNKNOWN
-        return Choice(token_id, Token(data or b"", prob), open=data is None, sure=token_id not in self._facts.lossy)
-
-    def other(self, token_id: int, prob: float, text: str, *, spaced: bool) -> Choice:
-        """A token that was not taken and may not be known; no request is sent for it.
-
-        Args:
-            token_id: its id.
-            prob: its probability.
-            text: its text, decoded alone.
-            spaced: such texts keep the space before a word.
-        """
-        if self._says((token_id,)) is not _UNKNOWN:
-            return self.choice((), token_id, prob)
-        if (tokenizer := self._client.tokenizer) is not None:
-            return Choice(token_id, Token(tokenizer.token(token_id) or b"", prob))
-        return Choice(token_id, Token(text.encode(), prob), sure=spaced and is_plain(text))
-
-    async def others(self, lists: Sequence[Sequence[_Listed]]) -> list[list[Choice]]:
-        """Tokens that were listed beside others, with their bytes: those not known yet are found out together."""
-        await self.know((token_id,) for listed in lists for token_id, _, _ in listed)
-        return [[self.choice((), token_id, prob) for token_id, prob, _ in listed] for listed in lists]
-
-    async def first(self, answer: SglangAnswer, alternatives: int) -> Token:
-        """The first token of an answer with its id, and the next most probable ones."""
-        found = _steps(answer, self._client.transport.endpoint)[:1]
-        finish = answer.meta_info.finish_reason
-        self.learn(found, answer.text or "", stopped=finish is not None and finish.type == "stop")
-        [step] = found
-        await self.know([(step.id,)])
-        others = [self.other(*one, spaced=False) for one in step.others]
-        return with_listed(Position(self.choice((), step.id, step.prob), others), alternatives)
-
-    def ended(self, token_id: int) -> None:
-        """An answer was over with this token."""
-        if token_id not in self._facts.ends:
-            self._facts.specials.setdefault(token_id, "")
-            self._facts.ends.add(token_id)
-
-    async def know(self, runs: Iterable[_Run]) -> None:
-        """Find out the bytes of runs of ids that are not known yet."""
-        new = [run for run in dict.fromkeys(runs) if self._says(run) is _UNKNOWN]
-        if not new:
-            return
-        if (tokenizer := self._client.tokenizer) is not None:
-            found = {run[-1]: tokenizer.token(run[-1]) for run in new}
-            self._facts.spelt.update({(n,): data for n, data in found.items() if data is not None})
-            await self._specials({n: "" for n, data in found.items() if data is None})
-            return
-        for run, text in zip(new, await self._decode(new, specials=False), strict=True):
-            data = text.replace(_LOST, "").encode()  # what is lost within a text can never become a character
-            self._facts.spelt[run] = None if text.endswith(_LOST) else data
-            self._facts.begun[run] = len(data)
-            if len(run) == 1 and _LOST in text:
-                self._facts.lossy.add(run[0])
-        silent = [run for run in new if len(run) == 1 and self._facts.spelt[run] == b""]
-        shown = await self._decode(silent, specials=True) if silent else []
-        await self._specials({run[0]: text.strip() for run, text in zip(silent, shown, strict=True) if text})
-
-    async def _decode(self, runs: Sequence[_Run], *, specials: bool) -> list[str]:
-        """The text of each run, behind a plain token."""
-        asked = [[self._facts.anchor, *run] for run in runs]
-        texts = await self._client.decode_runs(asked, specials=specials)
-        return [text.removeprefix(self._facts.anchored) for text in texts]
-
-    async def _specials(self, names: dict[int, str]) -> None:
-        """Note tokens without text, and whether an answer ends with them."""
-        new = [n for n in names if n not in self._facts.specials]
-        ends = await concurrently([partial(self._client.ends, n, self.usage) for n in new])
-        for token_id, end in zip(new, ends, strict=True):
-            if end:
-                self._facts.ends.add(token_id)
-            self._facts.specials[token_id] = names[token_id]
-
-    def _says(self, run: _Run) -> bytes | None:
-        """The bytes of a run; None where they are no whole characters; `_UNKNOWN` before it is known."""
-        if run[-1] in self._facts.specials:
-            return b""
-        if self._client.tokenizer is not None:
-            run = run[-1:]
-        return self._facts.spelt.get(run, _UNKNOWN)
-
-
-# Proposals.
-
-
-@dataclass(slots=True)
-class _Round:
-    """The tokens that the server wrote after one continuation, and the open ids before each of them."""
-
-    prompt: list[int]
-    found: list[_Step]
-    runs: Sequence[_Run] = field(default=())
-
-
-class _SglangRounds(Rounds):
-    """The rounds of one `propose`; see `Rounds`.
-
-    Args:
-        client: the server's requests.
-        prompt: the prompt.
-        text: the response so far.
-        usage: is billed.
-        alternatives: the number of others that each token comes with.
-        echo: the text is scored first.
-        singly: each prompt has its own request.
-    """
-
-    def __init__(
-        self,
-        client: SglangClient,
-        prompt: str,
-        text: bytes,
-        usage: Usage,
-        *,
-        alternatives: int = 0,
-        echo: bool = False,
-        singly: bool = False,
-    ) -> None:
-        super().__init__(prompt, text, alternatives)
-        self._client = client
-        self._usage = usage
-        self._echo = echo
-        self._singly = singly
-        self._texts = TokenTexts(client, usage)
-        self._top = client.listed(alternatives)
-        self._heads: dict[int, list[int]] = {}  # what the model reads before each place
-
-    async def encode(self, place: int) -> list[int]:
-        """The ids that the model reads up to a place."""
-        await self.prepare([place])
-        return self._heads[place]
-
-    async def prepare(self, places: Iterable[int]) -> None:
-        """Encode the text up to each place, all at once."""
-        new = sorted({*places} - {*self._heads})
-        texts = [self._before(place) for place in new]
-        self._heads |= zip(new, await self._client.prompts(texts), strict=True)
-
-    async def _begin(self, open_: Sequence[Continuation]) -> None:
-        await self.prepare(one.question.start for one in open_)
-
-    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
-        """Those that the scored text answers: its encoding up to there is the model's own."""
-        if not self._echo:
-            return {}
-        whole = await self.encode(len(self._text))
-        heads = {one.question.start: self._heads[one.question.start] for one in open_}
-        places = {start: len(head) for start, head in heads.items() if head and whole[: len(head)] == head}
-        if len(places) < 2 or self._client.room(whole, 1) < 1:
-            return {}
-        start = min(places)
-        positions = await self._positions(whole, places[start], sendable(self._text[start:]))
-        return self._along(open_, whole, places, positions)
-
-    async def _room(self, one: Continuation, wanted: int) -> int:
-        return self._client.room(self._ids(one), wanted)
-
-    async def _too_long(self, one: Continuation) -> ContextLengthError:
-        return self._client.too_long(self._ids(one))
-
-    async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
-        prompts = [self._ids(one) for one in open_]
-        answers = await self._client.batch(prompts, count, self._usage, singly=self._singly, top=self._top)
-        return await self._read(open_, prompts, answers)
-
-    def _ids(self, one: Continuation) -> list[int]:
-        return [*self._heads[one.question.start], *one.ids]
-
-    async def _read(
-        self, open_: Sequence[Continuation], prompts: Sequence[list[int]], answers: Sequence[SglangAnswer]
-    ) -> list[Sequence[Position]]:
-        """The positions of several answers; where tokens are equally probable, all of them."""
-        endpoint = self._client.transport.endpoint
-        rounds = [_Round(ids, _steps(answer, endpoint)) for ids, answer in zip(prompts, answers, strict=True)]
-        for one, answer in zip(rounds, answers, strict=True):
-            finish = answer.meta_info.finish_reason
-            self._texts.learn(one.found, answer.text or "", stopped=finish is not None and finish.type == "stop")
-        await self._widen([(one, at) for one in rounds for at, step in enumerate(one.found) if step.more])
-        await self._texts.know((step.id,) for one in rounds for step in one.found)
-        for continuation, one in zip(open_, rounds, strict=True):
-            before = self._texts.open(continuation.ids)
-            one.runs = await self._texts.walk([step.id for step in one.found], before)
-        tied = [
-            (*run, other)
-            for one in rounds
-            for run, step in zip(one.runs, one.found, strict=False)
-            for other in step.tied
-        ]
-        await self._texts.know(tied)
-        lower = await self._texts.others([self._lower(step) for one in rounds for step in one.found])
-        steps = [(run, step) for one in rounds for run, step in zip(one.runs, one.found, strict=False)]
-        found = iter([self._position(*step, others) for step, others in zip(steps, lower, strict=True)])
-        return [[*islice(found, len(one.found))] for one in rounds]
-
-    async def _widen(self, doubts: Sequence[tuple[_Round, int]]) -> None:
-        """Ask again where all tokens that were listed are equally probable: there may be more of them."""
-        if not doubts:
-            return
-        prompts = [[*one.prompt, *(step.id for step in one.found[:at])] for one, at in doubts]
-        answers = await self._client.batch(prompts, 1, self._usage, singly=self._singly, top=_MANY)
-        for (one, at), answer in zip(doubts, answers, strict=True):
-            [again] = _steps(answer, self._client.transport.endpoint)
-            tied = again.tied if one.found[at].id in again.tied else ()  # its arithmetic is not quite the same twice
-            one.found[at] = replace(one.found[at], tied=tied)
-
-    def _lower(self, step: _Step) -> list[_Listed]:
-        """With alternatives the tokens that are less probable than the one taken."""
-        return [one for one in step.others if one[1] < step.prob] if self._alternatives else []
-
-    def _position(self, run: _Run, step: _Step, lower: Sequence[Choice]) -> Position:
-        """A step with the tokens that are as probable as the one taken, and those that are less."""
-        alone = step.tied in ((), (step.id,))
-        value = step.prob if alone else step.best
-        others = [] if alone else [self._texts.choice(run, n, value) for n in step.tied if n != step.id]
-        return Position(self._texts.choice(run, step.id, value), [*others, *lower])
-
-    async def _positions(self, ids: list[int], first: int, text: str) -> list[Position | None]:
-        """The model's choice at each place from `first` on, and after the last one; None where in doubt.
-
-        Args:
-            ids: a text as the model reads it.
-            first: the number of them before the first place, which is between two characters; not 0.
-            text: the text of the ids from there on.
-        """
-        entries, written, _ = await _scores(self._client, ids, first, self._usage, top=self._top)
-        own = ids[first:]
-        self._texts.note(own, [one or "" for (_, _, one), _ in entries], text)
-        runs = await self._texts.walk(own)
-        best = [_best(top) for _, top in entries]
-        lists = [_others(top, one and one[0]) for (_, top), one in zip(entries, best, strict=True)]
-        best += [(step.id, step.prob) if len(step.tied) == 1 else None for step in written] or [None]
-        lists += [[*step.others] for step in written] or [[]]
-        await self._texts.know((*run, one[0]) for run, one in zip(runs, best, strict=True) if one is not None)
-        others = await self._texts.others([listed if self._alternatives else [] for listed in lists])
-        return [
-            None if one is None else Position(self._texts.choice(run, *one), more)
-            for run, one, more in zip(runs, best, others, strict=True)
-        ]
-
-
-async def _scores(
-    client: SglangClient, ids: list[int], first: int, usage: Usage, *, top: int = TIES, ends: Sequence[int] = ()
-) -> tuple[list[tuple[Triple, list[Triple]]], list[_Step], list[_Listed]]:
-    """The prompt's tokens from place `first` on, the token behind them, and what is told of some others in its place.
-
-    The probability of a token was computed at the one before it. All before that one may come from the cache.
-    """
-    if first >= len(ids) and not ends:
-        return [], [], []
-    more: dict[str, Any] = {"token_ids_logprob": [*ends]} if ends else {}
-    start = first - 1 if first < len(ids) else -1
-    [answer] = await client.batch([ids], 1, usage, top=top, logprob_start_len=start, **more)
-    endpoint = client.transport.endpoint
-    told = answer.meta_info.output_token_ids_logprobs
-    found = scored(answer, ids, first, endpoint) if first < len(ids) else []
-    return found, _steps(answer, endpoint), _others((told or [None])[0] or [], None)
-
-
-def _best(top: Sequence[Triple]) -> tuple[int, float] | None:
-    """The most probable token; None where there are several, or none."""
-    best = max((value for value, _, _ in top if value is not None), default=None)
-    first = [token_id for value, token_id, _ in top if value == best]
-    value = prob(best)
-    return None if value is None or len(first) != 1 else (first[0], value)
-
-
-def _others(top: Sequence[Triple], but: int | None) -> list[_Listed]:
-    """The listed tokens without one of them."""
-    return [(token_id, prob(value) or 0.0, said or "") for value, token_id, said in top if token_id != but]
-
-
 # The provider.
 
 
-class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
+class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
     """A model behind SGLang's server. See `contract.Provider`.
 
     Args:
@@ -1016,156 +589,9 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
     _client_type = SglangClient
     _facts_type = SglangFacts
     _owned = _OWNED
+    _several = "echo"
     _ready_route = "/v1/models"
     _idle = MANY_IDLE
-
-    async def _draft(
-        self,
-        facts: SglangFacts,  # noqa: ARG002 - the client has them
-        context: Context,
-        continuation: Any,
-        max_tokens: int,
-        options: DraftOptions,
-        usage: Usage,
-    ) -> IdsDraft:
-        prompt, text = context.prompt, context.text
-        if options.raw:
-            start = await self._client.path(context)
-        elif continuation is None:
-            [start] = await self._client.prompts([prompt + sendable(text)])
-        else:
-            start = [*continuation]
-        self._client.check_something(start)
-        stream = partial(self._client.stream, TokenTexts(self._client, usage), options)
-        return IdsDraft(stream, start, max_tokens, alone=not text, raw=options.raw)
-
-    async def next_tokens(
-        self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
-    ) -> list[Token | None]:
-        """A list of ids, or one request for each; see `contract.IdContexts`."""
-        await self.facts()
-        client, texts = self._client, TokenTexts(self._client, usage)
-        paths = [await client.path(context) for context in contexts]
-        fits = [path for path in paths if client.room(path, 1) > 0]
-        way: Strategy = "singles" if self._strategy == "singles" or len(contexts) == 1 else "list"
-        top = max(2, min(1 + alternatives, _MANY))
-        answers = iter(await client.batch(fits, 1, usage, singly=way == "singles", top=top) if fits else ())
-        usage.answered_by(way, len(fits))
-        return [await texts.first(next(answers), alternatives) if client.room(path, 1) > 0 else None for path in paths]
-
-    async def propose(
-        self,
-        context: Context,
-        questions: Sequence[Question] | None,
-        *,
-        alternatives: int = 0,
-        usage: Usage,
-    ) -> list[Proposal | None]:
-        """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
-        prompt, text = context.prompt, context.text
-        await self.facts()
-        if alternatives:
-            await self._client.seek_ends(usage)
-        everywhere = questions is None
-        if questions is None:
-            pieces = await self.tokenize(prompt + sendable(text))
-            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-        for question in questions:
-            self._client.check_something(prompt + sendable(text[: question.start]))
-        several = len(questions) > 1
-        way: Strategy = self._strategy or ("echo" if everywhere or several else "singles")
-        more: dict[str, Any] = {"singly": way == "singles", "echo": way == "echo" and several}
-        rounds = _SglangRounds(self._client, prompt, text, usage, alternatives=alternatives, **more)
-        return await rounds.propose(questions, way, usage)
-
-    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
-        """One request; see `contract.Provider`.
-
-        The first token of a model without a beginning of sequence has no probability where the prompt is empty.
-        """
-        prompt, text = context.prompt, context.text
-        facts = await self.facts()
-        if alternatives or end:
-            await self._client.seek_ends(usage)
-        whole, size = prompt + sendable(text), len(prompt.encode())
-        pieces = await self.tokenize(whole)
-        [ids] = await self._client.prompts([whole])
-        behind = list(accumulate(len(piece.data) for piece in pieces))
-        first = sum(at <= size for at in behind)  # the first token that ends behind the prompt
-        if first >= len(pieces) and not end:
-            return []
-        if self._client.room(ids, 1) < 1:
-            raise self._client.too_long(ids)
-        place = max(len(ids) - len(pieces) + first, 1)
-        ends, texts = sorted(facts.ends) if end and ids else [], TokenTexts(self._client, usage)
-        more: dict[str, Any] = {"top": self._client.listed(alternatives), "ends": ends}
-        entries, written, told = await _scores(self._client, ids, place, usage, **more)
-        lists = [_others(top, own) for (_, top), own in zip(entries, ids[place:], strict=True)]
-        lists += [[*step.others, (step.id, step.prob, step.text)] for step in written]
-        others = await texts.others(lists if alternatives else [[] for _ in lists])
-        raw = [Token(piece.data, 0.0 if at < first else None) for at, piece in enumerate(pieces)]
-        at = len(pieces) - len(entries)
-        for piece, token_id, ((own, _, _), _), beside in zip(pieces[at:], ids[place:], entries, others, strict=False):
-            choice = Choice(token_id, Token(piece.data, prob(own) or 0.0))
-            raw[at] = with_alternatives(Position(choice, beside), alternatives)
-            at += 1
-        found = within(raw, size)
-        if not end:
-            return found
-        last = self._end([*told, *(one for listed in lists[len(entries) :] for one in listed)])
-        return [*found, with_alternatives(Position(last, others[-1] if written else ()), alternatives)]
-
-    async def score_ids(
-        self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
-    ) -> list[Token]:
-        """One request; see `contract.IdScores`."""
-        await self.facts()
-        if alternatives or end:
-            await self._client.seek_ends(usage)
-        facts, client = self._client.facts, self._client
-        ids = await client.path(context)
-        start = len(ids) - len(context.ids or ()) + first
-        if client.room(ids, 1) < 1:
-            raise client.too_long(ids)
-        found = [Token(b"", None, id=ids[0])] if not start and ids else []
-        place, texts = max(start, 1), TokenTexts(client, usage)
-        more: dict[str, Any] = {"top": client.listed(alternatives), "ends": sorted(facts.ends) if end else []}
-        entries, written, told = await _scores(client, ids, place, usage, **more)
-        lists = [_others(top, own) for (_, top), own in zip(entries, ids[place:], strict=True)]
-        lists += [[*step.others, (step.id, step.prob, step.text)] for step in written]
-        others = await texts.others(lists if alternatives else [[] for _ in lists])
-        for token_id, ((own, _, _), _), beside in zip(ids[place:], entries, others, strict=False):
-            choice = Choice(token_id, Token(b"", prob(own) or 0.0))
-            found.append(with_listed(Position(choice, beside), alternatives))
-        if not end:
-            return found
-        last = self._end([*told, *(one for listed in lists[len(entries) :] for one in listed)])
-        return [*found, with_listed(Position(last, others[-1] if written else ()), alternatives)]
-
-    def _end(self, listed: Iterable[_Listed]) -> Choice:
-        """The most probable end of sequence among tokens listed at one place."""
-        facts = self._client.facts
-        known = {token_id: value for token_id, value, _ in listed if token_id in facts.ends}
-        token_id = max(known, key=lambda n: known[n], default=-1)
-        name = facts.specials.get(token_id)
-        return Choice(token_id, Token(b"", known.get(token_id), end=True, name=name or None))
-
-    async def tokenize(self, text: str) -> list[Piece]:
-        """The server's own encoding, none added; how tokens share a character's bytes is not shown (`TokenTexts`)."""
-        await self.facts()
-        if self._client.tokenizer is not None and not self._client.head.text:
-            return self._client.tokenizer.encode(text)
-        [ids] = await self._client.ids([text])
-        found = await TokenTexts(self._client, Usage()).spelt(ids)
-        joined = b"".join(found)
-        if joined == b" " + text.encode():  # which a SentencePiece tokenizer puts before a text
-            at = next(at for at, data in enumerate(found) if data)
-            found[at], joined = found[at][1:], text.encode()
-        if joined != text.encode():
-            words = "the bytes of the server's tokens do not join to the text"
-            hint = "Give the model's tokenizer as `tokenizer`."
-            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
-        return [Piece(token_id, data) for token_id, data in zip(ids, found, strict=True)]
 
     async def probe_client(self) -> SglangProbeClient:
         """The server without checks, for a probe."""
@@ -1185,11 +611,9 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
         if not plain:
             raise ResponseError("the encoding of a letter has no token", endpoint=transport.endpoint)
         read = await _read(client)
-        before = next((at for at in range(len(read)) if _same(read[at : at + len(plain)], plain)), None)
-        if before is None:
-            whose = "the server's /v1/tokenize" if client.tokenizer is None else "the tokenizer that was given"
-            words = f"{whose} encodes text differently from the model that is served: it is another one"
-            raise UnsupportedError(words, endpoint=transport.endpoint)
+        beginning = beginning_of(read, [*zip(plain, _shown(plain), strict=True)])
+        if beginning is None:
+            raise client.unlike("/v1/tokenize")
         anchored = "" if client.tokenizer else await client.decode(plain[-1:])
         info = ServerInfo(
             endpoint=transport.endpoint,
@@ -1211,7 +635,7 @@ class Sglang(TokenizingEngine[SglangFacts, SglangClient]):
             answer_cue=await answer_cue(client.template),
         )
         adapter = None if name.parent is None else name.id
-        return SglangFacts(info, read[:before], plain[-1], adapter, anchored)
+        return SglangFacts(info, beginning, plain[-1], anchored, adapter=adapter)
 
 
 async def _card(transport: Transport) -> _Card:
@@ -1234,7 +658,7 @@ async def _running(transport: Transport) -> _Running:
 
 async def _encoded(client: SglangClient) -> list[int]:
     try:
-        return (await client.ids([_LETTERS]))[0]
+        return (await client.ids([LETTERS]))[0]
     except InvalidRequestError as error:
         words = "the server does not encode text for others (/v1/tokenize), as SGLang does since late 2025"
         hint = "Update it, or give the model's own tokenizer as `tokenizer`."
@@ -1244,7 +668,7 @@ async def _encoded(client: SglangClient) -> list[int]:
 async def _read(client: SglangClient) -> list[int]:
     """The ids that the server makes of a text; checks their probabilities, and that of one token more."""
     endpoint = client.transport.endpoint
-    body = client.body(1, text=_LETTERS, logprob_start_len=0)
+    body = client.body(1, text=LETTERS, logprob_start_len=0)
     answer = _checked(parse(SglangAnswer, await client.transport.post("/generate", body), endpoint), endpoint, 0)
     _steps(answer, endpoint)
     entries = answer.meta_info.input_token_logprobs
@@ -1252,12 +676,6 @@ async def _read(client: SglangClient) -> list[int]:
         words = "the server does not give the probabilities of a text, although asked (logprob_start_len)"
         raise UnsupportedError(words, endpoint=endpoint)
     return [token_id for _, token_id, _ in entries]
-
-
-def _same(read: Sequence[int], own: Sequence[int]) -> bool:
-    """Ids that the server shows of a prompt are these."""
-    pairs = zip(own, _shown(own), strict=True)
-    return len(read) == len(own) and all(one in pair for one, pair in zip(read, pairs, strict=True))
 
 
 # The probe's client.
@@ -1315,7 +733,7 @@ class SglangProbeClient(ProbeClient):
         meta = answer.meta_info
         ended = meta.finish_reason is not None and meta.finish_reason.type == "stop"
         if ended and meta.output_token_logprobs:
-            TokenTexts(self._client, usage).ended(meta.output_token_logprobs[-1][1])
+            await TokenTexts(self._client, usage).ended(meta.output_token_logprobs[-1][1])
         positions = await self._positions(meta.output_token_logprobs or [], meta.output_top_logprobs, usage)
         read, cached = meta.prompt_tokens, meta.cached_tokens
         return RawReply(answer.text or "", positions, read, cached, meta.completion_tokens, ended)

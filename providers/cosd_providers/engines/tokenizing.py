@@ -26,45 +26,19 @@ from cosd_providers.errors import InvalidRequestError, ResponseError, StatusErro
 from cosd_providers.http.transport import Transport
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer
 from cosd_providers.usage import Usage
+from cosd_providers.vocabulary import ENDS, looks_special
 
 __all__ = [
-    "ENDS",
     "Encoding",
     "Head",
     "TokenizedFacts",
     "TokenizingClient",
     "TokenizingEngine",
-    "looks_special",
     "unspaced",
 ]
 
-ENDS = (
-    "</s>",
-    "<|endoftext|>",
-    "<|im_end|>",
-    "<|end_of_text|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|eot|>",
-    "<|eom|>",
-    "<eos>",
-    "<end_of_turn>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|user|>",
-    "<|observation|>",
-    "<\uff5cend\u2581of\u2581sentence\uff5c>",
-    "<|END_OF_TURN_TOKEN|>",
-    "<EOS_TOKEN>",
-    "[EOS]",
-    "[|endofturn|]",
-)
-"""Names that ends of sequence and of a turn have in common vocabularies. The server shows which of them are one."""
-
 _REMEMBERED = 32  # encodings that are kept: they are long
 _REFUSALS = (400, 422, 500)  # the status of an error of the chat template
-_SPECIAL = re.compile(r"<.*>|\[.*\]", re.DOTALL)
 _MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # perhaps a special token
 _TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})  # with an end of turn, where there is
 
@@ -90,12 +64,10 @@ class Head:
     Attributes:
         text: its text.
         ids: its ids.
-        strings: the entries of the vocabulary; None where the server does not show them.
     """
 
     text: str = ""
     ids: Sequence[int] = ()
-    strings: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +144,8 @@ class TokenizingClient(ABC, Generic[_F]):
             raise nothing_to_continue(self.transport.endpoint)
 
     @abstractmethod
-    async def encode_alone(self, texts: Sequence[str], *, strings: bool = False) -> list[Encoding]:
-        """Each text encoded by itself, without special tokens; with `strings`, where the server shows them."""
+    async def encode_alone(self, texts: Sequence[str]) -> list[Encoding]:
+        """Each text encoded by itself, without special tokens."""
 
     @abstractmethod
     async def decode(self, ids: Sequence[int]) -> str:
@@ -226,10 +198,15 @@ class TokenizingClient(ABC, Generic[_F]):
         if new:
             for (head, rest), found in zip(new, await self.encode_alone([rest for _, rest in new]), strict=True):
                 known[head.text + rest] = [*head.ids, *found.tokens]
-        self._ids |= known
+        for text, ids in known.items():
+            self.encoded(text, ids)
+        return [known[text] for text in texts]
+
+    def encoded(self, text: str, ids: list[int]) -> None:
+        """Keep the ids of a text, without special tokens."""
+        self._ids[text] = ids
         while len(self._ids) > _REMEMBERED:
             self._ids.popitem(last=False)
-        return [known[text] for text in texts]
 
     async def path(self, context: Context) -> list[int]:
         """A context by ids as it is sent: the encoding of the prompt by itself, and then the ids."""
@@ -243,12 +220,10 @@ class TokenizingClient(ABC, Generic[_F]):
 
         Some tokenizers put a space before whatever they encode.
         """
-        found = await self.encode_alone(pieces, strings=True)
+        found = await self.encode_alone(pieces)
         if not await self.spell([n for one in found for n in one.tokens], "".join(pieces)):
             return None
-        ids = [n for one in found[:-1] for n in one.tokens]
-        strings = [string for one in found[:-1] for string in one.token_strs or ()]
-        return Head("".join(pieces[:-1]), ids, strings if len(strings) == len(ids) else None)
+        return Head("".join(pieces[:-1]), [n for one in found[:-1] for n in one.tokens])
 
     async def spell(self, ids: Sequence[int], text: str) -> bool:
         """Test whether the text of ids is this one."""
@@ -289,11 +264,6 @@ class TokenizingClient(ABC, Generic[_F]):
                 return one
         words = "the server does not give back the text of a rendered conversation: its tokenizer changes it"
         raise UnsupportedError(words, endpoint=self.transport.endpoint, hint=NO_TEMPLATE)
-
-
-def looks_special(string: str) -> bool:
-    """The string looks like a token without text, such as `"</s>"`."""
-    return _SPECIAL.fullmatch(string) is not None
 
 
 def unspaced(text: str, names: Iterable[str]) -> str:

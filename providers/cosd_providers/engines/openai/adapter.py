@@ -21,16 +21,16 @@ Such a server takes text only, and each shows its tokens in its own way: `logpro
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from copy import copy
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import Template
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Capabilities, Context, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
 from cosd_providers.drafting import streamed
-from cosd_providers.engine import Adapter, no_probs
+from cosd_providers.engine import Adapter, EngineOptions, no_probs
 from cosd_providers.engines.openai.chat import ChatRouteRenderer, no_partial
 from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect, dialect_of
@@ -44,8 +44,7 @@ from cosd_providers.engines.openai.wire import Conversation
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.greedy import answer, within
 from cosd_providers.http.keys import with_key
-from cosd_providers.http.limits import Limits
-from cosd_providers.http.transport import DEFAULT_TIMEOUT, MANY_IDLE, HttpClient, Timeout
+from cosd_providers.http.transport import MANY_IDLE
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt, after_own
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import checked_strategy, counted
@@ -61,14 +60,7 @@ class OpenAICompatible(Adapter):
 
     Args:
         url: the server's URL; a trailing `/v1` does no harm.
-        model: its id; needed where the server has several, or does not list them.
-        api_key: sent as a bearer token.
-        headers: sent with every request.
         tokenizer: the model's own, as in `tokenizers.load_tokenizer`: for `tokenize`, counting and `strategy="echo"`.
-        extra_body: merged into every generation request.
-        timeout: as in `Transport`.
-        http_client: as in `Transport`.
-        limits: as in `Transport`.
         dialect: what kind of server it is: a name of `dialects.DIALECTS`, or a `Dialect`.
         api: `"completions"` gives the model the prompt as it is; `"chat"` gives it as a user's message, and the
             response so far as the start of the answer. `"messages"` is as `"chat"`, but continues no answer and asks
@@ -77,6 +69,7 @@ class OpenAICompatible(Adapter):
         strategy: how proposals are asked (`strategies.Strategy`); by default by a list where the server takes one, else
             by singles. All give the same answers. `"echo"` answers more than the end of the text only with a
             `tokenizer`.
+        options: as in `engine.Adapter`. `model` is needed where the server has several, or does not list them.
 
     Raises:
         ValueError: the dialect or the strategy is not known, or `extra_body` sets what the fusion itself decides.
@@ -88,18 +81,12 @@ class OpenAICompatible(Adapter):
         self,
         url: str,
         *,
-        model: str | None = None,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
         tokenizer: object = None,
-        extra_body: Mapping[str, object] | None = None,
-        timeout: Timeout = DEFAULT_TIMEOUT,
-        http_client: HttpClient | None = None,
-        limits: Limits | None = None,
         dialect: str | Dialect = "openai",
         api: Literal["completions", "chat", "messages"] | None = None,
         context: int | None = None,
         strategy: Literal["echo", "list", "singles"] | None = None,
+        **options: Unpack[EngineOptions],
     ) -> None:
         known = dialect_of(dialect)
         wanted = known.api if api is None else api
@@ -110,18 +97,10 @@ class OpenAICompatible(Adapter):
         api = "chat" if wanted == "messages" else wanted
         if api == "chat" and strategy in ("echo", "list"):
             raise ValueError(f"strategy={strategy!r} needs api='completions': messages go one by one")
-        api_key, headers = with_key(known.key_header, api_key, headers)
-        super().__init__(
-            url.strip().rstrip("/").removesuffix("/v1"),
-            owned=OWNED | {*known.greedy, *known.whole, *(known.continues or ())},
-            model=model,
-            api_key=api_key,
-            headers=headers,
-            extra_body=extra_body,
-            timeout=timeout,
-            http_client=http_client,
-            limits=limits,
-        )
+        key, headers = with_key(known.key_header, options.get("api_key"), options.get("headers"))
+        owned = OWNED | {*known.greedy, *known.whole, *(known.continues or ())}
+        more: EngineOptions = {**options, "api_key": key, "headers": headers}
+        super().__init__(url.strip().rstrip("/").removesuffix("/v1"), owned=owned, **more)
         if known.keep_alive and (known.engine != "openai" or url.startswith("https:")):
             self._transport.idle = MANY_IDLE  # a server that is not known may have a thread for each
         self._api: str = wanted

@@ -1,0 +1,868 @@
+"""Engines that are asked by token ids alone, and read by them: vLLM and SGLang.
+
+A text is encoded first, and continued and asked about by its ids. A server shows the ids of its tokens, but not their
+bytes: `TokenTexts` finds these out, from the texts that come with the ids where they are beyond doubt, else by decoding
+a token behind a plain one, together with those before it that leave its character open.
+
+An engine supplies a client (`TokenIdsClient`): what is sent, and what an answer means.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, islice
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import Field
+
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Context, Piece, Proposal, Question, Token
+from cosd_providers.drafting import IdsDraft, Next
+from cosd_providers.engine import silent
+from cosd_providers.engines.tokenizing import Encoding, TokenizedFacts, TokenizingClient, TokenizingEngine
+from cosd_providers.errors import ContextLengthError, UnsupportedError
+from cosd_providers.greedy import (
+    TIES,
+    Choice,
+    Continuation,
+    Position,
+    boundaries,
+    is_plain,
+    keeps_spaces,
+    with_alternatives,
+    with_listed,
+    within,
+)
+from cosd_providers.proposing import Rounds
+from cosd_providers.sampling import DraftOptions
+from cosd_providers.strategies import Strategy
+from cosd_providers.text import sendable
+from cosd_providers.usage import Usage
+
+__all__ = [
+    "LETTERS",
+    "IdAnswer",
+    "IdScoring",
+    "IdStep",
+    "ListedId",
+    "TokenIdsClient",
+    "TokenIdsEngine",
+    "TokenIdsFacts",
+    "TokenTexts",
+    "beginning_of",
+    "id_step",
+    "others_than",
+]
+
+LETTERS = "a \u00e9 a"
+"""A text whose last token is a plain one."""
+
+_LONGEST = 6  # tokens that are decoded together at once, to finish a character
+_LONG = 16  # characters of an answer's text above which it may be more than the tokens' own
+_LOST = "\ufffd"
+_UNKNOWN = b"\xff unknown"
+"""Stands for bytes that are not known yet; no text is like that."""
+
+ListedId = tuple[int, float, str | None]
+"""A token that is listed at a place: its id, its probability, and its text, decoded alone; None if it is not shown."""
+
+_Run = tuple[int, ...]
+"""Ids that are decoded together: a token, with those before it that leave its character open."""
+
+
+# What comes back.
+
+
+@dataclass(frozen=True, slots=True)
+class IdStep:
+    """A token that the server took.
+
+    Attributes:
+        id: its id.
+        prob: its probability.
+        text: its text, decoded alone; None if it is not shown.
+        best: the probability of the most probable tokens.
+        tied: their ids.
+        more: there may be more of them than were listed.
+        others: the tokens listed beside it.
+    """
+
+    id: int
+    prob: float
+    text: str | None
+    best: float
+    tied: tuple[int, ...]
+    more: bool
+    others: tuple[ListedId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IdAnswer:
+    """Tokens that the server wrote: an answer, or an event of a stream.
+
+    Attributes:
+        steps: the tokens.
+        text: their text.
+        stopped: the last of them ended the answer, and is not in the text.
+        whole: none but the last token in the text completes a character, or has any text.
+    """
+
+    steps: Sequence[IdStep]
+    text: str
+    stopped: bool
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IdScoring:
+    """The probabilities of given ids.
+
+    Attributes:
+        own: the tokens, each as it is listed; its probability is 0 if it is unknown.
+        listed: the most probable tokens at the place of each.
+        after: the most probable token after the last of them, if it is known.
+        ends: ends of sequence in the place of `after`.
+    """
+
+    own: Sequence[ListedId] = ()
+    listed: Sequence[Sequence[ListedId]] = ()
+    after: IdStep | None = None
+    ends: Sequence[ListedId] = ()
+
+    @property
+    def behind(self) -> list[ListedId]:
+        """All tokens that are listed after the last one."""
+        one = self.after
+        return [] if one is None else [*one.others, (one.id, one.prob, one.text)]
+
+
+def id_step(own: ListedId, listed: Sequence[ListedId]) -> IdStep:
+    """A token that the server took, among the most probable ones."""
+    best = max(value for _, value, _ in listed)
+    tied = tuple(sorted(token_id for token_id, value, _ in listed if value == best))
+    return IdStep(*own, best, tied, len(tied) == len(listed), tuple(others_than(own[0], listed)))
+
+
+def others_than(token_id: int | None, listed: Iterable[ListedId]) -> list[ListedId]:
+    """The listed tokens without one of them."""
+    return [one for one in listed if one[0] != token_id]
+
+
+def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[int] | None:
+    """The special tokens before a text: what is read before its own ids; None if these are not found.
+
+    Args:
+        read: the ids that the server reads of the text.
+        plain: for each of the text's own ids, all by which it may be shown.
+    """
+    for at in range(len(read) - len(plain) + 1):
+        if all(one in own for one, own in zip(read[at:], plain, strict=False)):
+            return [*read[:at]]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIdsFacts(TokenizedFacts):
+    """Facts of a server that is asked by ids.
+
+    Attributes:
+        anchored: the text of the anchor.
+        spelt: the bytes of runs of ids; None where a character is left open. Not part of a snapshot.
+        begun: for an open run, the number of whole bytes before that character.
+        lossy: ids with bytes that are no character by themselves, and not shown.
+        specials: ids without text, with their names.
+        ends: those of them that end a sequence.
+    """
+
+    anchored: str
+    spelt: Annotated[dict[_Run, bytes | None], Field(exclude=True)] = field(default_factory=dict[_Run, "bytes | None"])
+    begun: Annotated[dict[_Run, int], Field(exclude=True)] = field(default_factory=dict[_Run, int])
+    lossy: Annotated[set[int], Field(exclude=True)] = field(default_factory=set[int])
+    specials: dict[int, str] = field(default_factory=dict[int, str])
+    ends: set[int] = field(default_factory=set[int])
+
+
+# What is sent, and the bytes of ids.
+
+
+_F = TypeVar("_F", bound=TokenIdsFacts)
+
+
+class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
+    """Requests to one server; see `TokenizingClient`. A tokenizer that was given is asked instead of the server.
+
+    Attributes:
+        least: most probable tokens to ask for in a draft, at least.
+        streamed: tokens to ask for in one stream, at most.
+        cut_is_full: an answer is cut short by the end of the context alone.
+    """
+
+    least = 1
+    streamed = 2**31
+    cut_is_full = False
+
+    @property
+    @abstractmethod
+    def most(self) -> int:
+        """Most probable tokens at one place that can be asked for."""
+
+    @abstractmethod
+    async def written(
+        self, prompts: Sequence[list[int]], wanted: int, usage: Usage, *, singly: bool = False, top: int = TIES
+    ) -> list[IdAnswer]:
+        """The greedy answers to several prompts, in order: in lists, or with `singly` by a request for each."""
+
+    @abstractmethod
+    def events(
+        self,
+        ids: Sequence[int],
+        wanted: int,
+        options: DraftOptions,
+        *,
+        top: int,
+        drawn: int,
+        attempt: int,
+        usage: Usage,
+    ) -> AsyncGenerator[IdAnswer, None]:
+        """One stream, each token once.
+
+        Args:
+            ids: the prompt, and the draft so far.
+            wanted: tokens at most.
+            options: how they are chosen.
+            top: most probable tokens to list.
+            drawn: tokens of the draft so far.
+            attempt: number of this attempt, from 1.
+            usage: is billed, however it ends.
+
+        Raises:
+            ResponseError: the stream ended before the answer did.
+        """
+
+    @abstractmethod
+    async def scores(
+        self, ids: list[int], first: int, usage: Usage, *, top: int = TIES, ends: Sequence[int] = ()
+    ) -> IdScoring:
+        """The probabilities of ids from index `first` on, which is not 0; with `ends`, those of the ends after them."""
+
+    @abstractmethod
+    async def decode_runs(self, runs: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each run of ids, special tokens shown."""
+
+    @abstractmethod
+    async def decode_plain(self, runs: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each run of ids, special tokens left out."""
+
+    @abstractmethod
+    async def ends(self, token_id: int, usage: Usage) -> bool:
+        """An answer is over with this token."""
+
+    @abstractmethod
+    async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
+        """Each text as the server encodes it, without special tokens."""
+
+    async def encode_alone(self, texts: Sequence[str]) -> list[Encoding]:
+        """Each text encoded by itself, without special tokens."""
+        if self.tokenizer is None:
+            return await self.encode_texts(texts)
+        return [Encoding(tokens=[piece.id for piece in self.tokenizer.encode(text)]) for text in texts]
+
+    async def prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids that the model reads of each text, special tokens too."""
+        beginning = self.facts.beginning if self._special_tokens else []
+        return [[*beginning, *ids] for ids in await self.ids(texts)]
+
+    async def _try_ends(self, ids: Sequence[int], usage: Usage) -> None:
+        await TokenTexts(self, usage).know((token_id,) for token_id in ids)
+
+    def listed(self, alternatives: int) -> int:
+        """The number of most probable tokens to ask for, so that ties and alternatives are among them."""
+        return max(TIES, min(1 + alternatives, self.most))
+
+    def drafted(self, alternatives: int) -> int:
+        """The number of most probable tokens to ask for in a draft, which shows no ties."""
+        return max(self.least, min(1 + alternatives, self.most))
+
+    def room(self, ids: Sequence[int], wanted: int) -> int:
+        """Tokens that fit behind a prompt, at most `wanted`; 0 or less where none does."""
+        context, longest = self.facts.info.context, self.facts.info.longest_prompt
+        if longest is not None and len(ids) > longest:
+            return 0
+        return wanted if context is None else min(wanted, context - len(ids))
+
+    def unlike(self, route: str) -> UnsupportedError:
+        """The error of an encoding, by this route or by the tokenizer that was given, that is not the model's."""
+        whose = f"the server's {route}" if self.tokenizer is None else "the tokenizer that was given"
+        words = f"{whose} encodes text differently from the model that is served: it is another one"
+        return UnsupportedError(words, endpoint=self.transport.endpoint)
+
+    def too_long(self, ids: Sequence[int]) -> ContextLengthError:
+        """The error of a prompt behind which nothing fits."""
+        longest = self.facts.info.longest_prompt or (self.facts.info.context or 1) - 1
+        words = f"the text has {len(ids)} tokens, the server takes at most {longest}"
+        return ContextLengthError(words, endpoint=self.transport.endpoint)
+
+
+class TokenTexts:
+    """The bytes of a server's ids; those found out are kept in `TokenIdsFacts`.
+
+    Args:
+        client: the server's requests.
+        usage: is billed.
+
+    Attributes:
+        open_run: ids at the end of a draft that leave a character open.
+        quiet: tokens at the end of a draft that have no text.
+    """
+
+    def __init__(self, client: TokenIdsClient[Any], usage: Usage) -> None:
+        self.usage = usage
+        self.open_run: _Run = ()
+        self.quiet = 0
+        self._client = client
+        self._facts: TokenIdsFacts = client.facts
+        self._heard: dict[_Run, bytes | None] = {}  # from texts that may begin with some of the prompt's
+
+    def note(self, ids: Sequence[int], texts: Sequence[str | None], text: str) -> None:
+        """Note tokens whose texts, each decoded alone, join to the text of all: they need no request."""
+        shown = [one or "" for one in texts]
+        if self._client.tokenizer is not None or _LOST in text or "" in shown:
+            return
+        if len(shown) == 1 and text == " " + shown[0]:
+            shown = [text]
+        if "".join(shown) == text:
+            for token_id, one in zip(ids, shown, strict=True):
+                self._facts.spelt.setdefault((token_id,), one.encode())
+
+    async def learn(self, answer: IdAnswer, run: _Run = ()) -> None:
+        """Note what the tokens of an answer or event and their text show.
+
+        Args:
+            answer: the answer or event.
+            run: the open ids before it.
+        """
+        if answer.steps and answer.stopped:
+            await self.ended(answer.steps[-1].id, named=answer.steps[-1].text is not None)
+        shown = answer.steps[:-1] if answer.stopped else answer.steps
+        ids = [step.id for step in shown if step.id not in self._facts.specials]
+        text, local = answer.text, self._client.tokenizer is not None
+        if not answer.whole:
+            self.note([step.id for step in shown], [step.text for step in shown], text)
+        elif ids and text and not (run or local) and _LOST not in text and len(text) <= _LONG:
+            self._heard |= {tuple(ids[:count]): None for count in range(1, len(ids))}
+            self._heard[tuple(ids)] = text.encode()
+
+    async def walk(self, ids: Sequence[int], run: _Run = ()) -> list[_Run]:
+        """The run of open ids before each token, and after the last one.
+
+        Args:
+            ids: some ids, in order.
+            run: those before them that leave a character open.
+        """
+        ahead = range(1, _LONGEST)
+        if not ids or run or self._says(tuple(ids)) is _UNKNOWN:
+            await self.know([*((token_id,) for token_id in ids), *((*run, *ids[:more]) for more in ahead if run)])
+        runs = [run]
+        for at, token_id in enumerate(ids):
+            if self._says((*run, token_id)) is _UNKNOWN:
+                await self.know((*run, *ids[at : at + more]) for more in (ahead if run else (1,)))
+            run = self.after(run, token_id)
+            runs.append(run)
+        return runs
+
+    async def spelt(self, ids: Sequence[int]) -> list[bytes]:
+        """The bytes of ids that a text was encoded to: special tokens by their names.
+
+        Of a token that leaves a character open, the bytes before that character are known: it gets one byte of the
+        character, or none where an earlier token has it.
+        """
+        runs = await self.walk(ids)
+        found: list[bytes] = []
+        held: list[tuple[int, int]] = []  # open tokens, and how many bytes there are up to their end
+        for run, token_id in zip(runs, ids, strict=False):
+            if token_id in self._facts.specials:
+                found.append(self._facts.specials[token_id].encode())
+            elif (data := self._says((*run, token_id))) is None:
+                held.append((len(found), self._facts.begun[*run, token_id] + 1))
+                found.append(b"")
+            else:
+                done = 0
+                for at, end in held:
+                    found[at], done = data[done:end], max(done, end)
+                found.append(data[done:])
+                held = []
+        return found
+
+    def after(self, run: _Run, token_id: int) -> _Run:
+        """The run of open ids after a token, which is known."""
+        if token_id in self._facts.specials:
+            return run
+        return (*run, token_id) if self._says((*run, token_id)) is None else ()
+
+    def open(self, ids: Iterable[int]) -> _Run:
+        """The open ids at the end of known ones."""
+        run: _Run = ()
+        for token_id in ids:
+            run = self.after(run, token_id)
+        return run
+
+    def choice(self, run: _Run, token_id: int, prob: float | None) -> Choice:
+        """A known token as scoring takes it.
+
+        Args:
+            run: the open ids before it.
+            token_id: its id.
+            prob: its probability.
+        """
+        if token_id in self._facts.specials:
+            end = token_id in self._facts.ends
+            name = self._facts.specials[token_id]
+            shown = name.encode() if self._client.is_chat and not end else b""
+            return Choice(token_id, Token(shown, prob, end=end, name=(name or None) if end else None))
+        data = self._says((*run, token_id))
+        assert data is not _UNKNOWN
+        return Choice(token_id, Token(data or b"", prob), open=data is None, sure=token_id not in self._facts.lossy)
+
+    def other(self, token_id: int, prob: float, text: str | None, *, spaced: bool) -> Choice:
+        """A token that was not taken and may not be known; no request is sent for it.
+
+        Args:
+            token_id: its id.
+            prob: its probability.
+            text: its text, decoded alone.
+            spaced: such texts keep the space before a word.
+        """
+        if self._says((token_id,)) is not _UNKNOWN:
+            return self.choice((), token_id, prob)
+        if (tokenizer := self._client.tokenizer) is not None:
+            return Choice(token_id, Token(tokenizer.token(token_id) or b"", prob))
+        said = text or ""
+        return Choice(token_id, Token(said.encode(), prob), sure=spaced and is_plain(said))
+
+    async def others(self, lists: Sequence[Sequence[ListedId]]) -> list[list[Choice]]:
+        """Tokens that were listed beside others, with their bytes: those not known yet are found out together."""
+        await self.know((token_id,) for listed in lists for token_id, _, _ in listed)
+        return [[self.choice((), token_id, prob) for token_id, prob, _ in listed] for listed in lists]
+
+    async def first(self, answer: IdAnswer, alternatives: int) -> Token:
+        """The first token of an answer with its id, and the next most probable ones."""
+        await self.learn(answer)
+        [step] = answer.steps[:1]
+        await self.know([(step.id,)])
+        others = [self.other(*one, spaced=False) for one in step.others]
+        return with_listed(Position(self.choice((), step.id, step.prob), others), alternatives)
+
+    async def ended(self, token_id: int, *, named: bool = True) -> None:
+        """An answer was over with this token; it is `named` if its name need not be asked for."""
+        if token_id not in self._facts.ends:
+            if not named and token_id not in self._facts.specials:
+                [name] = await self._shown([(token_id,)])
+                self._facts.specials[token_id] = name.strip()
+            self._facts.specials.setdefault(token_id, "")
+            self._facts.ends.add(token_id)
+
+    async def know(self, runs: Iterable[_Run]) -> None:
+        """Find out the bytes of runs of ids that are not known yet."""
+        new = [run for run in dict.fromkeys(runs) if self._says(run) is _UNKNOWN]
+        if not new:
+            return
+        if (tokenizer := self._client.tokenizer) is not None:
+            found = {run[-1]: tokenizer.token(run[-1]) for run in new}
+            self._facts.spelt.update({(n,): data for n, data in found.items() if data is not None})
+            await self._specials({n: "" for n, data in found.items() if data is None})
+            return
+        texts = await self._client.decode_plain(self._anchored(new))
+        for run, text in zip(new, self._bare(texts), strict=True):
+            data = text.replace(_LOST, "").encode()  # what is lost within a text can never become a character
+            self._facts.spelt[run] = None if text.endswith(_LOST) else data
+            self._facts.begun[run] = len(data)
+            if len(run) == 1 and _LOST in text:
+                self._facts.lossy.add(run[0])
+        quiet = [run for run in new if len(run) == 1 and self._facts.spelt[run] == b""]
+        shown = await self._shown(quiet) if quiet else []
+        await self._specials({run[0]: text.strip() for run, text in zip(quiet, shown, strict=True) if text})
+
+    async def _shown(self, runs: Sequence[_Run]) -> list[str]:
+        """The text of each run, special tokens shown."""
+        return self._bare(await self._client.decode_runs(self._anchored(runs)))
+
+    def _anchored(self, runs: Sequence[_Run]) -> list[list[int]]:
+        """Each run behind a plain token, so that it keeps the space before a word."""
+        return [[self._facts.anchor, *run] for run in runs]
+
+    def _bare(self, texts: Iterable[str]) -> list[str]:
+        """The same texts without the plain token."""
+        return [text.removeprefix(self._facts.anchored) for text in texts]
+
+    async def _specials(self, names: dict[int, str]) -> None:
+        """Note tokens without text, and whether an answer ends with them."""
+        new = [n for n in names if n not in self._facts.specials]
+        ends = await concurrently([partial(self._client.ends, n, self.usage) for n in new])
+        for token_id, end in zip(new, ends, strict=True):
+            if end:
+                self._facts.ends.add(token_id)
+            self._facts.specials[token_id] = names[token_id]
+
+    def _says(self, run: _Run) -> bytes | None:
+        """The bytes of a run; None where they are no whole characters; `_UNKNOWN` before it is known."""
+        if run[-1] in self._facts.specials:
+            return b""
+        if self._client.tokenizer is not None:
+            run = run[-1:]
+        return self._facts.spelt[run] if run in self._facts.spelt else self._heard.get(run, _UNKNOWN)
+
+
+# Proposals.
+
+
+@dataclass(slots=True)
+class _Round:
+    """The tokens that the server wrote after one continuation, and the open ids before each of them."""
+
+    prompt: list[int]
+    found: list[IdStep]
+    runs: Sequence[_Run] = field(default=())
+
+
+class _IdsRounds(Rounds):
+    """The rounds of one `propose`; see `Rounds`.
+
+    Args:
+        client: the server's requests.
+        prompt: the prompt.
+        text: the response so far.
+        usage: is billed.
+        alternatives: the number of others that each token comes with.
+        echo: the text is scored first.
+        singly: each prompt has its own request.
+    """
+
+    def __init__(
+        self,
+        client: TokenIdsClient[Any],
+        prompt: str,
+        text: bytes,
+        usage: Usage,
+        *,
+        alternatives: int = 0,
+        echo: bool = False,
+        singly: bool = False,
+    ) -> None:
+        super().__init__(prompt, text, alternatives)
+        self._client = client
+        self._usage = usage
+        self._echo = echo
+        self._singly = singly
+        self._texts = TokenTexts(client, usage)
+        self._top = client.listed(alternatives)
+        self._heads: dict[int, list[int]] = {}  # what the model reads before each place
+
+    async def encode(self, place: int) -> list[int]:
+        """The ids that the model reads up to a place."""
+        await self.prepare([place])
+        return self._heads[place]
+
+    async def prepare(self, places: Iterable[int]) -> None:
+        """Encode the text up to each place, all at once."""
+        new = sorted({*places} - {*self._heads})
+        texts = [self._before(place) for place in new]
+        self._heads |= zip(new, await self._client.prompts(texts), strict=True)
+
+    async def _begin(self, open_: Sequence[Continuation]) -> None:
+        await self.prepare(one.question.start for one in open_)
+
+    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
+        """Those that the scored text answers: its encoding up to there is the model's own."""
+        if not self._echo:
+            return {}
+        whole = await self.encode(len(self._text))
+        heads = {one.question.start: self._heads[one.question.start] for one in open_}
+        places = {start: len(head) for start, head in heads.items() if head and whole[: len(head)] == head}
+        if len(places) < 2 or self._client.room(whole, 1) < 1:
+            return {}
+        start = min(places)
+        positions = await self._positions(whole, places[start], sendable(self._text[start:]))
+        return self._along(open_, whole, places, positions)
+
+    async def _room(self, one: Continuation, wanted: int) -> int:
+        return self._client.room(self._ids(one), wanted)
+
+    async def _too_long(self, one: Continuation) -> ContextLengthError:
+        return self._client.too_long(self._ids(one))
+
+    async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
+        prompts = [self._ids(one) for one in open_]
+        answers = await self._client.written(prompts, count, self._usage, singly=self._singly, top=self._top)
+        return await self._read(open_, prompts, answers)
+
+    def _ids(self, one: Continuation) -> list[int]:
+        return [*self._heads[one.question.start], *one.ids]
+
+    async def _read(
+        self, open_: Sequence[Continuation], prompts: Sequence[list[int]], answers: Sequence[IdAnswer]
+    ) -> list[Sequence[Position]]:
+        """The positions of several answers; where tokens are equally probable, all of them."""
+        rounds = [_Round(ids, [*answer.steps]) for ids, answer in zip(prompts, answers, strict=True)]
+        before = [self._texts.open(one.ids) for one in open_]
+        for answer, run in zip(answers, before, strict=True):
+            await self._texts.learn(answer, run)
+        await self._widen([(one, at) for one in rounds for at, step in enumerate(one.found) if step.more])
+        await self._texts.know((step.id,) for one in rounds for step in one.found)
+        for run, one in zip(before, rounds, strict=True):
+            one.runs = await self._texts.walk([step.id for step in one.found], run)
+        tied = [
+            (*run, other)
+            for one in rounds
+            for run, step in zip(one.runs, one.found, strict=False)
+            for other in step.tied
+        ]
+        await self._texts.know(tied)
+        lower = await self._texts.others([self._lower(step) for one in rounds for step in one.found])
+        steps = [(run, step) for one in rounds for run, step in zip(one.runs, one.found, strict=False)]
+        found = iter([self._position(*step, others) for step, others in zip(steps, lower, strict=True)])
+        return [[*islice(found, len(one.found))] for one in rounds]
+
+    async def _widen(self, doubts: Sequence[tuple[_Round, int]]) -> None:
+        """Ask again where all tokens that were listed are equally probable: there may be more of them."""
+        if not doubts:
+            return
+        prompts = [[*one.prompt, *(step.id for step in one.found[:at])] for one, at in doubts]
+        top = self._client.most
+        answers = await self._client.written(prompts, 1, self._usage, singly=self._singly, top=top)
+        for (one, at), answer in zip(doubts, answers, strict=True):
+            [again] = answer.steps
+            tied = again.tied if one.found[at].id in again.tied else ()  # its arithmetic is not quite the same twice
+            one.found[at] = replace(one.found[at], tied=tied)
+
+    def _lower(self, step: IdStep) -> list[ListedId]:
+        """With alternatives the tokens that are less probable than the one taken."""
+        return [one for one in step.others if one[1] < step.prob] if self._alternatives else []
+
+    def _position(self, run: _Run, step: IdStep, lower: Sequence[Choice]) -> Position:
+        """A step with the tokens that are as probable as the one taken, and those that are less."""
+        alone = step.tied in ((), (step.id,))
+        value = step.prob if alone else step.best
+        others = [] if alone else [self._texts.choice(run, n, value) for n in step.tied if n != step.id]
+        return Position(self._texts.choice(run, step.id, value), [*others, *lower])
+
+    async def _positions(self, ids: list[int], first: int, text: str) -> list[Position | None]:
+        """The model's choice at each place from `first` on, and after the last one; None where in doubt.
+
+        Args:
+            ids: a text as the model reads it.
+            first: the number of them before the first place, which is between two characters; not 0.
+            text: the text of the ids from there on.
+        """
+        scored = await self._client.scores(ids, first, self._usage, top=self._top)
+        own, after = ids[first:], scored.after
+        self._texts.note(own, [one for _, _, one in scored.own], text)
+        runs = await self._texts.walk(own)
+        best = [_best(listed) for listed in scored.listed]
+        lists = [others_than(one and one[0], listed) for listed, one in zip(scored.listed, best, strict=True)]
+        best.append((after.id, after.prob) if after is not None and len(after.tied) == 1 else None)
+        lists.append([] if after is None else [*after.others])
+        await self._texts.know((*run, one[0]) for run, one in zip(runs, best, strict=True) if one is not None)
+        others = await self._texts.others([listed if self._alternatives else [] for listed in lists])
+        return [
+            None if one is None else Position(self._texts.choice(run, *one), more)
+            for run, one, more in zip(runs, best, others, strict=True)
+        ]
+
+
+def _best(listed: Sequence[ListedId]) -> tuple[int, float] | None:
+    """The most probable token; None where there are several, or none."""
+    best = max((value for _, value, _ in listed), default=0.0)
+    first = [token_id for token_id, value, _ in listed if value == best]
+    return (first[0], best) if len(first) == 1 else None
+
+
+# The provider.
+
+
+_C = TypeVar("_C", bound=TokenIdsClient[Any])
+
+
+class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
+    """An engine that is asked by ids alone. See `contract.Provider`."""
+
+    _several: Strategy
+    """The strategy for several places of a text."""
+
+    async def _draft(
+        self,
+        facts: _F,  # noqa: ARG002 - the client has them
+        context: Context,
+        continuation: Any,
+        max_tokens: int,
+        options: DraftOptions,
+        usage: Usage,
+    ) -> IdsDraft:
+        prompt, text = context.prompt, context.text
+        if options.raw:
+            start = await self._client.path(context)
+        elif continuation is None:
+            [start] = await self._client.prompts([prompt + sendable(text)])
+        else:
+            start = [*continuation]
+        self._client.check_something(start)
+        stream = partial(self._stream, TokenTexts(self._client, usage), options, len(start))
+        return IdsDraft(stream, start, max_tokens, alone=not (context.ids or text), raw=options.raw)
+
+    async def _stream(
+        self, texts: TokenTexts, options: DraftOptions, start: int, ids: Sequence[int], left: int, attempt: int
+    ) -> AsyncGenerator[Next, None]:
+        """One request for a draft after the first `start` ids; see `drafting.IdsStream`."""
+        client, alternatives, seen, ended = self._client, options.alternatives, 0, False
+        if (
+            not options.raw and texts.quiet > _LONGEST
+        ):  # it would be asked again at each token of a model that is silent
+            left += 2 * texts.quiet
+        wanted, spaced, run = client.room(ids, min(left, client.streamed)), False, texts.open_run
+        if wanted < 1:
+            raise client.too_long(ids)
+        more: dict[str, Any] = {"top": client.drafted(alternatives), "attempt": attempt, "usage": texts.usage}
+        async with aclosing(client.events(ids, wanted, options, drawn=len(ids) - start, **more)) as events:
+            async for event in events:
+                seen += len(event.steps)
+                await texts.learn(event, run)
+                if alternatives and not options.raw:
+                    await texts.know((n,) for step in event.steps for n, _, text in step.others if text is None)
+                runs = await texts.walk([step.id for step in event.steps], run)
+                for step, before, after in zip(event.steps, runs, runs[1:], strict=False):
+                    spaced = spaced or keeps_spaces(said or "" for _, _, said in step.others)
+                    choice = texts.choice(before, step.id, step.prob)
+                    others = [texts.other(*one, spaced=spaced) for one in step.others] if alternatives else ()
+                    run = texts.open_run = after
+                    texts.quiet = 0 if choice.token.data else texts.quiet + 1
+                    ended = ended or choice.token.end
+                    choose = with_listed if options.raw else with_alternatives
+                    yield replace(choice, token=choose(Position(choice, others), alternatives))
+        if ended or seen >= wanted:
+            return
+        if client.cut_is_full:
+            yield "full"
+        elif not seen:
+            raise silent(self._transport.endpoint)
+
+    async def next_tokens(
+        self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
+    ) -> list[Token | None]:
+        """A list of ids, or one request for each; see `contract.IdContexts`."""
+        await self.facts()
+        client, texts = self._client, TokenTexts(self._client, usage)
+        paths = [await client.path(context) for context in contexts]
+        fits = [path for path in paths if client.room(path, 1) > 0]
+        way: Strategy = "singles" if self._strategy == "singles" or len(contexts) == 1 else "list"
+        top = client.drafted(alternatives)
+        answers = iter(await client.written(fits, 1, usage, singly=way == "singles", top=top) if fits else ())
+        usage.answered_by(way, len(fits))
+        return [await texts.first(next(answers), alternatives) if client.room(path, 1) > 0 else None for path in paths]
+
+    async def propose(
+        self,
+        context: Context,
+        questions: Sequence[Question] | None,
+        *,
+        alternatives: int = 0,
+        usage: Usage,
+    ) -> list[Proposal | None]:
+        """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
+        prompt, text = context.prompt, context.text
+        await self.facts()
+        if alternatives:
+            await self._client.seek_ends(usage)
+        everywhere = questions is None
+        if questions is None:
+            pieces = await self.tokenize(prompt + sendable(text))
+            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+        for question in questions:
+            self._client.check_something(prompt + sendable(text[: question.start]))
+        several = len(questions) > 1
+        usual: Strategy = "echo" if everywhere else self._several if several else "singles"
+        way = self._strategy or usual
+        more: dict[str, Any] = {"singly": way == "singles", "echo": way == "echo" and several}
+        rounds = _IdsRounds(self._client, prompt, text, usage, alternatives=alternatives, **more)
+        return await rounds.propose(questions, way, usage)
+
+    async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
+        """One request; see `contract.Provider`.
+
+        The first token of a model without a beginning of sequence has no probability where the prompt is empty.
+        """
+        await self.facts()
+        whole, size = context.prompt + sendable(context.text), len(context.prompt.encode())
+        pieces = await self.tokenize(whole)
+        [ids] = await self._client.prompts([whole])
+        behind = accumulate(len(piece.data) for piece in pieces)
+        first = sum(at <= size for at in behind)  # the first token that ends behind the prompt
+        if first >= len(pieces) and not end:
+            return []
+        place = max(len(ids) - len(pieces) + first, 1)
+        scored, others = await self._listed(ids, place, alternatives, end=end, usage=usage)
+        raw = [Token(piece.data, 0.0 if at < first else None) for at, piece in enumerate(pieces)]
+        at = len(pieces) - len(scored.own)
+        for piece, (token_id, prob, _), beside in zip(pieces[at:], scored.own, others, strict=False):
+            position = Position(Choice(token_id, Token(piece.data, prob)), beside)
+            raw[at] = with_alternatives(position, alternatives)
+            at += 1
+        found = within(raw, size)
+        return [*found, with_alternatives(self._end(scored, others), alternatives)] if end else found
+
+    async def score_ids(
+        self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
+        """One request; see `contract.IdScores`."""
+        await self.facts()
+        ids = await self._client.path(context)
+        start = len(ids) - len(context.ids or ()) + first
+        found = [Token(b"", None, id=ids[0])] if not start and ids else []
+        scored, others = await self._listed(ids, max(start, 1), alternatives, end=end, usage=usage)
+        for (token_id, prob, _), beside in zip(scored.own, others, strict=False):
+            found.append(with_listed(Position(Choice(token_id, Token(b"", prob)), beside), alternatives))
+        return [*found, with_listed(self._end(scored, others), alternatives)] if end else found
+
+    async def _listed(
+        self, ids: list[int], place: int, alternatives: int, *, end: bool, usage: Usage
+    ) -> tuple[IdScoring, list[list[Choice]]]:
+        """The probabilities of ids from a place on, and the others listed at each place and after the last one."""
+        client = self._client
+        if client.room(ids, 1) < 1:
+            raise client.too_long(ids)
+        if alternatives or end:
+            await client.seek_ends(usage)
+        ends = sorted(client.facts.ends) if end and ids else []
+        scored = await client.scores(ids, place, usage, top=client.listed(alternatives), ends=ends)
+        pairs = zip(scored.listed, scored.own, strict=True)
+        lists = [*(others_than(own, listed) for listed, (own, _, _) in pairs), scored.behind]
+        texts = TokenTexts(client, usage)
+        return scored, await texts.others(lists if alternatives else [[] for _ in lists])
+
+    def _end(self, scored: IdScoring, others: Sequence[Sequence[Choice]]) -> Position:
+        """The most probable end of sequence after a text, and the tokens listed beside it."""
+        facts: Mapping[int, str] = self._client.facts.specials
+        ends = self._client.facts.ends
+        known = {token_id: value for token_id, value, _ in (*scored.ends, *scored.behind) if token_id in ends}
+        token_id = max(known, key=lambda n: known[n], default=-1)
+        token = Token(b"", known.get(token_id), end=True, name=facts.get(token_id) or None)
+        return Position(Choice(token_id, token), others[-1])
+
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The server's own encoding, none added; how tokens share a character's bytes is not shown (`TokenTexts`)."""
+        await self.facts()
+        if self._client.tokenizer is not None and not self._client.head.text:
+            return self._client.tokenizer.encode(text)
+        [ids] = await self._client.ids([text])
+        found = await TokenTexts(self._client, Usage()).spelt(ids)
+        joined = b"".join(found)
+        if joined == b" " + text.encode():  # which a SentencePiece tokenizer puts before a text
+            at = next(at for at, data in enumerate(found) if data)
+            found[at], joined = found[at][1:], text.encode()
+        if joined != text.encode():
+            words = "the bytes of the server's tokens do not join to the text"
+            hint = "Give the model's tokenizer as `tokenizer`."
+            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
+        return [Piece(token_id, data) for token_id, data in zip(ids, found, strict=True)]
