@@ -198,8 +198,9 @@ class FusionStream:
         takes_ids = {at: info.capabilities.ids for at, info in infos.items()}
         by_ids, own_paths = all(takes_ids.values()), settings.method.own_paths
         judges = by_ids and settings.method.asks_by_ids
-        self._same_ids, self._across = judges and facts.ids, judges and not facts.ids and facts.unit == "word"
-        self._ids = self._judges_ids or (own_paths and by_ids)
+        self._same_ids = judges and facts.ids
+        self._across = settings.method.asks_by_ids and not facts.ids and facts.unit == "word"
+        self._ids = by_ids and (self._judges_ids or own_paths)
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
         watched = (at for at in range(len(endpoints.assistants)) if at in infos and self._is_watched(at, infos))
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
@@ -221,7 +222,9 @@ class FusionStream:
             across=self._across,
             shares=facts.shares,
             ends=_ends(infos, facts) if self._judges_ids else (),
-            by_ids=[own_paths and takes_ids.get(at, False) for at in range(-1, len(endpoints.assistants))],
+            by_ids=[
+                (own_paths or self._across) and takes_ids.get(at, False) for at in range(-1, len(endpoints.assistants))
+            ],
             same_ids=facts.ids,
             batch_wait=settings.tuning.batch_wait,
             seed=limits.seed or 0,

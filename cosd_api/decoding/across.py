@@ -21,6 +21,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
+from typing import Any
 
 import anyio
 
@@ -41,8 +43,9 @@ from cosd_api.paths import (
     next_unit,
     restart,
 )
+from cosd_api.text_paths import next_text_unit, restart_text, resumed, spelled
 from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, verifier_at
-from cosd_providers.contract import DraftEnd, Question, Token
+from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 from cosd_providers.same_ids import by_ids
 
 LOOKAHEAD = 16
@@ -78,10 +81,11 @@ class _Hearing:
 
     Attributes:
         model: its index.
-        encoder: of its encodings.
+        encoder: of its encodings; None if it takes text only.
         same: it has the draft's ids: then its units are the draft's tokens.
         first: index of the draft token at which its next unit begins.
         answers: to places that it was asked about, by the ids before.
+        proposals: what it would write at units that it was asked about as text, by their first draft token.
         firing: the replacement that it wants; it waits until the others are as far.
         error: why it could not judge the unit; it matters once the answer waits for it.
         starts: byte offsets at which its units begin.
@@ -91,10 +95,11 @@ class _Hearing:
     """
 
     model: int
-    encoder: Encoder
+    encoder: Encoder | None
     same: bool
     first: int = 0
     answers: dict[tuple[int, ...], Token | None] = field(default_factory=dict[tuple[int, ...], Token | None])
+    proposals: dict[int, Proposal | None] = field(default_factory=dict[int, Proposal | None])
     firing: _Firing | None = None
     error: Exception | None = None
     starts: set[int] = field(default_factory=set[int])
@@ -106,6 +111,25 @@ class _Hearing:
     def open(self) -> bool:
         """True while it judges."""
         return self.firing is None and self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """A token that an assistant would not write as the draft did.
+
+    Attributes:
+        at: byte offset at which it begins.
+        end: the draft's tokens that begin before this byte are replaced, or stand, with it.
+        ids: the assistant's before it; None if it takes text only.
+        walked: the assistant's tokens from the unit's start on, up to and including the one that it would write.
+        own: that one, and those behind it that are known.
+    """
+
+    at: int
+    end: int
+    ids: tuple[int, ...] | None
+    walked: Sequence[Token]
+    own: Sequence[Token]
 
 
 @dataclass(slots=True)
@@ -159,10 +183,10 @@ class AcrossTokenizers(AnswerWriter):
         self._digest = digest_of(work.turns[0].prompt)
         self._drafted = DraftPath()
         self._marks: list[_Mark] = []
-        self._draft_encoder = Encoder(by_ids(work.turns[0].provider).encode)
-        encoders = {model: Encoder(by_ids(work.turns[model].provider).encode) for model in self.models if model}
+        self._draft_encoder, *encoders = [self._encoder(model) for model in range(self.count)]
         shares = work.shares or [False] * self.count
-        self._hearings = {model: _Hearing(model, one, shares[model - 1]) for model, one in encoders.items()}
+        heard = [model for model in self.models if model]
+        self._hearings = {model: _Hearing(model, encoders[model - 1], shares[model - 1]) for model in heard}
         self._draft_scope = anyio.CancelScope()
         self._draft_end: DraftEnd | None = None
         self._draft_error: Exception | None = None
@@ -175,6 +199,15 @@ class AcrossTokenizers(AnswerWriter):
         self._counts = Report(off_path=0, unjudged=0)
         self._draft = 0  # number of the draft in progress, or of the last one
         self._left = 0  # number of the last draft that a replacement has ended
+        self._begun = 0  # tokens of the path before those that the draft wrote since the start or a replacement
+        self._again = b""  # what a draft that takes text only is to write once more
+        self._stuck = -1  # tokens of the path at which it did not
+        self._goes_on: tuple[int, Any] = (-1, None)  # tokens of the path, and what goes on behind them
+
+    def _encoder(self, model: int) -> Encoder | None:
+        """A model's encodings; None if it takes text only."""
+        takes_ids = model in self.models and self._work.by_ids and self._work.by_ids[model]
+        return Encoder(by_ids(self._work.turns[model].provider).encode) if takes_ids else None
 
     # ------------------------------------------------------------------------------------------------------- the run
 
@@ -211,9 +244,8 @@ class AcrossTokenizers(AnswerWriter):
             if room <= 0:
                 await self._changed()
                 continue
-            ids = tuple(token.id or 0 for token in self._drafted.tokens)
             self._draft = next(self._numbers)
-            command = StartDraft(self._draft, bytes(self._drafted.text), room, None, (), ids=ids)
+            command = self._next_draft(room)
             with anyio.CancelScope() as self._draft_scope:
                 try:
                     await self.calls.generate(0, command, partial(self._take, self._draft))
@@ -221,6 +253,37 @@ class AcrossTokenizers(AnswerWriter):
                     if command.draft > self._left:
                         self._draft_error = placed(error, self._work.turns[0].provider)
             self._tell()
+
+    def _next_draft(self, room: int) -> StartDraft:
+        """A draft of so many tokens behind the path.
+
+        One that takes text only writes what is behind the last safe cut once more, unless its server goes on from its
+        own ids.
+        """
+        path, text = self._drafted, bytes(self._drafted.text)
+        self._again = b""
+        if self._draft_encoder is not None:
+            return StartDraft(self._draft, text, room, None, (), ids=tuple(token.id or 0 for token in path.tokens))
+        written, continuation = self._goes_on
+        if written == len(path.tokens) and continuation is not None:
+            return StartDraft(self._draft, text, room, continuation, ())
+        at = resumed(path, self._begun) if self._stuck != len(path.tokens) else None
+        if at is None:
+            at = len(text)
+            self._counts.off_path = (self._counts.off_path or 0) + 1
+        self._again = text[at:]
+        return StartDraft(self._draft, text[:at], room + len(path.tokens) - bisect_right(path.ends, at), None, ())
+
+    def _anew(self, token: Token) -> Token | None:
+        """What a token adds to the path, where the draft writes the end of that once more; None if it is nothing."""
+        before, data = self._again, token.data
+        if not before:
+            return token
+        if not (data.startswith(before) or before.startswith(data)):
+            self._stuck = len(self._drafted.tokens)
+            return None
+        self._again = before[len(data) :]
+        return replace(token, data=data[len(before) :]) if len(data) > len(before) else None
 
     def _room(self) -> int:
         """Tokens that the draft may be asked for now."""
@@ -243,13 +306,17 @@ class AcrossTokenizers(AnswerWriter):
         if isinstance(item, DraftEnd):
             if item.reason in ("context", "filter"):
                 self._draft_end, path.over = item, True
-        else:
-            self._append(self._known_end(item), self._mark())
-            self._find_stop(len(path.tokens[-1].data))
+            self._stuck = len(path.tokens) if self._again else -1
+            self._goes_on = len(path.tokens), item.continuation
+        elif item.end and self._again:
+            self._stuck = len(path.tokens)
+        elif (token := self._anew(item)) is not None:
+            self._append(self._known_end(token), self._mark())
+            self._find_stop(len(token.data))
         if len(path.tokens) >= self._bound() + LOOKAHEAD:
             path.over = True
         self._tell()
-        return path.over or path.ended
+        return path.over or path.ended or self._stuck == len(path.tokens)
 
     def _find_stop(self, grown: int) -> None:
         if self._stop_end is None and (stop := self._response.stops.find(self._drafted.text, grown)) is not None:
@@ -312,6 +379,7 @@ class AcrossTokenizers(AnswerWriter):
         places = [place for unit in units if self._contestable(unit) for place in self._contexts(unit)]
         if not self._alone(hearing):
             await self._ask(hearing, places)
+            await self._ask_text(hearing, units)
         for unit in units:
             if hearing.first != unit.first or not await self._walk(hearing, unit):
                 break
@@ -322,6 +390,8 @@ class AcrossTokenizers(AnswerWriter):
         """The unit of an assistant that begins with a draft token; None where the draft has not written far enough."""
         if hearing.same:
             return next_token(self._drafted, first)
+        if hearing.encoder is None:
+            return next_text_unit(self._drafted, first, own=first == hearing.own)
         return await next_unit(self._drafted, first, hearing.encoder, own=first == hearing.own)
 
     def _unjudged(self, first: int, last: int) -> PathUnit:
@@ -372,11 +442,12 @@ class AcrossTokenizers(AnswerWriter):
     def _contestable(self, unit: PathUnit) -> bool:
         """True if an assistant is asked about a unit."""
         last = min(unit.last, self._bound())
-        return unit.encoding is not None and any(self._could_change(at) for at in range(unit.first, last))
+        return unit.judged and any(self._could_change(at) for at in range(unit.first, last))
 
     def _contexts(self, unit: PathUnit) -> list[tuple[int, tuple[int, ...]]]:
-        """The places of a unit, each with the ids before."""
-        assert unit.encoding is not None
+        """The places of a unit, each with the ids before; none if the assistant takes text only."""
+        if unit.encoding is None:
+            return []
         bound = unit.end + 1 if self._drafted.tokens[unit.first].end else self._bound_bytes()
         return [(at, unit.encoding.ids[:count]) for at, count in unit.places(bound)]
 
@@ -393,6 +464,27 @@ class AcrossTokenizers(AnswerWriter):
             if len(new) == 1:
                 raise
             # What failed together may fail for a place that the answer never comes to: each is asked when it does.
+
+    async def _ask_text(self, hearing: _Hearing, units: Sequence[PathUnit]) -> None:
+        """Ask an assistant that takes text only what it would write from the start of each unit."""
+        new = [one for one in units if one.by_text and one.first not in hearing.proposals and self._contestable(one)]
+        if not new:
+            return
+        path = self._drafted
+        found = dict[int, Question]()
+        for unit in new:  # what is behind the unit shows if the assistant's word goes on there
+            tokens = path.tokens[unit.first : unit.last + 1]
+            data = [one.data for one in tokens]
+            if unit.start < unit.end and (len(tokens) == unit.last - unit.first or tokens[-1].end):
+                data[unit.last - unit.first :] = [b" "]
+            found[unit.first] = Question(unit.start, tuple(data), word=True)
+        try:
+            proposals = await self.calls.propose(hearing.model, bytes(path.text), [*found.values()])
+        except Exception:
+            if len(new) == 1:
+                raise
+        else:
+            hearing.proposals.update(zip(found, proposals, strict=True))
 
     async def _ask_all(self, hearing: _Hearing, places: Sequence[tuple[int, tuple[int, ...]]]) -> None:
         text = bytes(self._drafted.text)
@@ -420,8 +512,9 @@ class AcrossTokenizers(AnswerWriter):
             self._count(hearing, unjudged=loud)
             hearing.first = unit.last
             return True
-        assert unit.encoding is not None
         self._count(hearing, off_path=unit.cut)
+        if unit.encoding is None:
+            return await self._walk_text(hearing, unit)
         qs: list[Token] = []
         tied = False
         for at, ids in self._contexts(unit):
@@ -440,40 +533,66 @@ class AcrossTokenizers(AnswerWriter):
                 tied = True
                 continue
             end = at if own is None else unit.encoding.offset(len(ids) + 1)
-            return await self._differ(hearing, unit, at, ids, theirs, qs, end)
+            return await self._differ(hearing, unit, _Difference(at, end, ids, qs, [theirs]))
         self._count(hearing, ties=tied)
+        self._agree(hearing, unit, qs, tied=tied)
+        return True
+
+    async def _walk_text(self, hearing: _Hearing, unit: PathUnit) -> bool:
+        """Line 3 by text: judge one unit by what the assistant would write from its start."""
+        if unit.first not in hearing.proposals:
+            await self._ask_text(hearing, [unit])
+        proposal = hearing.proposals.pop(unit.first)
+        tokens = () if proposal is None else proposal.tokens
+        while (count := spelled(self._drafted, unit, tokens)) is None:
+            await self._starve(hearing)
+        starts = [*accumulate((len(token.data) for token in tokens), initial=unit.start)]
+        if count < len(tokens):
+            at = starts[count]
+            end = min(max(starts[count + 1], at + 1), unit.end)
+            found = _Difference(at, end, None, tokens[: count + 1], tokens[count:])
+            return await self._differ(hearing, unit, found)
+        if not tokens or starts[-1] < unit.end:
+            self._count(hearing, unanswered=1)
+            hearing.first = unit.last
+            return True
+        walked = [token for token, start in zip(tokens, starts, strict=False) if start < unit.end]
+        self._agree(hearing, unit, walked or tokens[:1])
+        return True
+
+    async def _starve(self, hearing: _Hearing) -> None:
+        """Wait for the draft to write more."""
+        hearing.starving = True
+        self._tell()
+        await self._changed()
+        hearing.starving = False
+
+    def _agree(self, hearing: _Hearing, unit: PathUnit, qs: Sequence[Token], *, tied: bool = False) -> None:
+        """An assistant would write what the draft did."""
+        path = self._drafted
         p = least(path.tokens[unit.first : unit.last])
         data = bytes(path.text[unit.start : unit.end])
         count = unit.last - unit.first
         decision = Decision(hearing.model - 1, 0, count, data, p, least(qs), True, False, data, tied=tied)
         self._decide(hearing, unit, decision)
         hearing.first = unit.last
-        return True
 
-    async def _differ(
-        self,
-        hearing: _Hearing,
-        unit: PathUnit,
-        at: int,
-        ids: tuple[int, ...],
-        theirs: Token,
-        qs: Sequence[Token],
-        end: int,
-    ) -> bool:
-        """Judge the one difference of a unit, at a place whose token of the draft's text ends at byte `end`."""
-        path = self._drafted
+    async def _differ(self, hearing: _Hearing, unit: PathUnit, found: _Difference) -> bool:
+        """Judge the one difference of a unit."""
+        path, end = self._drafted, found.end
         over = next((n for n in range(unit.first, len(path.tokens)) if path.ends[n] >= end), len(path.tokens) - 1) + 1
         over = min(over, self._bound())  # what follows is lookahead, and is not judged
         await self._learn(unit.first, over)
-        p, q = least(path.tokens[unit.first : over]), least(qs)
-        mine = bytes(path.text[at:end])
+        p, q = least(path.tokens[unit.first : over]), least(found.walked)
+        mine = bytes(path.text[found.at : end])
         verifier = self._verifier_at(unit.first)
         fires = p is not None and not (q is None and self._needs_q)
         fires = fires and verifier.replaces(p or 0.0, math.nan if q is None else q)
         coin = getattr(verifier, "coin", None)
-        decision = Decision(hearing.model - 1, 0, over - unit.first, theirs.data, p, q, False, fires, mine, coin=coin)
+        data = found.own[0].data
+        decision = Decision(hearing.model - 1, 0, over - unit.first, data, p, q, False, fires, mine, coin=coin)
         if fires:
-            firing = await self._fire(hearing, unit, at, ids, theirs, decision)
+            firing = await self._fire(hearing, unit, found, decision)
             if firing is not None:
                 self._decide(hearing, unit, decision)
                 hearing.firing = firing
@@ -482,8 +601,8 @@ class AcrossTokenizers(AnswerWriter):
         if not fires or decision.agreed:  # else it could not be put into the draft's path
             self._decide(hearing, unit, decision)
         hearing.first = unit.last
-        if not fires and any(self._is_contestable(n) for n in range(unit.first, min(unit.last, self._bound()))):
-            assert unit.encoding is not None
+        contestable = any(self._is_contestable(n) for n in range(unit.first, min(unit.last, self._bound())))
+        if not fires and contestable and unit.encoding is not None:
             common = (n + 1 for n in range(unit.first, unit.last) if path.ends[n] >= end and path.is_whole(n + 1))
             hearing.first = next((n for n in common if unit.encoding.count(path.offset(n)) is not None), unit.last)
         return hearing.first == unit.last
@@ -491,6 +610,8 @@ class AcrossTokenizers(AnswerWriter):
     async def _learn(self, first: int, last: int) -> None:
         """Ask the draft for the probabilities of its own tokens that its server did not show: parts of characters."""
         path = self._drafted
+        if self._draft_encoder is None:
+            return
         missing = [at for at in range(first, last) if path.tokens[at].prob is None and not path.tokens[at].end]
         for at in missing:
             ids = tuple(token.id or 0 for token in path.tokens[:at])
@@ -502,28 +623,27 @@ class AcrossTokenizers(AnswerWriter):
                 if one.id == path.tokens[at].id:
                     path.tokens[at] = replace(path.tokens[at], prob=one.prob)
 
-    async def _fire(
-        self, hearing: _Hearing, unit: PathUnit, at: int, ids: tuple[int, ...], theirs: Token, decision: Decision
-    ) -> _Firing | None:
+    async def _fire(self, hearing: _Hearing, unit: PathUnit, found: _Difference, decision: Decision) -> _Firing | None:
         """Line 4: the assistant's word; None if it spells what the draft wrote, or cannot be put into its path."""
+        at, theirs = found.at, found.own[0]
         if theirs.end:
             return _Firing(at, decision, unit, None, at, [theirs])
         if hearing.same:
             text = bytes(self._drafted.text[:at]) + theirs.data
             own = Restart(unit.first, (theirs.id or 0,), (len(text),), text)
             return _Firing(at, decision, unit, own, at, [replace(theirs, alternatives=())])
-        written = await self._continuation(hearing, at, (*ids, theirs.id or 0), theirs)
+        written = await self._continuation(hearing, unit, found)
         data = b"".join(token.data for token in written)
-        way = await restart(self._drafted, unit.first, at, written, self._draft_encoder)
+        if self._draft_encoder is None:
+            way = restart_text(self._drafted, at, written)
+        else:
+            way = await restart(self._drafted, unit.first, at, written, self._draft_encoder)
         if way is None:
             self._count(hearing, unanswered=1)
             return None
         goal = min(max(len(way.text), unit.end), at + len(data))
         while len(self._drafted.text) < goal and not (self._drafted.ended or self._drafted.over):
-            hearing.starving = True
-            self._tell()
-            await self._changed()
-        hearing.starving = False
+            await self._starve(hearing)
         mine, short = bytes(self._drafted.text[at:goal]), not self._drafted.ended
         agreed = mine == data[: goal - at] or (short and data.startswith(mine) and len(mine) < goal - at)
         if agreed:
@@ -533,28 +653,37 @@ class AcrossTokenizers(AnswerWriter):
         same = next((n for n, (a, b) in enumerate(zip(mine, data, strict=False)) if a != b), min(len(mine), len(data)))
         return _Firing(at + same, decision, unit, way, at, written)
 
-    async def _continuation(self, hearing: _Hearing, at: int, ids: tuple[int, ...], first: Token) -> list[Token]:
-        """An assistant's token and what it writes behind it, until two words lie behind the word; without an end."""
-        tokens = [first]
-        before = bytes(self._drafted.text[:at])
+    async def _continuation(self, hearing: _Hearing, unit: PathUnit, found: _Difference) -> Sequence[Token]:
+        """An assistant's token and what it writes behind it, until two words lie behind the word; without an end.
 
-        def enough(*, ended: bool) -> bool:
-            data = before + b"".join(token.data for token in tokens)
-            word = end_of_word(tokens)
-            if not ended and word == len(tokens):
-                return False
-            end = len(before) + sum(len(token.data) for token in tokens[:word])
-            return look(data, end, ended=ended) is not None
+        One that takes text only writes the unit once more. A draft that does needs no more than the word.
+        """
+        own = [token for token in found.own if not token.end]
+        before, ids = bytes(self._drafted.text[: found.at]), found.ids
+        if ids is None and (len(own) > end_of_word(own) and self._draft_encoder is None):
+            return own
+        start = found.at if ids is not None else unit.start
+        tokens = own if ids is not None else []
+
+        def behind() -> list[Token]:
+            """The tokens from the difference on."""
+            starts = accumulate((len(token.data) for token in tokens), initial=start)
+            return [token for token, at in zip(tokens, starts, strict=False) if at >= found.at]
 
         def take(item: Token | DraftEnd) -> bool:
             if isinstance(item, DraftEnd) or item.end:
                 return True
             tokens.append(item)
-            return enough(ended=False)
+            return _is_enough(before, behind())
 
-        command = StartDraft(next(self._numbers), before + first.data, 2 * LOOKAHEAD, None, (), ids=ids)
+        most = 2 * LOOKAHEAD + (0 if ids is not None else len(found.walked))
+        text = before + own[0].data if ids is not None else before[:start]
+        ids = None if ids is None else (*ids, own[0].id or 0)
+        command = StartDraft(next(self._numbers), text, most, None, (), ids=ids)
         await self.calls.generate(hearing.model, command, take, question=True)
-        return tokens
+        again = b"".join(token.data for token in tokens)
+        said = b"".join(token.data for token in found.walked)
+        return behind() if ids is not None or again.startswith(said) else own
 
     def _decide(self, hearing: _Hearing, unit: PathUnit, decision: Decision) -> None:
         if self._is_heard(hearing):
@@ -622,11 +751,12 @@ class AcrossTokenizers(AnswerWriter):
             for one in self._decisions
             if one.first <= there < one.last and not one.decision.fired and one.decision is not firing.decision
         ]
-        path.kept = path.fixed(firing.unit.first)
+        path.kept = self._fixed(firing.unit.first)
         kept = self._put_word(hearing.model - 1, firing, old, same=hearing.same)
         self._draft_error = self._draft_end = None
         self._stop_end = None
         self._find_stop(len(path.text))
+        self._begun, self._stuck, self._goes_on = len(path.tokens), -1, (-1, None)
         first = min(kept, firing.unit.first)
         size = path.offset(first)
         winners = [mark.winner for mark in self._marks[:first]]
@@ -716,7 +846,11 @@ class AcrossTokenizers(AnswerWriter):
 
     def _final(self, first: int) -> int:
         """The tokens that can come out when all before `first` are judged: none that a restart may encode again."""
-        return first if self._is_end(first) else self._drafted.fixed(first)
+        return first if self._is_end(first) else self._fixed(first)
+
+    def _fixed(self, first: int) -> int:
+        """The number of tokens that stay whatever replaces the token `first`; see `DraftPath.fixed`."""
+        return first if self._draft_encoder is None else self._drafted.fixed(first)
 
     def _is_end(self, first: int) -> bool:
         """True if no token from an index on will be judged."""
@@ -749,6 +883,14 @@ class AcrossTokenizers(AnswerWriter):
 async def _write(writer: AnswerWriter) -> None:
     assert isinstance(writer, AcrossTokenizers)
     await writer.write_answer()
+
+
+def _is_enough(before: bytes, tokens: Sequence[Token]) -> bool:
+    """Test whether tokens behind a text hold a whole word, and two words behind it."""
+    word = end_of_word(tokens)
+    end = len(before) + sum(len(token.data) for token in tokens[:word])
+    data = before + b"".join(token.data for token in tokens)
+    return word < len(tokens) and look(data, end, ended=False) is not None
 
 
 def _is(theirs: Token, own: int | None) -> bool:
