@@ -69,9 +69,10 @@ class FusionStream:
         self._discovery = 0.0
         self._notes: list[str] = []
         self._span = FusionSpan()
-        self._ids = False  # all models are asked after ids: tokens may be parts of characters
+        self._ids = False  # all models are asked after ids
         self._same_ids = False  # ... and these are the same, by which they are judged
-        self._across = False  # ... or they are not, and each judges by its own
+        self._across = False  # Algorithm 1 on models of which some have ids of their own, or take none
+        self._parts = False  # tokens may be parts of characters
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
         self._caught_up = asyncio.Event()
@@ -201,6 +202,7 @@ class FusionStream:
         self._same_ids = judges and facts.ids
         self._across = settings.method.asks_by_ids and not facts.ids and facts.unit == "word"
         self._ids = by_ids and (self._judges_ids or own_paths)
+        self._parts = self._ids or (self._across and takes_ids[-1])
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
         watched = (at for at in range(len(endpoints.assistants)) if at in infos and self._is_watched(at, infos))
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
@@ -279,7 +281,7 @@ class FusionStream:
 
     @property
     def _judges_ids(self) -> bool:
-        """The draft is judged by ids: Algorithm 1, with ties."""
+        """The draft is judged on the models' own paths: Algorithm 1, with ties."""
         return self._same_ids or self._across
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
@@ -287,7 +289,7 @@ class FusionStream:
         if self._first_token is None and tokens:
             self._first_token = now
         for placed in tokens:
-            characters = self._characters.decode(placed.token.data) if self._ids else None
+            characters = self._characters.decode(placed.token.data) if self._parts else None
             names, verifier = self._endpoints.names, self._settings.verifier
             self._all.append(FusedToken.of(placed, names, verifier, now=now, characters=characters))
         self._news.set()
@@ -302,7 +304,7 @@ class FusionStream:
         names, everybody, usage = self._endpoints.names, self._names, self.usage
         unreported = dict(zip(everybody, budget.unreported, strict=True))
         return FusionResult(
-            text=sendable(report.text) if self._ids else readable(report.text),
+            text=sendable(report.text) if self._parts else readable(report.text),
             finish_reason=run.finished.finish_reason,
             stop_reason=run.finished.stop_reason,
             tokens=tuple(self._all),

@@ -35,7 +35,7 @@ def next_text_unit(draft: DraftPath, first: int, *, own: bool = False) -> PathUn
     Returns:
         None where the draft has not written far enough.
     """
-    start, text = draft.offset(first), draft.written
+    start, text = draft.offset(first), bytes(draft.text)
     if draft.tokens[first].end:
         return PathUnit(first, first + 1, start, start, by_text=True)
     safe = _is_place(draft, text, start)
@@ -57,7 +57,7 @@ def next_text_unit(draft: DraftPath, first: int, *, own: bool = False) -> PathUn
 
 def _is_place(draft: DraftPath, text: bytes, at: int) -> bool | None:
     """Test whether an assistant can be asked at a place; None where the draft has not written far enough."""
-    if not at or is_safe_cut(text, at) or (draft.ended and at >= len(text)):
+    if not at or is_safe_cut(text, at) or (draft.ended and at == len(text)):
         return True
     return False if draft.ended or at + _BEHIND <= len(text) or text[at : at + 1] not in (b"", b" ") else None
 
@@ -106,7 +106,7 @@ def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart 
     if not found:
         return None
     count, end = next(((count, end) for count, end in found if completes(tokens, count)), found[-1])
-    keep = bisect_right(draft.ends, at)
+    keep = min(bisect_right(draft.ends, at), len(draft.tokens) - draft.ended)
     return Restart(keep, (None,) * count, tuple(ends[:count]), text[:end], cut=not is_safe_cut(text, end))
 
 

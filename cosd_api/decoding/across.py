@@ -547,16 +547,16 @@ class AcrossTokenizers(AnswerWriter):
         while (count := spelled(self._drafted, unit, tokens)) is None:
             await self._starve(hearing)
         starts = [*accumulate((len(token.data) for token in tokens), initial=unit.start)]
-        if count < len(tokens):
+        if count < len(tokens) and (starts[count] < self._bound_bytes() or unit.start == unit.end):
             at = starts[count]
             end = min(max(starts[count + 1], at + 1), unit.end)
             found = _Difference(at, end, None, tokens[: count + 1], tokens[count:])
             return await self._differ(hearing, unit, found)
-        if not tokens or starts[-1] < unit.end:
+        if not tokens or (count == len(tokens) and starts[-1] < unit.end):
             self._count(hearing, unanswered=1)
             hearing.first = unit.last
             return True
-        walked = [token for token, start in zip(tokens, starts, strict=False) if start < unit.end]
+        walked = [token for token, start in zip(tokens[:count], starts, strict=False) if start < unit.end]
         self._agree(hearing, unit, walked or tokens[:1])
         return True
 
