@@ -546,6 +546,7 @@ class AcrossTokenizers(AnswerWriter):
         tokens = () if proposal is None else proposal.tokens
         while (count := spelled(self._drafted, unit, tokens)) is None:
             await self._starve(hearing)
+        hearing.starving = False
         starts = [*accumulate((len(token.data) for token in tokens), initial=unit.start)]
         if count < len(tokens) and (starts[count] < self._bound_bytes() or unit.start == unit.end):
             at = starts[count]
@@ -561,11 +562,11 @@ class AcrossTokenizers(AnswerWriter):
         return True
 
     async def _starve(self, hearing: _Hearing) -> None:
-        """Wait for the draft to write more."""
-        hearing.starving = True
-        self._tell()
+        """Wait for the draft to write more; only the first time the others are told, who may be waiting, too."""
+        if not hearing.starving:
+            hearing.starving = True
+            self._tell()
         await self._changed()
-        hearing.starving = False
 
     def _agree(self, hearing: _Hearing, unit: PathUnit, qs: Sequence[Token], *, tied: bool = False) -> None:
         """An assistant would write what the draft did."""
@@ -644,6 +645,7 @@ class AcrossTokenizers(AnswerWriter):
         goal = min(max(len(way.text), unit.end), at + len(data))
         while len(self._drafted.text) < goal and not (self._drafted.ended or self._drafted.over):
             await self._starve(hearing)
+        hearing.starving = False
         mine, short = bytes(self._drafted.text[at:goal]), not self._drafted.ended
         agreed = mine == data[: goal - at] or (short and data.startswith(mine) and len(mine) < goal - at)
         if agreed:
