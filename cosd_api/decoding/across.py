@@ -29,6 +29,7 @@ import anyio
 from cosd_api.alignment import Decision, least
 from cosd_api.decoding.calls import placed
 from cosd_api.decoding.commands import DRAFT, Placed, Report, StartDraft, cut_short
+from cosd_api.decoding.driver import GRACE_SECONDS
 from cosd_api.decoding.run import Work
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.paths import (
@@ -142,6 +143,7 @@ class _Mark:
         replaced: the draft's tokens that it replaced, on the first token of a replacement.
         draft: number of the draft that wrote it, or what it replaced.
         at: when it was written.
+        asked: whether an assistant was asked about it.
     """
 
     source: int = DRAFT
@@ -149,6 +151,7 @@ class _Mark:
     replaced: tuple[Token, ...] = ()
     draft: int = 0
     at: float = 0.0
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,7 @@ class AcrossTokenizers(AnswerWriter):
         heard = [model for model in self.models if model]
         self._hearings = {model: _Hearing(model, encoders[model - 1], shares[model - 1]) for model in heard}
         self._draft_scope = anyio.CancelScope()
+        self._writing = False
         self._draft_end: DraftEnd | None = None
         self._draft_error: Exception | None = None
         self._stop_end: int | None = None  # byte offset behind the stop string that ends what was drafted
@@ -221,6 +225,10 @@ class AcrossTokenizers(AnswerWriter):
             self._advance()
             if not self.over and news is self._news:
                 await news.wait()
+        if self._drafted.ended or self._drafted.over:
+            with anyio.move_on_after(GRACE_SECONDS):
+                while self._writing:
+                    await self._changed()
 
     def report(self) -> Report:
         """The answer so far."""
@@ -247,11 +255,13 @@ class AcrossTokenizers(AnswerWriter):
             self._draft = next(self._numbers)
             command = self._next_draft(room)
             with anyio.CancelScope() as self._draft_scope:
+                self._writing = True
                 try:
                     await self.calls.generate(0, command, partial(self._take, self._draft))
                 except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
                     if command.draft > self._left:
                         self._draft_error = placed(error, self._work.turns[0].provider)
+            self._writing = False
             self._tell()
 
     def _next_draft(self, room: int) -> StartDraft:
@@ -316,7 +326,7 @@ class AcrossTokenizers(AnswerWriter):
         if len(path.tokens) >= self._bound() + LOOKAHEAD:
             path.over = True
         self._tell()
-        return path.over or path.ended or self._stuck == len(path.tokens)
+        return (path.over and self._stop_end is not None) or self._stuck == len(path.tokens)
 
     def _find_stop(self, grown: int) -> None:
         if self._stop_end is None and (stop := self._response.stops.find(self._drafted.text, grown)) is not None:
@@ -522,8 +532,7 @@ class AcrossTokenizers(AnswerWriter):
                 await self._ask(hearing, [(at, ids)])
             theirs = hearing.answers[ids]
             if theirs is None:
-                self._count(hearing, unanswered=1)
-                hearing.first = unit.last
+                self._pass_over(hearing, unit)
                 return True
             qs.append(theirs)
             own = None if path.tokens[unit.first].end else unit.encoding.ids[len(ids)]
@@ -554,12 +563,18 @@ class AcrossTokenizers(AnswerWriter):
             found = _Difference(at, end, None, tokens[: count + 1], tokens[count:])
             return await self._differ(hearing, unit, found)
         if not tokens or (count == len(tokens) and starts[-1] < unit.end):
-            self._count(hearing, unanswered=1)
-            hearing.first = unit.last
+            self._pass_over(hearing, unit)
             return True
         walked = [token for token, start in zip(tokens[:count], starts, strict=False) if start < unit.end]
         self._agree(hearing, unit, walked or tokens[:1])
         return True
+
+    def _pass_over(self, hearing: _Hearing, unit: PathUnit) -> None:
+        """Let a unit stand that an assistant has no answer about."""
+        self._count(hearing, unanswered=1)
+        for mark in self._marks[unit.first : unit.last]:
+            mark.asked = True
+        hearing.first = unit.last
 
     async def _starve(self, hearing: _Hearing) -> None:
         """Wait for the draft to write more; only the first time the others are told, who may be waiting, too."""
@@ -869,9 +884,9 @@ class AcrossTokenizers(AnswerWriter):
         if mark.replaced:
             self._counts.replacements += 1
             self._counts.replaced += len(mark.replaced)
-        one = Placed(token, mark.source, asked=bool(about), decisions=tuple(about), winner=mark.winner)
+        one = Placed(token, mark.source, asked=mark.asked or bool(about), decisions=tuple(about), winner=mark.winner)
         one.replaced = mark.replaced
-        one.verified = not self._lost or not self._could_change(at)
+        one.verified = not self._lost or (mark.winner is None and not self._could_change(at))
         one.draft, one.at = mark.draft, mark.at
         if at and all(at in hearing.starts for hearing in self._hearings.values()):
             self._units += 1
