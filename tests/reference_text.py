@@ -159,7 +159,7 @@ class TextReference(by_ids.Reference):
                 if len(mine) < len(piece):
                     return None
                 continue
-            if same and at < end or (same and start == end):
+            if (same and at < end) or (same and start == end):
                 return None
             last = end if start == end else min(end, max(at + 1, at + len(piece)))
             p = written.probs[-1] if start == end else self.least(written, start, last)
