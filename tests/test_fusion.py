@@ -141,7 +141,10 @@ async def test_several_assistants_and_the_surest_wins() -> None:
     assert result.text == FUSED
     lima = next(token for token in result.tokens if token.text == " Li")
     assert lima.source == "assistant 2"
-    assert {(said.assistant, said.text, said.fired) for said in lima.decisions} == {("assistant 2", " Lima", True)}
+    assert {(said.assistant, said.text, said.fired) for said in lima.decisions} == {
+        ("assistant 1", " Paris", True),
+        ("assistant 2", " Lima", True),
+    }
     assert set(result.usage) == {"draft", "assistant 1", "assistant 2"}
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -29,7 +30,7 @@ import anyio
 from cosd_api.alignment import Decision, least
 from cosd_api.decoding.calls import placed
 from cosd_api.decoding.commands import DRAFT, Placed, Report, StartDraft, cut_short
-from cosd_api.decoding.driver import GRACE_SECONDS
+from cosd_api.decoding.driver import FIRST_SECONDS, GRACE_SECONDS
 from cosd_api.decoding.run import Work
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.paths import (
@@ -46,7 +47,7 @@ from cosd_api.paths import (
 )
 from cosd_api.text_paths import next_text_unit, restart_text, resumed, spelled
 from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, verifier_at
-from cosd_providers.contract import DraftEnd, Proposal, Question, Token
+from cosd_providers.contract import DraftEnd, Proposal, Question, Ready, Token
 from cosd_providers.same_ids import by_ids
 
 LOOKAHEAD = 16
@@ -192,6 +193,8 @@ class AcrossTokenizers(AnswerWriter):
         self._hearings = {model: _Hearing(model, encoders[model - 1], shares[model - 1]) for model in heard}
         self._draft_scope = anyio.CancelScope()
         self._writing = False
+        draft = work.turns[0].provider
+        self._ready = draft if isinstance(draft, Ready) else None
         self._draft_end: DraftEnd | None = None
         self._draft_error: Exception | None = None
         self._stop_end: int | None = None  # byte offset behind the stop string that ends what was drafted
@@ -254,6 +257,8 @@ class AcrossTokenizers(AnswerWriter):
                 continue
             self._draft = next(self._numbers)
             command = self._next_draft(room)
+            if self._ready is not None:
+                self._group.start_soon(self._keep_ready, self._ready)
             with anyio.CancelScope() as self._draft_scope:
                 self._writing = True
                 try:
@@ -263,6 +268,13 @@ class AcrossTokenizers(AnswerWriter):
                         self._draft_error = placed(error, self._work.turns[0].provider)
             self._writing = False
             self._tell()
+
+    async def _keep_ready(self, draft: Ready) -> None:
+        """Have a connection made for the next draft: a stream that is left takes its own with it."""
+        await anyio.sleep(FIRST_SECONDS)
+        with suppress(Exception):  # it only saves time
+            if await draft.keep_ready() is False:
+                self._ready = None
 
     def _next_draft(self, room: int) -> StartDraft:
         """A draft of so many tokens behind the path.
@@ -285,7 +297,7 @@ class AcrossTokenizers(AnswerWriter):
         return StartDraft(self._draft, text[:at], room + len(path.tokens) - bisect_right(path.ends, at), None, ())
 
     def _anew(self, token: Token) -> Token | None:
-        """What a token adds to the path, where the draft writes the end of that once more; None if it is nothing."""
+        """The part of a token that is new, where the draft writes the end of the path once more; None if none is."""
         before, data = self._again, token.data
         if not before:
             return token
@@ -766,7 +778,7 @@ class AcrossTokenizers(AnswerWriter):
         others = [
             one
             for one in self._decisions
-            if one.first <= there < one.last and not one.decision.fired and one.decision is not firing.decision
+            if one.first <= there < one.last and (not one.decision.fired or _is_outvoted(one.decision, firing.decision))
         ]
         path.kept = self._fixed(firing.unit.first)
         kept = self._put_word(hearing.model - 1, firing, old, same=hearing.same)
@@ -780,7 +792,7 @@ class AcrossTokenizers(AnswerWriter):
         known = [
             one
             for one in self._decisions
-            if (any(winner is one.decision for winner in winners) if one.decision.fired else one.last <= first)
+            if one.last <= first or any(winner is one.decision for winner in winners)
         ]
         self._decisions = [one.before(first, old[one.last - 1][1] - size) for one in known]
         heard_there = [one.decision for one in others]
@@ -900,6 +912,11 @@ class AcrossTokenizers(AnswerWriter):
 async def _write(writer: AnswerWriter) -> None:
     assert isinstance(writer, AcrossTokenizers)
     await writer.write_answer()
+
+
+def _is_outvoted(one: Decision, winner: Decision) -> bool:
+    """Test whether an assistant was less sure of its word than the one whose word was taken."""
+    return (one.q or 0.0) < (winner.q or 0.0)
 
 
 def _is_enough(before: bytes, tokens: Sequence[Token]) -> bool:
