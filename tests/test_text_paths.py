@@ -57,7 +57,7 @@ def expected(task: Task, text: Sequence[int]) -> naive.Fused:
         task.assistants,
         lambda _, p, q: task.verifier.replaces(p, q),
         text=text,
-        contestable=task.verifier.contestable,
+        contestable=lambda _, p: task.verifier.contestable(p),
         max_tokens=task.max_tokens,
         stop=[one.encode() for one in task.stop],
         tie=task.tie,
