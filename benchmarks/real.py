@@ -8,13 +8,14 @@ tokens, as models with the same ids are fused; the other by words, as models wit
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -55,8 +56,8 @@ _ABOUT = (
 _WORDS = (
     'The same models and servers, with the rule for different ids (`unit="word"`), which waits for two words behind a '
     "place. The times are medians over the answers: the seconds until the first text, alone and fused, and the "
-    "milliseconds by which a token comes later than that of the draft alone (the median of an answer's tokens; only of "
-    "answers that are the draft's own). Drafted in vain is what was drafted and is not in the answer, lookahead behind "
+    "milliseconds by which a token comes later than that of the draft alone (the median of those that both begin "
+    "with). Drafted in vain is what was drafted and is not in the answer, lookahead behind "
     "its end included, in percent of its tokens."
 )
 _MISSING = "Not measured: the model is not here (`make test-real` fetches it)."
@@ -94,6 +95,10 @@ class Answer:
         return Answer(*(one + two for one, two in zip(asdict(self).values(), asdict(other).values(), strict=True)))
 
 
+Written = Sequence[tuple[int | None, float]]
+"""The ids of an answer, each with the seconds until it was final."""
+
+
 @dataclass(frozen=True, slots=True)
 class Both:
     """An answer of a fusion and the draft's own, one after the other.
@@ -101,12 +106,12 @@ class Both:
     Attributes:
         fused: the fusion's.
         alone: the draft's.
-        times: seconds until each token of both; empty where nobody noted them.
+        written: the tokens of both, each with the seconds until it was final; empty where nobody noted them.
     """
 
     fused: Answer
     alone: Answer
-    times: tuple[Sequence[float], Sequence[float]] = ((), ())
+    written: tuple[Written, Written] = ((), ())
 
     @property
     def ratio(self) -> float:
@@ -115,8 +120,9 @@ class Both:
 
     @property
     def behind(self) -> float:
-        """Milliseconds by which a token comes later."""
-        return 1000 * median([one - other for one, other in zip(*self.times, strict=False)])
+        """Milliseconds by which a token comes later, among those that both begin with; NaN without any."""
+        same = takewhile(lambda both: both[0][0] == both[1][0], zip(*self.written, strict=False))
+        return 1000 * median([one - other for (_, one), (_, other) in same] or [math.nan])
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,14 +214,13 @@ async def _by_words(options: Options, cases: Sequence[Case], assistant: str) -> 
         options.say(f"real, by words: {name}")
         found = await _measured(case, assistant, WAYS[added])
         fused = _together(one.fused for one in found)
-        first = [median([one.times[at][0] for one in found]) for at in (1, 0)]
-        behind = median([one.behind for one in found]) if case.draft != cases[-1].draft else None
+        first = [median([one.written[at][0][1] for one in found]) for at in (1, 0)]
         rows.append(
             [
                 name,
                 round(median([one.ratio for one in found]), 2),
                 f"{first[0]:.3f} {first[1]:.3f}",
-                None if behind is None else round(behind),
+                f"{median([one.behind for one in found]):.0f}",
                 round(100 * fused.vain / fused.tokens, 1),
                 round(100 * fused.replaced / fused.tokens, 1),
                 round(fused.requests / fused.tokens, 3),
@@ -232,13 +237,13 @@ async def _measured(case: Case, assistant: str, way: Strategy) -> list[Both]:
     """The answers to a case's prompts, each beside the draft's own."""
     found: list[Both] = []
     for prompt in case.asked:
-        fused, times = await _answered(case, assistant, prompt, way)
+        fused, written = await _answered(case, assistant, prompt, way)
         most = fused.tokens if case.alike else case.length
         if case.streamed:
             found.append(Both(fused, await _streamed(case.draft, prompt, most)))
         else:
             alone, own = await _answered(replace(case, verifier=ALONE, length=most, settings={}), assistant, prompt)
-            found.append(Both(fused, alone, (times, own)))
+            found.append(Both(fused, alone, (written, own)))
     return found
 
 
@@ -274,10 +279,8 @@ def _row(name: str, found: Sequence[Both], sent: float) -> list[Cell]:
     ]
 
 
-async def _answered(
-    case: Case, assistant: str, prompt: Any, way: Strategy = "singles"
-) -> tuple[Answer, Sequence[float]]:
-    """One answer, with the caches of both servers cold, and the seconds until each of its tokens is final."""
+async def _answered(case: Case, assistant: str, prompt: Any, way: Strategy = "singles") -> tuple[Answer, Written]:
+    """One answer, with the caches of both servers cold, and its tokens."""
     for url in {case.draft, assistant}:
         await _forget(url)
     models = [connect(case.draft, timeout=600), connect(assistant, engine="llama.cpp", strategy=way, timeout=600)]
@@ -299,7 +302,7 @@ async def _answered(
         written=asked.completion_tokens,
         vain=result.wasted_tokens or 0,
     )
-    return answer, [token.final_at or 0.0 for token in result.tokens]
+    return answer, [(token.id, token.final_at or 0.0) for token in result.tokens]
 
 
 async def _streamed(draft: str, messages: Sequence[Any], length: int) -> Answer:

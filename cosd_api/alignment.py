@@ -1,12 +1,8 @@
-"""Judging one unit: pure functions, no I/O, no state.
+"""Judging one token, as Algorithm 1 has it: pure functions, no I/O, no state.
 
-The draft's tokens are judged in units: consecutive tokens that are judged together. A verdict depends on nothing
-but the text before the unit, the unit's own tokens, and what the assistant would write from the unit's start. That
-is why skipping, batching, concurrency and any draft length leave the fused text as it is.
-
-`unit="token"` is Algorithm 1 to the letter: the next tokens are compared, by text as in equation (3) of the paper, and
-equation (4) is that they differ. `unit="word"`, for different tokenizers, is this library's own: nearly every tokenizer
-splits at words, so both models start from text that they would themselves have cut at that point.
+A verdict depends on nothing but the text before the token, the token, and what the assistant would write there. That is
+why skipping, batching, concurrency and any draft length leave the fused text as it is. Tokens are compared by their
+ids, or where no ids are shown by their text, as in equation (3) of the paper; equation (4) is that they differ.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cosd_providers.contract import Token
-from cosd_providers.text import continues_word, first_character, join, last_character
+from cosd_providers.text import first_character, join, last_character
 
 Unit = Literal["token", "word"]
 LONGEST = 8
@@ -74,24 +70,6 @@ class Decision:
     tied: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """Decisions from one proposal, and one of three ends.
-
-    Attributes:
-        decisions: in the order of the text.
-        replacement: the assistant's word, to be put in place of everything from the last decision's `first` on.
-        again: index of the unit's token from which the assistant must be asked again: after a disagreement that
-            stands, or where the proposal is too short.
-
-    With neither, the unit is judged and stays as drafted.
-    """
-
-    decisions: tuple[Decision, ...]
-    replacement: tuple[Token, ...] = ()
-    again: int | None = None
-
-
 def starts_unit(unit: Unit, before: Sequence[Token], token: Token) -> bool:
     """Decide if `token` starts a new unit after the tokens of the unit `before`, which is not empty."""
     if unit == "token" or token.end or len(before) >= LONGEST:
@@ -114,60 +92,32 @@ def is_unspaced(character: str) -> bool:
 
 
 def judge(
-    tokens: Sequence[Token],
-    proposal: Sequence[Token],
+    mine: Token,
+    theirs: Token,
     replaces: Callable[[Decision], bool],
     *,
-    unit: Unit,
-    first: int = 0,
     assistant: int = 0,
     needs_q: bool = True,
     tie: float = 0.0,
-) -> Judgement:
-    """Walk a unit's `tokens` from index `first` against what one assistant would write there (equations 3 to 6).
+) -> Decision:
+    """Judge a draft token against what one assistant would write in its place (equations 3 to 6).
 
     Args:
-        tokens: the unit's draft tokens, whole.
-        proposal: the assistant's continuation of the text before `tokens[first]`, in tokens of whole characters.
-        replaces: the verifier's decision on a span that differs, whose `p` is known.
-        unit: `"token"` compares one token with one; `"word"` walks both by bytes.
-        first: where the walk starts.
-        assistant: its index, for the decisions.
+        mine: the draft's token.
+        theirs: the assistant's.
+        replaces: the verifier's decision where they differ and `p` is known.
+        assistant: its index, for the decision.
         needs_q: whether `replaces` looks at `q`. If so, an unknown `q` never replaces.
         tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
     """
-    decisions: list[Decision] = []
-    i = first  # tokens[begin:i] and proposal[a_begin:a] are what both wrote since the boundary
-    a = 0
-    while i < len(tokens):
-        if a == len(proposal):
-            return _ask_again(decisions, tokens, i + 1)
-        begin, a_begin = i, a
-        i, a, agreed = span(tokens, proposal, i, a, whole_tokens=unit == "token")
-        if agreed is None and i < len(tokens):
-            return _ask_again(decisions, tokens, i + 1)
-        if agreed is None:
-            break  # the unit ends inside the assistant's token: the next unit judges the rest
-        p, q = least(tokens[begin:i]), least(proposal[a_begin:a])
-        tied = not agreed and ties(tokens[begin], proposal[a_begin], tie)
-        mine, theirs = _bytes(tokens[begin:i]), _bytes(proposal[a_begin:a])
-        # One id may be the end of one model and a text of the other, and servers show parts of characters differently.
-        theirs = mine if agreed else theirs
-        agreed = agreed or tied
-        decision = Decision(assistant, begin, i, theirs, p, q, agreed, False, mine, tied=tied)
-        decision.fired = not agreed and p is not None and not (q is None and needs_q) and bool(replaces(decision))
-        decisions.append(decision)
-        if decision.fired:
-            end = a if unit == "token" else _end_of_word(proposal, a_begin, a)
-            return Judgement(tuple(decisions), replacement=tuple(proposal[a_begin:end]))
-        if not agreed:
-            return _ask_again(decisions, tokens, i)
-    return Judgement(tuple(decisions))
-
-
-def _ask_again(decisions: list[Decision], tokens: Sequence[Token], i: int) -> Judgement:
-    """Ask again from `tokens[i]` on: the assistant continues the text before it."""
-    return Judgement(tuple(decisions), again=i if i < len(tokens) else None)
+    p, q, agreed = mine.prob, theirs.prob, same(mine, theirs)
+    tied = not agreed and ties(mine, theirs, tie)
+    # One id may be the end of one model and a text of the other, and servers show parts of characters differently.
+    data = mine.data if agreed else theirs.data
+    agreed = agreed or tied
+    decision = Decision(assistant, 0, 1, data, p, q, agreed, False, mine.data, tied=tied)
+    decision.fired = not agreed and p is not None and not (q is None and needs_q) and bool(replaces(decision))
+    return decision
 
 
 def span(
@@ -216,22 +166,6 @@ def ties(mine: Token, theirs: Token, tie: float) -> bool:
     if math.log(theirs.prob) - math.log(second.prob) > tie:
         return False
     return any(one.id == mine.id and one.prob == second.prob for one in theirs.alternatives)
-
-
-def _end_of_word(proposal: Sequence[Token], begin: int, end: int) -> int:
-    """The end of the replacement `proposal[begin:end]` with the tokens that complete its word."""
-    while (
-        end < len(proposal)
-        and end - begin < LONGEST
-        and not proposal[end].end
-        and continues_word(proposal[end - 1].data, proposal[end])
-    ):
-        end += 1
-    return end
-
-
-def _bytes(tokens: Sequence[Token]) -> bytes:
-    return b"".join(token.data for token in tokens)
 
 
 def least(tokens: Sequence[Token]) -> float | None:

@@ -193,15 +193,14 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
         unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
-        by_ids = False
+        compared = self.method.one_tokenizer or not self.method.asks_by_ids  # by their encodings of the test text
         if everybody and (self.method.compares_tokenizers or self.method.own_paths) and unit != "word":
             vocabularies = await self._vocabularies(infos)
             shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
-            by_ids = self.method.asks_by_ids and not self.method.one_tokenizer and None not in vocabularies
         ids = bool(shares) and all(shares)
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
             unit = "token" if ids else "word"
-            if not ids and everybody and not by_ids:
+            if not ids and everybody and compared:
                 unit = await _common_unit([self.draft, *self.assistants], infos)
             if self.method.one_tokenizer and everybody and unit == "word":
                 words = f"the method {self.method.name!r} compares tokens"

@@ -247,6 +247,7 @@ class PathUnit:
         encoding: the assistant's; None if the bytes stand unjudged, as they begin inside one of its tokens.
         count: how many of its tokens lie before the unit.
         cut: whether its start had to be made a boundary: the assistant is asked after a text cut there.
+        by_text: whether the assistant takes text only, and writes on from the unit's start.
     """
 
     first: int
@@ -256,6 +257,12 @@ class PathUnit:
     encoding: Encoded | None = None
     count: int = 0
     cut: bool = False
+    by_text: bool = False
+
+    @property
+    def judged(self) -> bool:
+        """False if its bytes stand, whatever the assistant would write."""
+        return self.by_text or self.encoding is not None
 
     def places(self, bound: int) -> list[tuple[int, int]]:
         """The places before byte `bound`: each byte offset, with the number of the assistant's tokens before it."""
@@ -351,14 +358,14 @@ class Restart:
 
     Attributes:
         keep: how many of its tokens stay.
-        ids: of what follows them, in the draft model's own encoding.
+        ids: of what follows them, in the draft model's own encoding; None for each if it takes text only.
         ends: byte offset of the end of each.
         text: the answer, to the end of the replacement.
         cut: whether the draft's encoding had to be cut there.
     """
 
     keep: int
-    ids: tuple[int, ...]
+    ids: tuple[int | None, ...]
     ends: tuple[int, ...]
     text: bytes
     cut: bool = False
@@ -367,13 +374,13 @@ class Restart:
 def end_of_word(tokens: Sequence[Token]) -> int:
     """The number of tokens that complete the word of the first, at most eight; the end of sequence is in no word."""
     count = 1
-    while count < min(len(tokens), LONGEST) and not _completes(tokens, count):
+    while count < min(len(tokens), LONGEST) and not completes(tokens, count):
         count += 1
     return count
 
 
-def _completes(tokens: Sequence[Token], count: int) -> bool:
-    """Test whether a word ends behind the first tokens."""
+def completes(tokens: Sequence[Token], count: int) -> bool:
+    """Test whether a word ends behind the first tokens, at a boundary between characters."""
     data = b"".join(token.data for token in tokens[:count])
     if whole(data) != len(data):
         return False
@@ -414,7 +421,7 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
     found = (
         end
         for count, end in enumerate(ends[:LONGEST], 1)
-        if end in whole_ends and encoding.count(end) is not None and _completes(tokens, count)
+        if end in whole_ends and encoding.count(end) is not None and completes(tokens, count)
     )
     end, cut = next(found, None), False
     if end is None:

@@ -42,8 +42,8 @@ def replayed(
         firing = [decision for number, token in found for decision in _fired(token, number, verifier, assistants)]
         winner = max(firing, key=lambda one: (one.prob or 0.0, -assistants.index(one.assistant)), default=None)
         word = _replacement(found)
-        # A stop string may have taken a replacement away, and left what another assistant said before it.
-        cut = stops and last == len(tokens) and len(assistants) > 1
+        # A stop string may have taken a replacement away, and left what was said of the tokens before it.
+        cut = stops and last == len(tokens)
         if winner is None and word:
             number, token = word[0]
             raise TraceError(f"token {number} ({token.text!r}) replaced {token.replaced!r}, but no decision does")

@@ -211,7 +211,8 @@ class Trace:
         """
         if self.result.tokens and not self.result.requests:
             raise TraceError("the answer was made by a version of cosd-api that recorded no trace")
-        spell = sendable if self.result.settings.contexts == "ids" else readable
+        parts = self.result.settings.contexts == "ids" or any(one.id is not None for one in self.result.tokens)
+        spell = sendable if parts else readable
         text = spell(self._replayed(verifier))
         if text != self.result.text:
             raise TraceError("the recorded tokens are not the recorded text")

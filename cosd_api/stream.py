@@ -69,9 +69,10 @@ class FusionStream:
         self._discovery = 0.0
         self._notes: list[str] = []
         self._span = FusionSpan()
-        self._ids = False  # all models are asked after ids: tokens may be parts of characters
+        self._ids = False  # all models are asked after ids
         self._same_ids = False  # ... and these are the same, by which they are judged
-        self._across = False  # ... or they are not, and each judges by its own
+        self._across = False  # Algorithm 1 on models of which some have ids of their own, or take none
+        self._parts = False  # tokens may be parts of characters
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
         self._caught_up = asyncio.Event()
@@ -198,8 +199,10 @@ class FusionStream:
         takes_ids = {at: info.capabilities.ids for at, info in infos.items()}
         by_ids, own_paths = all(takes_ids.values()), settings.method.own_paths
         judges = by_ids and settings.method.asks_by_ids
-        self._same_ids, self._across = judges and facts.ids, judges and not facts.ids and facts.unit == "word"
-        self._ids = self._judges_ids or (own_paths and by_ids)
+        self._same_ids = judges and facts.ids
+        self._across = settings.method.asks_by_ids and not facts.ids and facts.unit == "word"
+        self._ids = by_ids and (self._judges_ids or own_paths)
+        self._parts = self._ids or (self._across and takes_ids[-1])
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
         pace = replace(settings.pace, places=tuple(places), watched=watched(infos, endpoints.speeds))
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
@@ -221,7 +224,9 @@ class FusionStream:
             across=self._across,
             shares=facts.shares,
             ends=_ends(infos, facts) if self._judges_ids else (),
-            by_ids=[own_paths and takes_ids.get(at, False) for at in range(-1, len(endpoints.assistants))],
+            by_ids=[
+                (own_paths or self._across) and takes_ids.get(at, False) for at in range(-1, len(endpoints.assistants))
+            ],
             same_ids=facts.ids,
             batch_wait=settings.tuning.batch_wait,
             seed=limits.seed or 0,
@@ -272,7 +277,7 @@ class FusionStream:
 
     @property
     def _judges_ids(self) -> bool:
-        """The draft is judged by ids: Algorithm 1, with ties."""
+        """The draft is judged on the models' own paths: Algorithm 1, with ties."""
         return self._same_ids or self._across
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
@@ -280,7 +285,7 @@ class FusionStream:
         if self._first_token is None and tokens:
             self._first_token = now
         for placed in tokens:
-            characters = self._characters.decode(placed.token.data) if self._ids else None
+            characters = self._characters.decode(placed.token.data) if self._parts else None
             names, verifier = self._endpoints.names, self._settings.verifier
             self._all.append(FusedToken.of(placed, names, verifier, now=now, characters=characters))
         self._news.set()
@@ -295,7 +300,7 @@ class FusionStream:
         names, everybody, usage = self._endpoints.names, self._names, self.usage
         unreported = dict(zip(everybody, budget.unreported, strict=True))
         return FusionResult(
-            text=sendable(report.text) if self._ids else readable(report.text),
+            text=sendable(report.text) if self._parts else readable(report.text),
             finish_reason=run.finished.finish_reason,
             stop_reason=run.finished.stop_reason,
             tokens=tuple(self._all),

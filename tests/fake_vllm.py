@@ -44,8 +44,7 @@ class FakeVllm:
         specials: the names of special ids, beside the first end.
         pads: whether a space is put before a text, and behind each special token in it; the decoder leaves both.
         read: the ids of each prompt.
-        spaces: whether the vocabulary is SentencePiece's.
-        bare: whether tokens' strings lose a space at their front, as SentencePiece's did in older versions.
+        spaces: whether the vocabulary is SentencePiece's: a space is put before a text, and taken away again.
         broken: whether rendering the template fails.
         cap: tokens that an answer may have by the server's own generation config; None for any number.
         listed: how many probabilities a place may have (`--max-logprobs`).
@@ -68,7 +67,6 @@ class FakeVllm:
         self.pads = False
         self.read: list[list[int]] = []
         self.spaces = False
-        self.bare = False
         self.broken = False
         self.cap: int | None = None
         self.listed = 20
@@ -91,7 +89,8 @@ class FakeVllm:
             case "/tokenize":
                 return self._tokenize(body)
             case "/detokenize":
-                return httpx.Response(200, json={"prompt": self._decode(body["tokens"], specials=True)})
+                text = self._decode(body["tokens"], specials=True)
+                return httpx.Response(200, json={"prompt": text.removeprefix(" ") if self.spaces else text})
             case "/v1/completions":
                 return self._completions(body)
         return httpx.Response(404, json={"detail": "Not Found"})
@@ -126,6 +125,7 @@ class FakeVllm:
             names |= dict(zip(["</s>"], sorted(set(self.model.end_ids) - set(self.specials)), strict=False))
         if self.pads and text:
             text = re.sub(f"({'|'.join(map(re.escape, names))}|^)(?!$|{'|'.join(map(re.escape, names))})", r"\1 ", text)
+        text = " " + text if self.spaces and text else text
         return [*(self.beginning if special else ()), *parsed(self.model, text, names, self._unknown)]
 
     @property
@@ -168,7 +168,7 @@ class FakeVllm:
         """A token as logprobs show it: by itself, or behind up to four tokens if it is unfinished."""
         alone = self._decode([n], specials=True)
         if not alone.endswith(_LOST):
-            return alone.removeprefix(" ") if self.bare else alone
+            return alone
         for count in range(1, min(len(context), 4) + 1):
             before = list(context[-count:])
             whole = self._decode([*before, n], specials=True)

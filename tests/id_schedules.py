@@ -172,7 +172,7 @@ class IdRun(schedules.Run):
         if command.assistant == DRAFT:
             [(unit, verdict)] = asked
             assert self.task.hides
-            assert unit.tokens[0].prob is None
+            assert unit.token.prob is None
             assert verdict.hearing is Hearing.WITHOUT_P
         else:
             if not any(unit.p_asked for unit, _ in asked):  # what is known now may settle it, and all are heard
@@ -238,7 +238,6 @@ def run(
     settings = Pace(ids=True, **pace)
     decoder = CoSDDecoder(
         task.verifier,
-        unit="token",
         max_tokens=task.max_tokens,
         assistants=len(task.assistants),
         stop=task.stop,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Protocol
@@ -243,9 +243,9 @@ class Reference:
     def write(self, path: Sequence[int]) -> Written:
         """The draft's greedy continuation of its path, and lookahead."""
         ids, probs = [*path], [1.0] * len(path)
-        begin = self.draft.encode(self.prompt)
+        steps = self.steps(path)
         while len(ids) < self.max_tokens + BEHIND and not (ids and ids[-1] in self.draft.end_ids):
-            one, p = ranked(self.draft, [*begin, *ids])[0]
+            one, p = next(steps)
             ids.append(one)
             probs.append(p)
         offsets = bounds(self.draft, ids)
@@ -266,6 +266,14 @@ class Reference:
             text = text[:-1]
         ends = ended and len(ids) <= self.max_tokens and found is None
         return Written(ids, probs, offsets, text, ended, bound, limit, ends)
+
+    def steps(self, path: Sequence[int]) -> Iterator[tuple[int, float]]:
+        """What the draft writes behind its path, and how probable that is."""
+        ids = [*self.draft.encode(self.prompt), *path]
+        while True:
+            one, p = ranked(self.draft, ids)[0]
+            ids.append(one)
+            yield one, p
 
     def judge(self, index: int, written: Written, start: int) -> Firing | None:
         """The first replacement of one assistant from a byte on."""
@@ -409,10 +417,16 @@ class Reference:
         self, index: int, written: Written, span: Span, place: int, context: Sequence[int], p: float, q: float
     ) -> Firing | None:
         """The replacement at a place, or None where it spells what the draft wrote."""
-        assistant, before, start = self.assistants[index], written.text[:place], span.start
-        tokens = self.continuation(assistant, [*assistant.encode(self.prompt), *context], before)
-        pieces = [assistant.tokens[one] for one in tokens]
-        if not tokens:  # it ends here
+        assistant = self.assistants[index]
+        tokens = self.continuation(assistant, [*assistant.encode(self.prompt), *context], written.text[:place])
+        return self.put(index, written, span, place, [assistant.tokens[one] for one in tokens], p, q)
+
+    def put(
+        self, index: int, written: Written, span: Span, place: int, pieces: Sequence[bytes], p: float, q: float
+    ) -> Firing | None:
+        """The replacement by an assistant's own tokens from a place on; without any it ends there."""
+        before, start = written.text[:place], span.start
+        if not pieces:
             while not is_text(before):
                 before = before[:-1]
             path, shared = self.restart(written, start, before, b"")

@@ -18,7 +18,6 @@ from cosd_api.replay import replayed
 from cosd_api.verification import needs_q
 from schedules import Outcome
 
-UNITS = st.sampled_from(("token", "word"))
 LIMITS = st.integers(1, 24)
 NONE: dict[str, Any] = {}
 
@@ -44,7 +43,6 @@ def tasks(draw: st.DrawFn, /, **models: Any) -> dict[str, Any]:
         "draft": draft,
         "assistants": assistants,
         "verifier": RuleVerifier(alpha=alpha, beta=beta),
-        "unit": draw(UNITS),
         "max_tokens": draw(LIMITS),
         "stop": draw(toys.stops()),
     }
@@ -52,11 +50,11 @@ def tasks(draw: st.DrawFn, /, **models: Any) -> dict[str, Any]:
 
 def expected(task: dict[str, Any], **more: Any) -> reference.Fused:
     """What the naive reference says."""
-    wanted = {key: task[key] for key in ("prompt", "draft", "assistants", "unit", "max_tokens", "stop")}
+    wanted = {key: task[key] for key in ("prompt", "draft", "assistants", "max_tokens", "stop")}
     verifier = task["verifier"]
     if "fails" in more:
         more.setdefault("contestable", lambda p, _: verifier.contestable(p))
-    return reference.fuse(**wanted, fires=verifier.replaces, needs_q=needs_q(verifier), **more)
+    return reference.fuse(**wanted, unit="token", fires=verifier.replaces, needs_q=needs_q(verifier), **more)
 
 
 def as_reference(one: Placed) -> reference.Out:

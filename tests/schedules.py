@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import (
     DRAFT,
     Ask,
@@ -226,12 +225,11 @@ class Run:
         decoder = self.decoder
         _, asked = decoder.schedule.questions.under_way[command.ask]
         assert len(asked) == len(command.questions) > 0
-        for (unit, verdict), question in zip(asked, command.questions, strict=True):
-            rest = unit.tokens[verdict.at :]
-            assert question.tokens == tuple(token.data for token in rest)
+        for (unit, _), question in zip(asked, command.questions, strict=True):
+            assert question.tokens == (unit.token.data,)
             end = question.start + sum(map(len, question.tokens))
             assert command.text[question.start : end] == b"".join(question.tokens)
-            assert decoder.judge.contestable(rest, question.start)
+            assert decoder.judge.contestable(unit.token, question.start)
             before = list(decoder.units)[: list(decoder.units).index(unit)]
             assert not any(other.contested and other.waiting for other in before)
 
@@ -310,7 +308,6 @@ def run(
     verifier: Verifier,
     choose: Choose,
     *,
-    unit: Unit,
     max_tokens: int,
     keeps_ids: bool = True,
     late: bool = True,
@@ -325,7 +322,7 @@ def run(
     """
     pace = Pace(**{one.name: settings.pop(one.name) for one in fields(Pace) if one.name in settings})
     settings |= {"assistants": len(assistants), "pace": pace, "prompt": prompt.decode()}
-    decoder = CoSDDecoder(verifier, unit=unit, max_tokens=max_tokens, **settings)
+    decoder = CoSDDecoder(verifier, max_tokens=max_tokens, **settings)
     options = {"keeps_ids": keeps_ids, "late": late, "limits": limits or Limits(), "also": also, "pace": pace}
     options["lately"] = lately
     decoder.late = lately()

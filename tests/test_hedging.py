@@ -55,7 +55,7 @@ def pair(says: int = 5, *, until: Callable[[ScriptedProvider], bool] | None = No
     draft = ScriptedProvider(model(DRAFT, UNSURE), name="draft", **options)
     assistant = Patient(model((), {says: 0.9}), name="assistant")
     assistant.until = partial(until or (lambda draft: draft.open_requests == 0), draft)
-    return {"draft": draft, "assistant": assistant}
+    return {"draft": draft, "assistant": assistant, "unit": "token"}
 
 
 async def test_a_hit_is_told_and_spares_a_request() -> None:
@@ -107,7 +107,7 @@ async def test_a_hedge_that_breaks_once_it_is_the_draft_is_an_error() -> None:
     with pytest.raises(ResponseError, match="gone") as caught:
         await fuse("Q", **servers, tuning=Tuning(hedge=1))
     partial: Any = caught.value.partial
-    assert partial.text == " It is Lima and so"
+    assert partial.text == " It is Lima and so on"
 
 
 async def test_hedges_count_in_the_limits_of_an_answer() -> None:
@@ -136,7 +136,12 @@ async def test_waiting_asks_together_what_would_be_asked_alone() -> None:
     counts: list[int] = []
     for wait in (0.0, 60.0):  # one that is longer than the answer takes: what is drafted is asked about at its end
         result = await fuse(
-            "Q", draft=servers[0], assistant=servers[1], max_tokens=20, tuning=Tuning(batch_wait=wait, in_flight=4)
+            "Q",
+            draft=servers[0],
+            assistant=servers[1],
+            unit="token",
+            max_tokens=20,
+            tuning=Tuning(batch_wait=wait, in_flight=4),
         )
         assert result.text == " It" * 20
         counts.append(result.assistant_requests)

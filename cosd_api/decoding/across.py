@@ -19,8 +19,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -28,10 +31,11 @@ import anyio.lowlevel
 from cosd_api.alignment import Decision, least
 from cosd_api.decoding.calls import placed
 from cosd_api.decoding.commands import DRAFT, Placed, Report, StartDraft, cut_short
+from cosd_api.decoding.driver import FIRST_SECONDS, GRACE_SECONDS
 from cosd_api.decoding.path_watches import PathWatches
 from cosd_api.decoding.run import Work
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.differences import AskedPlace, Difference, Walk, asked_places, begun_before, next_start, walk
+from cosd_api.differences import AskedPlace, Walk, asked_places, begun_before, next_start, walk
 from cosd_api.paths import (
     DraftPath,
     Encoder,
@@ -45,8 +49,9 @@ from cosd_api.paths import (
     restart,
     word_around,
 )
+from cosd_api.text_paths import next_text_unit, restart_text, resumed, spelled
 from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, tie_of, verifier_at
-from cosd_providers.contract import DraftEnd, Question, Token
+from cosd_providers.contract import DraftEnd, Proposal, Question, Ready, Token
 from cosd_providers.same_ids import by_ids
 
 LOOKAHEAD = 16
@@ -82,11 +87,12 @@ class _Hearing:
 
     Attributes:
         model: its index.
-        encoder: of its encodings.
+        encoder: of its encodings; None if it takes text only.
         same: it has the draft's ids: then its units are the draft's tokens.
         first: index of the draft token at which its next unit begins.
         answers: to places that it was asked about, by the ids before.
         hidden: those of them whose probability its watch did not show.
+        proposals: what it would write at units that it was asked about as text, by their first draft token.
         firing: the replacement that it wants; it waits until the others are as far.
         error: why it could not judge the unit; it matters once the answer waits for it.
         starts: byte offsets at which its units begin.
@@ -96,11 +102,12 @@ class _Hearing:
     """
 
     model: int
-    encoder: Encoder
+    encoder: Encoder | None
     same: bool
     first: int = 0
     answers: dict[tuple[int, ...], Token | None] = field(default_factory=dict[tuple[int, ...], Token | None])
     hidden: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
+    proposals: dict[int, Proposal | None] = field(default_factory=dict[int, Proposal | None])
     firing: _Firing | None = None
     error: Exception | None = None
     starts: set[int] = field(default_factory=set[int])
@@ -114,6 +121,25 @@ class _Hearing:
         return self.firing is None and self.error is None
 
 
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """A token that an assistant would not write as the draft did.
+
+    Attributes:
+        at: byte offset at which it begins.
+        end: the draft's tokens that begin before this byte are replaced, or stand, with it.
+        ids: the assistant's before it; None if it takes text only.
+        walked: the assistant's tokens from the unit's start on, up to and including the one that it would write.
+        own: that one, and those behind it that are known.
+    """
+
+    at: int
+    end: int
+    ids: tuple[int, ...] | None
+    walked: Sequence[Token]
+    own: Sequence[Token]
+
+
 @dataclass(slots=True)
 class _Mark:
     """Facts about one token of the draft's path, beside the token.
@@ -124,6 +150,7 @@ class _Mark:
         replaced: the draft's tokens that it replaced, on the first token of a replacement.
         draft: number of the draft that wrote it, or what it replaced.
         at: when it was written.
+        asked: whether an assistant was asked about it.
     """
 
     source: int = DRAFT
@@ -131,6 +158,7 @@ class _Mark:
     replaced: tuple[Token, ...] = ()
     draft: int = 0
     at: float = 0.0
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +193,12 @@ class AcrossTokenizers(AnswerWriter):
         self._digest = digest_of(work.turns[0].prompt)
         self._drafted = DraftPath()
         self._marks: list[_Mark] = []
-        self._draft_encoder = Encoder(by_ids(work.turns[0].provider).encode)
-        encoders = {model: Encoder(by_ids(work.turns[model].provider).encode) for model in self.models if model}
+        self._draft_encoder, *encoders = [self._encoder(model) for model in range(self.count)]
         shares = work.shares or [False] * self.count
-        self._hearings = {model: _Hearing(model, one, shares[model - 1]) for model, one in encoders.items()}
+        heard = [model for model in self.models if model]
+        self._hearings = {model: _Hearing(model, encoders[model - 1], shares[model - 1]) for model in heard}
         self._watches = PathWatches(
-            [model - 1 for model in encoders if model - 1 in work.pace.watched],
+            [model - 1 for model in heard if encoders[model - 1] is not None and model - 1 in work.pace.watched],
             lambda: next(self._numbers),
             calls=self.calls,
             draft=self._drafted,
@@ -178,6 +206,9 @@ class AcrossTokenizers(AnswerWriter):
             tell=self._tell,
         )
         self._draft_scope = anyio.CancelScope()
+        self._writing = False
+        draft = work.turns[0].provider
+        self._ready = draft if isinstance(draft, Ready) else None
         self._draft_end: DraftEnd | None = None
         self._draft_error: Exception | None = None
         self._stop_end: int | None = None  # byte offset behind the stop string that ends what was drafted
@@ -189,6 +220,15 @@ class AcrossTokenizers(AnswerWriter):
         self._counts = Report(off_path=0, unjudged=0)
         self._draft = 0  # number of the draft in progress, or of the last one
         self._left = 0  # number of the last draft that a replacement has ended
+        self._begun = 0  # tokens of the path before those that the draft wrote since the start or a replacement
+        self._again = b""  # what a draft that takes text only is to write once more
+        self._stuck = -1  # tokens of the path at which it did not
+        self._goes_on: tuple[int, Any] = (-1, None)  # tokens of the path, and what goes on behind them
+
+    def _encoder(self, model: int) -> Encoder | None:
+        """A model's encodings; None if it takes text only."""
+        takes_ids = model in self.models and self._work.by_ids and self._work.by_ids[model]
+        return Encoder(by_ids(self._work.turns[model].provider).encode) if takes_ids else None
 
     # ------------------------------------------------------------------------------------------------------- the run
 
@@ -202,6 +242,10 @@ class AcrossTokenizers(AnswerWriter):
             self._advance()
             if not self.over and news is self._news:
                 await news.wait()
+        if self._drafted.ended or self._drafted.over:
+            with anyio.move_on_after(GRACE_SECONDS):
+                while self._writing:
+                    await self._changed()
 
     def report(self) -> Report:
         """The answer so far."""
@@ -227,16 +271,57 @@ class AcrossTokenizers(AnswerWriter):
             if room <= 0:
                 await self._changed()
                 continue
-            ids = tuple(token.id or 0 for token in self._drafted.tokens)
             self._draft = next(self._numbers)
-            command = StartDraft(self._draft, bytes(self._drafted.text), room, None, (), ids=ids)
+            command = self._next_draft(room)
+            if self._ready is not None:
+                self._group.start_soon(self._keep_ready, self._ready)
             with anyio.CancelScope() as self._draft_scope:
+                self._writing = True
                 try:
                     await self.calls.generate(0, command, partial(self._take, self._draft))
                 except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
                     if command.draft > self._left:
                         self._draft_error = placed(error, self._work.turns[0].provider)
+            self._writing = False
             self._tell()
+
+    async def _keep_ready(self, draft: Ready) -> None:
+        """Have a connection made for the next draft: a stream that is left takes its own with it."""
+        await anyio.sleep(FIRST_SECONDS)
+        with suppress(Exception):  # it only saves time
+            if await draft.keep_ready() is False:
+                self._ready = None
+
+    def _next_draft(self, room: int) -> StartDraft:
+        """A draft of so many tokens behind the path.
+
+        One that takes text only writes what is behind the last safe cut once more, unless its server goes on from its
+        own ids.
+        """
+        path, text = self._drafted, bytes(self._drafted.text)
+        self._again = b""
+        if self._draft_encoder is not None:
+            return StartDraft(self._draft, text, room, None, (), ids=tuple(token.id or 0 for token in path.tokens))
+        written, continuation = self._goes_on
+        if written == len(path.tokens) and continuation is not None:
+            return StartDraft(self._draft, text, room, continuation, ())
+        at = resumed(path, self._begun) if self._stuck != len(path.tokens) else None
+        if at is None:
+            at = len(text)
+            self._counts.off_path = (self._counts.off_path or 0) + 1
+        self._again = text[at:]
+        return StartDraft(self._draft, text[:at], room + len(path.tokens) - bisect_right(path.ends, at), None, ())
+
+    def _anew(self, token: Token) -> Token | None:
+        """The part of a token that is new, where the draft writes the end of the path once more; None if none is."""
+        before, data = self._again, token.data
+        if not before:
+            return token
+        if not (data.startswith(before) or before.startswith(data)):
+            self._stuck = len(self._drafted.tokens)
+            return None
+        self._again = before[len(data) :]
+        return replace(token, data=data[len(before) :]) if len(data) > len(before) else None
 
     def _room(self) -> int:
         """Tokens that the draft may be asked for now."""
@@ -259,13 +344,17 @@ class AcrossTokenizers(AnswerWriter):
         if isinstance(item, DraftEnd):
             if item.reason in ("context", "filter"):
                 self._draft_end, path.over = item, True
-        else:
-            self._append(self._known_end(item), self._mark())
-            self._find_stop(len(path.tokens[-1].data))
+            self._stuck = len(path.tokens) if self._again else -1
+            self._goes_on = len(path.tokens), item.continuation
+        elif item.end and self._again:
+            self._stuck = len(path.tokens)
+        elif (token := self._anew(item)) is not None:
+            self._append(self._known_end(token), self._mark())
+            self._find_stop(len(token.data))
         if len(path.tokens) >= self._bound() + LOOKAHEAD:
             path.over = True
         self._tell()
-        return path.over or path.ended
+        return (path.over and self._stop_end is not None) or self._stuck == len(path.tokens)
 
     def _find_stop(self, grown: int) -> None:
         if self._stop_end is None and (stop := self._response.stops.find(self._drafted.text, grown)) is not None:
@@ -329,6 +418,7 @@ class AcrossTokenizers(AnswerWriter):
         places = [place for unit in asked for place in asked_places(unit, self._bound_of(unit))]
         if not self._alone(hearing):
             await self._ask(hearing, places)
+            await self._ask_text(hearing, units)
         for unit in units:
             if hearing.first != unit.first or not await self._walk(hearing, unit):
                 break
@@ -340,6 +430,8 @@ class AcrossTokenizers(AnswerWriter):
         """The unit of an assistant that begins with a draft token; None where the draft has not written far enough."""
         if hearing.same:
             return next_token(self._drafted, first)
+        if hearing.encoder is None:
+            return next_text_unit(self._drafted, first, own=first == hearing.own)
         return await next_unit(self._drafted, first, hearing.encoder, own=first == hearing.own)
 
     def _unjudged(self, first: int, last: int) -> PathUnit:
@@ -395,7 +487,7 @@ class AcrossTokenizers(AnswerWriter):
     def _contestable(self, unit: PathUnit) -> bool:
         """True if an assistant is asked about a unit."""
         last = min(unit.last, self._bound())
-        return unit.encoding is not None and any(self._could_change(at) for at in range(unit.first, last))
+        return unit.judged and any(self._could_change(at) for at in range(unit.first, last))
 
     def _bound_of(self, unit: PathUnit) -> int:
         """The byte before which places of a unit are judged."""
@@ -414,6 +506,27 @@ class AcrossTokenizers(AnswerWriter):
             if len(new) == 1:
                 raise
             # What failed together may fail for a place that the answer never comes to: each is asked when it does.
+
+    async def _ask_text(self, hearing: _Hearing, units: Sequence[PathUnit]) -> None:
+        """Ask an assistant that takes text only what it would write from the start of each unit."""
+        new = [one for one in units if one.by_text and one.first not in hearing.proposals and self._contestable(one)]
+        if not new:
+            return
+        path = self._drafted
+        found = dict[int, Question]()
+        for unit in new:  # what is behind the unit shows if the assistant's word goes on there
+            tokens = path.tokens[unit.first : unit.last + 1]
+            data = [one.data for one in tokens]
+            if unit.start < unit.end and (len(tokens) == unit.last - unit.first or tokens[-1].end):
+                data[unit.last - unit.first :] = [b" "]
+            found[unit.first] = Question(unit.start, tuple(data), word=True)
+        try:
+            proposals = await self.calls.propose(hearing.model, bytes(path.text), [*found.values()])
+        except Exception:
+            if len(new) == 1:
+                raise
+        else:
+            hearing.proposals.update(zip(found, proposals, strict=True))
 
     async def _ask_all(self, hearing: _Hearing, places: Sequence[AskedPlace]) -> None:
         text = bytes(self._drafted.text)
@@ -482,29 +595,70 @@ class AcrossTokenizers(AnswerWriter):
             hearing.first = unit.last
             return True
         self._count(hearing, off_path=unit.cut)
+        if unit.encoding is None:
+            return await self._walk_text(hearing, unit)
         walked = walk(path, unit, self._bound_of(unit), hearing.answers, self._tie)
         while walked.missing is not None or await self._asked_again(hearing, walked):
             if walked.missing is not None:
                 await self._choice(hearing, *walked.missing)
             walked = walk(path, unit, self._bound_of(unit), hearing.answers, self._tie)
         if walked.silent:
-            self._count(hearing, unanswered=1)
-            hearing.first = unit.last
+            self._pass_over(hearing, unit)
             return True
         if walked.difference is not None:
+            at, ids, end = walked.difference.at, walked.difference.ids, walked.difference.end
             places = asked_places(unit, self._bound_of(unit))[: len(walked.heard)]
             heard = [await self._with_prob(hearing, *place) for place in places]
-            return await self._differ(hearing, unit, walked.difference, least(heard))
+            return await self._differ(hearing, unit, _Difference(at, end, ids, heard, heard[-1:]))
         self._count(hearing, ties=walked.tied)
+        self._agree(hearing, unit, walked.heard, tied=walked.tied)
+        return True
+
+    async def _walk_text(self, hearing: _Hearing, unit: PathUnit) -> bool:
+        """Line 3 by text: judge one unit by what the assistant would write from its start."""
+        if unit.first not in hearing.proposals:
+            await self._ask_text(hearing, [unit])
+        proposal = hearing.proposals.pop(unit.first)
+        tokens = () if proposal is None else proposal.tokens
+        while (count := spelled(self._drafted, unit, tokens)) is None:
+            await self._starve(hearing)
+        hearing.starving = False
+        starts = [*accumulate((len(token.data) for token in tokens), initial=unit.start)]
+        if count < len(tokens) and (starts[count] < self._bound_bytes() or unit.start == unit.end):
+            at = starts[count]
+            end = min(max(starts[count + 1], at + 1), unit.end)
+            found = _Difference(at, end, None, tokens[: count + 1], tokens[count:])
+            return await self._differ(hearing, unit, found)
+        if not tokens or (count == len(tokens) and starts[-1] < unit.end):
+            self._pass_over(hearing, unit)
+            return True
+        walked = [token for token, start in zip(tokens[:count], starts, strict=False) if start < unit.end]
+        self._agree(hearing, unit, walked or tokens[:1])
+        return True
+
+    def _pass_over(self, hearing: _Hearing, unit: PathUnit) -> None:
+        """Let a unit stand that an assistant has no answer about."""
+        self._count(hearing, unanswered=1)
+        for mark in self._marks[unit.first : unit.last]:
+            mark.asked = True
+        hearing.first = unit.last
+
+    async def _starve(self, hearing: _Hearing) -> None:
+        """Wait for the draft to write more; only the first time the others are told, who may be waiting, too."""
+        if not hearing.starving:
+            hearing.starving = True
+            self._tell()
+        await self._changed()
+
+    def _agree(self, hearing: _Hearing, unit: PathUnit, qs: Sequence[Token], *, tied: bool = False) -> None:
+        """An assistant would write what the draft did."""
+        path = self._drafted
         p = least(path.tokens[unit.first : unit.last])
         data = bytes(path.text[unit.start : unit.end])
         count = unit.last - unit.first
-        decision = Decision(
-            hearing.model - 1, 0, count, data, p, least(walked.heard), True, False, data, tied=walked.tied
-        )
+        decision = Decision(hearing.model - 1, 0, count, data, p, least(qs), True, False, data, tied=tied)
         self._decide(hearing, unit, decision)
         hearing.first = unit.last
-        return True
 
     async def _asked_again(self, hearing: _Hearing, walked: Walk) -> bool:
         """Ask for the probability of a differing choice that a watch did not show; true if that was needed."""
@@ -514,20 +668,21 @@ class AcrossTokenizers(AnswerWriter):
         await self._with_prob(hearing, differs.at, differs.ids)
         return True
 
-    async def _differ(self, hearing: _Hearing, unit: PathUnit, difference: Difference, q: float | None) -> bool:
-        """Judge the one difference of a unit; true if the next one begins where it ends."""
-        path, at, theirs = self._drafted, difference.at, difference.theirs
-        over = min(begun_before(path, unit.first, difference.end), self._bound())  # what follows is lookahead
+    async def _differ(self, hearing: _Hearing, unit: PathUnit, found: _Difference) -> bool:
+        """Judge the one difference of a unit."""
+        path, end = self._drafted, found.end
+        over = min(begun_before(path, unit.first, end), self._bound())  # what follows is lookahead
         await self._learn(unit.first, over)
-        p = least(path.tokens[unit.first : over])
-        mine = bytes(path.text[at : difference.end])
+        p, q = least(path.tokens[unit.first : over]), least(found.walked)
+        mine = bytes(path.text[found.at : end])
         verifier = self._verifier_at(unit.first)
         fires = p is not None and not (q is None and self._needs_q)
         fires = fires and verifier.replaces(p or 0.0, math.nan if q is None else q)
         coin = getattr(verifier, "coin", None)
-        decision = Decision(hearing.model - 1, 0, over - unit.first, theirs.data, p, q, False, fires, mine, coin=coin)
+        data = found.own[0].data
+        decision = Decision(hearing.model - 1, 0, over - unit.first, data, p, q, False, fires, mine, coin=coin)
         if fires:
-            firing = await self._fire(hearing, unit, difference, decision)
+            firing = await self._fire(hearing, unit, found, decision)
             if firing is not None:
                 self._decide(hearing, unit, decision)
                 hearing.firing = firing
@@ -536,13 +691,16 @@ class AcrossTokenizers(AnswerWriter):
         if not fires or decision.agreed:  # else it could not be put into the draft's path
             self._decide(hearing, unit, decision)
         hearing.first = unit.last
-        if not fires and any(self._is_contestable(n) for n in range(unit.first, min(unit.last, self._bound()))):
-            hearing.first = next_start(path, unit, difference.end)
+        contestable = any(self._is_contestable(n) for n in range(unit.first, min(unit.last, self._bound())))
+        if not fires and contestable:
+            hearing.first = next_start(path, unit, end)
         return hearing.first == unit.last
 
     async def _learn(self, first: int, last: int) -> None:
         """Ask the draft for the probabilities of its own tokens that its server did not show: parts of characters."""
         path = self._drafted
+        if self._draft_encoder is None:
+            return
         missing = [at for at in range(first, last) if path.tokens[at].prob is None and not path.tokens[at].end]
         for at in missing:
             ids = tuple(token.id or 0 for token in path.tokens[:at])
@@ -554,28 +712,27 @@ class AcrossTokenizers(AnswerWriter):
                 if one.id == path.tokens[at].id:
                     path.tokens[at] = replace(path.tokens[at], prob=one.prob)
 
-    async def _fire(
-        self, hearing: _Hearing, unit: PathUnit, difference: Difference, decision: Decision
-    ) -> _Firing | None:
+    async def _fire(self, hearing: _Hearing, unit: PathUnit, found: _Difference, decision: Decision) -> _Firing | None:
         """Line 4: the assistant's word; None if it spells what the draft wrote, or cannot be put into its path."""
-        at, theirs = difference.at, difference.theirs
+        at, theirs = found.at, found.own[0]
         if theirs.end:
             return _Firing(at, decision, unit, None, at, [theirs])
         if hearing.same:
             text = bytes(self._drafted.text[:at]) + theirs.data
             own = Restart(unit.first, (theirs.id or 0,), (len(text),), text)
             return _Firing(at, decision, unit, own, at, [replace(theirs, alternatives=())])
-        written = await self._continuation(hearing, at, (*difference.ids, theirs.id or 0), theirs)
+        written = await self._continuation(hearing, unit, found)
         data = b"".join(token.data for token in written)
-        way = await restart(self._drafted, unit.first, at, written, self._draft_encoder)
+        if self._draft_encoder is None:
+            way = restart_text(self._drafted, at, written)
+        else:
+            way = await restart(self._drafted, unit.first, at, written, self._draft_encoder)
         if way is None:
             self._count(hearing, unanswered=1)
             return None
         goal = min(max(len(way.text), unit.end), at + len(data))
         while len(self._drafted.text) < goal and not (self._drafted.ended or self._drafted.over):
-            hearing.starving = True
-            self._tell()
-            await self._changed()
+            await self._starve(hearing)
         hearing.starving = False
         mine, short = bytes(self._drafted.text[at:goal]), not self._drafted.ended
         agreed = mine == data[: goal - at] or (short and data.startswith(mine) and len(mine) < goal - at)
@@ -586,35 +743,49 @@ class AcrossTokenizers(AnswerWriter):
         same = next((n for n, (a, b) in enumerate(zip(mine, data, strict=False)) if a != b), min(len(mine), len(data)))
         return _Firing(at + same, decision, unit, way, at, written)
 
-    async def _continuation(self, hearing: _Hearing, at: int, ids: tuple[int, ...], first: Token) -> list[Token]:
-        """An assistant's token and what it writes behind it, until two words lie behind the word; without an end."""
-        tokens, path = [first], [*ids]
-        before = bytes(self._drafted.text[:at])
+    async def _continuation(self, hearing: _Hearing, unit: PathUnit, found: _Difference) -> Sequence[Token]:
+        """An assistant's token and what it writes behind it, until two words lie behind the word; without an end.
 
-        def enough(*, ended: bool) -> bool:
-            data = before + b"".join(token.data for token in tokens)
-            word = end_of_word(tokens)
-            if not ended and word == len(tokens):
-                return False
-            end = len(before) + sum(len(token.data) for token in tokens[:word])
-            return look(data, end, ended=ended) is not None
+        One that takes text only writes the unit once more. A draft that does needs no more than the word.
+        """
+        own = [token for token in found.own if not token.end]
+        before, ids = bytes(self._drafted.text[: found.at]), found.ids
+        if ids is None and (len(own) > end_of_word(own) and self._draft_encoder is None):
+            return own
+        start = found.at if ids is not None else unit.start
+        tokens = own if ids is not None else []
+
+        def behind() -> list[Token]:
+            """The tokens from the difference on."""
+            starts = accumulate((len(token.data) for token in tokens), initial=start)
+            return [token for token, at in zip(tokens, starts, strict=False) if at >= found.at]
 
         def take(item: Token | DraftEnd) -> bool:
             if isinstance(item, DraftEnd) or item.end:
                 return True
             tokens.append(item)
-            return enough(ended=False)
+            return _is_enough(before, behind())
 
-        while len(tokens) <= 2 * LOOKAHEAD and (item := await self._written_after(hearing.model - 1, path)) is not None:
-            if take(item):
+        if ids is not None:
+            path = [*ids, own[0].id or 0]
+            while len(tokens) <= 2 * LOOKAHEAD:
+                item = await self._written_after(hearing.model - 1, path)
+                if item is None:
+                    break
+                if take(item):
+                    return tokens
+                path.append(item.id or 0)
+            if len(tokens) > 2 * LOOKAHEAD:
                 return tokens
-            path.append(item.id or 0)
-        data, most = b"".join(token.data for token in tokens), 2 * LOOKAHEAD + 1 - len(tokens)
-        if not most:
-            return tokens
-        command = StartDraft(next(self._numbers), before + data, most, None, (), ids=tuple(path))
+            text = before + b"".join(token.data for token in tokens)
+            most, ids = 2 * LOOKAHEAD + 1 - len(tokens), tuple(path)
+        else:
+            text, most = before[:start], 2 * LOOKAHEAD + len(found.walked)
+        command = StartDraft(next(self._numbers), text, most, None, (), ids=ids)
         await self.calls.generate(hearing.model, command, take, question=True)
-        return tokens
+        again = b"".join(token.data for token in tokens)
+        said = b"".join(token.data for token in found.walked)
+        return behind() if ids is not None or again.startswith(said) else own
 
     def _decide(self, hearing: _Hearing, unit: PathUnit, decision: Decision) -> None:
         if self._is_heard(hearing):
@@ -690,20 +861,19 @@ class AcrossTokenizers(AnswerWriter):
         others = [
             one
             for one in self._decisions
-            if one.first <= there < one.last and not one.decision.fired and one.decision is not firing.decision
+            if one.first <= there < one.last and (not one.decision.fired or _is_outvoted(one.decision, firing.decision))
         ]
-        path.kept = path.fixed(firing.unit.first)
+        path.kept = self._fixed(firing.unit.first)
         kept = self._put_word(hearing.model - 1, firing, old, same=hearing.same)
         self._draft_error = self._draft_end = None
         self._stop_end = None
         self._find_stop(len(path.text))
+        self._begun, self._stuck, self._goes_on = len(path.tokens), -1, (-1, None)
         first = min(kept, firing.unit.first)
         size = path.offset(first)
         winners = [mark.winner for mark in self._marks[:first]]
         known = [
-            one
-            for one in self._decisions
-            if (any(winner is one.decision for winner in winners) if one.decision.fired else one.last <= first)
+            one for one in self._decisions if one.last <= first or any(winner is one.decision for winner in winners)
         ]
         self._decisions = [one.before(first, old[one.last - 1][1] - size) for one in known]
         heard_there = [one.decision for one in others]
@@ -787,7 +957,11 @@ class AcrossTokenizers(AnswerWriter):
 
     def _final(self, first: int) -> int:
         """The tokens that can come out when all before `first` are judged: none that a restart may encode again."""
-        return first if self._is_end(first) else self._drafted.fixed(first)
+        return first if self._is_end(first) else self._fixed(first)
+
+    def _fixed(self, first: int) -> int:
+        """The number of tokens that stay whatever replaces the token `first`; see `DraftPath.fixed`."""
+        return first if self._draft_encoder is None else self._drafted.fixed(first)
 
     def _is_end(self, first: int) -> bool:
         """True if no token from an index on will be judged."""
@@ -804,9 +978,9 @@ class AcrossTokenizers(AnswerWriter):
         if mark.replaced:
             self._counts.replacements += 1
             self._counts.replaced += len(mark.replaced)
-        one = Placed(token, mark.source, asked=bool(about), decisions=tuple(about), winner=mark.winner)
+        one = Placed(token, mark.source, asked=mark.asked or bool(about), decisions=tuple(about), winner=mark.winner)
         one.replaced = mark.replaced
-        one.verified = not self._lost or not self._could_change(at)
+        one.verified = not self._lost or (mark.winner is None and not self._could_change(at))
         one.draft, one.at = mark.draft, mark.at
         if at and all(at in hearing.starts for hearing in self._hearings.values()):
             self._units += 1
@@ -820,6 +994,19 @@ class AcrossTokenizers(AnswerWriter):
 async def _write(writer: AnswerWriter) -> None:
     assert isinstance(writer, AcrossTokenizers)
     await writer.write_answer()
+
+
+def _is_outvoted(one: Decision, winner: Decision) -> bool:
+    """Test whether an assistant was less sure of its word than the one whose word was taken."""
+    return (one.q or 0.0) < (winner.q or 0.0)
+
+
+def _is_enough(before: bytes, tokens: Sequence[Token]) -> bool:
+    """Test whether tokens behind a text hold a whole word, and two words behind it."""
+    word = end_of_word(tokens)
+    end = len(before) + sum(len(token.data) for token in tokens[:word])
+    data = before + b"".join(token.data for token in tokens)
+    return word < len(tokens) and look(data, end, ended=False) is not None
 
 
 def _least_over(firing: _Firing, start: int, end: int) -> float | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from cosd_api.alignment import Unit, same
+from cosd_api.alignment import same
 from cosd_api.decoding.commands import DRAFT, Ask, CancelAsk, CancelDraft, Command, StartDraft, Wait
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.units import Ahead, Contestable, DraftUnit, Hearing, State, Verdict
@@ -97,9 +97,8 @@ class Schedule:
 
     Args:
         pace: the settings.
-        unit: what is judged together.
         assistants: how many there are.
-        could_change: true for tokens about which an assistant's answer could change the text.
+        could_change: true for a token about which an assistant's answer could change the text.
 
     Attributes:
         drafts: the draft in progress, and what the next one continues.
@@ -108,9 +107,9 @@ class Schedule:
         hedges: the drafts ahead of a verdict.
     """
 
-    def __init__(self, pace: Pace, unit: Unit, assistants: int, could_change: Contestable) -> None:
+    def __init__(self, pace: Pace, assistants: int, could_change: Contestable) -> None:
         self.drafts = Drafts(pace)
-        self.questions = Questions(pace, unit, assistants)
+        self.questions = Questions(pace, assistants)
         self.watches = Watches(pace.watched if pace.ids else (), pace.alternatives, self.questions.number)
         self.hedges = Hedges(pace, could_change, self.drafts.number)
         self._in_rounds = pace.draft_length is not None
@@ -254,11 +253,10 @@ class Questions:
         more: whether there may be a place that a free assistant is to be asked about.
     """
 
-    def __init__(self, pace: Pace, unit: Unit, assistants: int) -> None:
+    def __init__(self, pace: Pace, assistants: int) -> None:
         self.under_way: dict[int, tuple[int, Asked]] = {}
         self.more = False
         self._pace = pace
-        self._unit: Unit = unit
         self._assistants = assistants
         self._count = 0
         self._waits = 0
@@ -354,8 +352,8 @@ class Questions:
             ask = self.number()
             self.under_way[ask] = (assistant, asked)
             last = asked[-1][0]
-            text = bytes(response.text[: response.end_of(last.first + len(last.tokens))])
-            questions = tuple(unit.question(assistant, self._unit) for unit, _ in asked)
+            text = bytes(response.text[: response.end_of(last.first + 1)])
+            questions = tuple(unit.question for unit, _ in asked)
             paths = tuple(response.ids_before(unit.first) for unit, _ in asked) if self._pace.ids else None
             asks.append(Ask(ask, assistant, text, questions, self._pace.alternatives, paths))
         return asks
@@ -439,8 +437,7 @@ class Hedges:
                 commands.extend(self._drop(draft))
         for unit, ahead in wanted.values():
             ahead.tried = True
-            # A replacement has one token at least; where it has more, the draft is cut when there is no more room.
-            most = response.max_tokens - unit.first - unit.settled_tokens - 1
+            most = response.max_tokens - unit.first - 1
             if bound is not None:
                 most = min(most, bound)
             also: Any = {"alternatives": self._pace.listed, "states": self._pace.draft_states, "ids": ahead.ids}
@@ -469,30 +466,25 @@ class Hedges:
     def _ahead(self, unit: DraftUnit, response: Response) -> list[Ahead]:
         """Texts that the answer may continue from once the unit is judged, the likeliest first."""
         if unit.ahead is None:
-            at, words = self._words(unit)
-            if at < 0:
-                return []  # so far: it may get more tokens
-            before = bytes(response.text[: response.end_of(unit.first + at)])
-            room = unit.first + unit.settled_tokens + 1 < response.max_tokens
-            path = response.ids_before(unit.first + at) if self._pace.ids else None
+            before = bytes(response.text[: unit.start])
+            room = unit.first + 1 < response.max_tokens
+            path = response.ids_before(unit.first) if self._pace.ids else None
             # Nothing is drafted behind the end, nor from where the draft is.
             unit.ahead = [
-                Ahead(before + _text(word), None if path is None else (*path, *(one.id or 0 for one in word)))
-                for word in words
-                if room and _text(word) and not _repeats(word, unit.tokens[at])
+                Ahead(before + token.data, None if path is None else (*path, token.id or 0))
+                for token in self._likely(unit)
+                if room and token.data and not token.end and not same(token, unit.token)
             ]
         return unit.ahead
 
-    def _words(self, unit: DraftUnit) -> tuple[int, Sequence[Sequence[Token]]]:
-        """Possible replacements of the unit's tokens from some index on; the index is -1 if there are none."""
+    def _likely(self, unit: DraftUnit) -> Sequence[Token]:
+        """Possible replacements of a token, the likeliest first."""
         winner = unit.winner
-        if winner is not None:  # of those that were heard so far
-            ends = winner.replacement[-1].end
-            return winner.decisions[-1].first, [] if ends else [winner.replacement]
-        for at in range(unit.settled_tokens, len(unit.tokens)):
-            if self._could_change(unit.tokens[at : at + 1], unit.offset(at)):
-                return at, [(token,) for token in unit.tokens[at].alternatives[: self._pace.hedge]]
-        return -1, []
+        if winner is not None and winner.replacement is not None:  # of those that were heard so far
+            return (winner.replacement,)
+        if not self._could_change(unit.token, unit.start):
+            return ()
+        return unit.token.alternatives[: self._pace.hedge]
 
     def drafted(self, draft: int, token: Token) -> list[CancelDraft]:
         """One of them wrote a token."""
@@ -532,12 +524,3 @@ class Hedges:
 
     def _drop(self, draft: int) -> list[CancelDraft]:
         return [CancelDraft(draft)] if self.under_way.pop(draft).end is None else []
-
-
-def _repeats(word: Sequence[Token], own: Token) -> bool:
-    """The word is the draft's own token."""
-    return len(word) == 1 and same(word[0], own)
-
-
-def _text(tokens: Sequence[Token]) -> bytes:
-    return b"".join(token.data for token in tokens)

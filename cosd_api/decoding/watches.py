@@ -227,7 +227,7 @@ class Watches(Streams):
                         if agrees or token.prob is not None:
                             return WatchAnswer(one.number, unit, assistant, Proposal(unit.start, (token,), "watch"))
                         self._release(unit, assistant)  # how probable its token is the server did not show
-                    elif not agrees and (verdict.replacement or verdict.hearing is Hearing.WITHOUT_P):
+                    elif not agrees and (verdict.replacement is not None or verdict.hearing is Hearing.WITHOUT_P):
                         break  # it may become the answer's
                 if not agrees:
                     self.drop(assistant)

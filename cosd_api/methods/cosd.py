@@ -4,7 +4,7 @@
 
      1-3   the draft model writes greedily: x~_1, x~_2, ...                               `drafted`, `_append`
      4-7   each assistant says what it would write in the same places: x^_1, x^_2, ...    `answered`, `watched`
-     8     for each unit, in the order of the text:
+     8     for each token, in the order of the text:
      9         if x~ != x^ and p < alpha and q > beta * p     (rule)                      `alignment.judge`
     10         or x~ != x^ and T(p, q) = 1                    (tree)                      `alignment.judge`
     11             keep the draft before it, put x^ in its place                          `_replace`
@@ -12,14 +12,14 @@
     14     what no assistant contests stands                                              `_settle`
 
 Everything overlaps: a draft streams on while questions are out, and answers come in any order. A replacement is put
-into the text as soon as its unit is judged, even while an earlier unit still waits; if that one is replaced later, all
+into the text as soon as its token is judged, even while an earlier one still waits; if that one is replaced later, all
 that follows it is thrown away. So the text is a function of the models and the verifier alone: it does not depend on
 the order or the timing of events, on how much is drafted ahead, or on how questions are batched. Those are decided by
 the `Schedule`.
 
 An assistant that fails for good, where the answer may continue without it (`survives`), is lost at the first place of
 the text where it could not be heard. Its answers about later places are discarded, and drafting restarts behind that
-unit as after a replacement: the answer depends on where it failed, not when.
+token as after a replacement: the answer depends on where it failed, not when.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any, ClassVar, Self
 
-from cosd_api.alignment import LONGEST, Unit, starts_unit
+from cosd_api.alignment import Unit
 from cosd_api.checks import check_temperature, check_unit, check_verifier
 from cosd_api.decoding.across import AcrossTokenizers
 from cosd_api.decoding.commands import (
@@ -220,7 +220,7 @@ class CoSD(DraftFirst):
             UnsupportedError: the verifier looks at lists of tokens, and words are judged.
         """
         self.examine_unit(work.unit, work.turns[0].provider.name)
-        return CoSDDecoder.of(work, self.verifier, unit=work.unit)
+        return CoSDDecoder.of(work, self.verifier)
 
 
 def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
@@ -278,7 +278,6 @@ class CoSDDecoder:
 
     Args:
         verifier: the rule or the tree, say.
-        unit: what is judged together, `"token"` or `"word"`.
         assistants: how many there are.
         max_tokens: length of the answer at most, its end of sequence included.
         stop: strings (as UTF-8) before which the answer ends.
@@ -306,7 +305,6 @@ class CoSDDecoder:
         self,
         verifier: Verifier,
         *,
-        unit: Unit,
         max_tokens: int,
         assistants: int = 1,
         stop: Sequence[bytes] = (),
@@ -321,8 +319,7 @@ class CoSDDecoder:
         self._ends = ends
         self.verifier = verifier
         self.prompt = digest_of(prompt)
-        self.unit: Unit = unit
-        self.judge = UnitVerifier(verifier, self.prompt, unit, skip=skip, tie=tie)
+        self.judge = UnitVerifier(verifier, self.prompt, skip=skip, tie=tie)
         self.assistants = assistants
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
@@ -334,7 +331,7 @@ class CoSDDecoder:
             alternatives = max(alternatives, 1)  # a tie is with the second choice
         pace = replace(pace, window=window, alternatives=alternatives, **beside)
         self._ids = pace.ids
-        self.schedule = Schedule(pace, unit, assistants, self.judge.could_change)
+        self.schedule = Schedule(pace, assistants, self.judge.could_change)
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
         self.phase = Phase.RUNNING
         self.now, self.late = 0.0, False
@@ -344,11 +341,10 @@ class CoSDDecoder:
         self._settled_units = 0
 
     @classmethod
-    def of(cls, work: Work, verifier: Verifier, *, unit: Unit) -> Self:
+    def of(cls, work: Work, verifier: Verifier) -> Self:
         """The decoder of one answer, within its limits and by its schedule."""
         return cls(
             verifier,
-            unit=unit,
             max_tokens=work.max_tokens,
             assistants=len(work.turns) - 1,
             stop=work.stop,
@@ -427,7 +423,7 @@ class CoSDDecoder:
         if assistant == DRAFT:
             [(unit, _)], [proposal] = asked, proposals
             unit.learn(proposal)
-            self.response.tokens[unit.first].token = unit.tokens[0]
+            self.response.tokens[unit.first].token = unit.token
             for other, verdict in enumerate(unit.verdicts):
                 if verdict.hearing is Hearing.WITHOUT_P and unit.waiting:
                     self._hear(unit, other, verdict.pending, verdict.ask, commands)
@@ -454,7 +450,7 @@ class CoSDDecoder:
                 commands.append(self.schedule.questions.ask_draft(unit, verdict, self.response))
         elif unit.heard:
             self._decide(unit, commands)
-        elif verdict.replacement:
+        elif verdict.replacement is not None:
             self._discard_after(unit, commands)
 
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:
@@ -513,23 +509,15 @@ class CoSDDecoder:
     # -------------------------------------------------------------------------------------------------- generation
 
     def _append(self, token: Token, draft: int) -> list[Command]:
-        """Put a draft token at the end of the response and into its unit."""
+        """Put a draft token at the end of the response, and find out who has to be asked about it."""
         drafts, response, commands = self.schedule.drafts, self.response, list[Command]()
         drafts.left -= 1
         foreign = not token.end and token.id in self._ends
         token = replace(token, data=b"", end=True) if foreign else token
-        unit = self._growing()
-        if unit is not None and starts_unit(self.unit, unit.tokens, token):
-            self._complete(unit, commands)
-            unit = None
-        if unit is None:
-            unit = DraftUnit(len(response.text), len(response.tokens), [token])
-            self.units.append(unit)
-        else:
-            unit.tokens.append(token)
+        unit = DraftUnit(len(response.text), len(response.tokens), token)
+        self.units.append(unit)
         response.place(Placed(token, draft=draft, at=self.now))
-        if response.over or self.unit == "token" or token.end or len(unit.tokens) == LONGEST:
-            self._complete(unit, commands)
+        self._complete(unit, commands)
         too_long = response.over and drafts.left and (foreign or not token.end)  # a hedge may be
         if too_long or response.stopped:  # what would follow is never judged
             commands.extend(drafts.cancel())
@@ -539,16 +527,9 @@ class CoSDDecoder:
         """End the response where no draft can continue: the context is full, or a filter stepped in."""
         if not self.response.over and end.reason in ("context", "filter"):
             self.response.over = cut_short(end)
-            unit = self._growing()
-            if unit is not None:
-                self._complete(unit, [])
-
-    def _growing(self) -> DraftUnit | None:
-        """The unit that the next token may belong to."""
-        return self.units[-1] if self.units and self.units[-1].state is State.GROWING else None
 
     def _complete(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Close a unit behind its last token: every assistant that could change it has to be asked."""
+        """Ask every assistant about a token that could be changed."""
         unit.complete(self.assistants, self.judge.contestable, self.lost)
         if unit.waiting:
             self.schedule.questions.more = True
@@ -572,29 +553,28 @@ class CoSDDecoder:
     def _decide(self, unit: DraftUnit, commands: list[Command]) -> None:
         """Lines 8 to 10: all assistants have judged the unit; of those that replace, the most confident does."""
         unit.state = State.JUDGED
-        unheard, asked = unit.unheard(self.judge.could_change), unit.asked
-        for place, token in enumerate(self.response.tokens[unit.first : unit.first + len(unit.tokens)]):
-            token.asked = asked
-            token.decisions = unit.decisions(place, place + 1)
-            token.verified = place < unheard
+        token = self.response.tokens[unit.first]
+        token.asked, token.decisions, token.verified = (
+            unit.asked,
+            unit.decisions,
+            unit.is_heard(self.judge.could_change),
+        )
         winner = unit.winner
         if winner is not None:
             self._replace(unit, winner, commands)
 
     def _replace(self, unit: DraftUnit, winner: Verdict, commands: list[Command]) -> None:
         """Lines 11 to 13: keep the draft before it, put the assistant's word, draft again from there."""
-        decision = winner.decisions[-1]
         self._discard_after(unit, commands)
-        draft = self.response.tokens[unit.first + decision.first].draft
-        self.response.cut_back(unit.first + decision.first)
-        verified = unit.unheard(self.judge.could_change) == len(unit.tokens)
-        for placed in unit.replacement(winner, verified=verified, draft=draft, at=self.now):
-            if placed.token.id in self._ends:
-                placed.token = replace(placed.token, data=b"", end=True)
-            if self.response.over is None:
-                self.response.place(placed)
+        draft = self.response.tokens[unit.first].draft
+        self.response.cut_back(unit.first)
+        verified = unit.is_heard(self.judge.could_change)
+        placed = unit.replacement(winner, verified=verified, draft=draft, at=self.now)
+        if placed.token.id in self._ends:
+            placed.token = replace(placed.token, data=b"", end=True)
+        self.response.place(placed)
         self.schedule.drafts.restart(self.response)
-        unit.replaced = decision.last - decision.first
+        unit.replaced = True
         unit.drafted_on = self.response.over is None
 
     def _discard_after(self, unit: DraftUnit, commands: list[Command]) -> None:
@@ -602,7 +582,7 @@ class CoSDDecoder:
         commands.extend(self.schedule.drafts.discard())
         while self.units[-1] is not unit:
             self.units.pop().state = State.VOID
-        self.response.cut_back(unit.first + len(unit.tokens))
+        self.response.cut_back(unit.first + 1)
         self.schedule.watches.rewind(unit.first)
         commands.extend(self.schedule.questions.void())
 
@@ -617,7 +597,7 @@ class CoSDDecoder:
             return False  # one that is still to be heard may be certain: then the failures do not matter
         for assistant, error in failed.items():
             verdict = unit.verdicts[assistant]
-            self.lost[assistant] = Loss(unit.first + verdict.at, error)
+            self.lost[assistant] = Loss(unit.first, error)
             self.schedule.watches.leave_out(assistant)
             verdict.hearing = Hearing.LOST
         self._decide(unit, commands)
@@ -650,7 +630,7 @@ class CoSDDecoder:
                 token.unit, token.round = self._settled_units, counts.iterations
             self._settled_units += 1
             counts.replaced += unit.replaced
-            counts.replacements += unit.replaced > 0
+            counts.replacements += unit.replaced
             counts.iterations += unit.drafted_on
             for verdict in unit.verdicts:
                 counts.unanswered += verdict.unanswered

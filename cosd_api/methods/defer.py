@@ -83,7 +83,7 @@ class HandsOver(DraftFirst):
 
     def decoder(self, work: Work) -> Decoder:
         """The decoder of one answer."""
-        return CoSDDecoder.of(work, self.judge, unit="token")
+        return CoSDDecoder.of(work, self.judge)
 
 
 @dataclass(frozen=True, kw_only=True)

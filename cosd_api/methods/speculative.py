@@ -125,7 +125,7 @@ class Speculative(DraftFirst):
 
     def decoder(self, work: Work) -> Decoder:
         """The decoder of one answer."""
-        return CoSDDecoder.of(work, MatchVerifier(), unit="token")
+        return CoSDDecoder.of(work, MatchVerifier())
 
     def start(self, work: Work) -> Run:
         """The run of one answer."""

@@ -218,7 +218,7 @@ def definition(result: FusionResult) -> str:
     elif result.settings.contexts == "ids":
         words = [f"ids to ids; {counted(result.ties or 0, 'tie')} within {result.settings.tie:g}"]
     else:
-        words = [{"token": "token by token after the text", "word": "word by word after the text"}[unit]]
+        words = [{"token": "token by token after the text", "word": "from space to space"}[unit]]
     if result.units is not None:
         words.append(counted(result.units, "unit"))
     if result.off_path:

@@ -32,6 +32,7 @@ GOOD = ProbeReport(
     tie=0.0031,
 )
 TEXTUAL = "http://textual"
+UNJUDGED = 'what is written without spaces is not judged (unit="word").'
 REPORTS: Mapping[str, ProbeReport | Exception] = {
     "http://good": GOOD,
     "http://same": GOOD.model_copy(update={"endpoint": "http://same", "tie": 0.01}),
@@ -86,7 +87,7 @@ def test_one_server() -> None:
         ),
         (
             ("good", "textual"),
-            f'token by token after the text: one tokenizer, but {TEXTUAL} cannot be asked after ids (unit="token").',
+            f"from space to space, because {TEXTUAL} cannot be asked after ids; {UNJUDGED}",
         ),
         (
             ("good", "other"),
@@ -95,7 +96,10 @@ def test_one_server() -> None:
                 'ones (unit="word"). Ties: tie=0.0031.'
             ),
         ),
-        (("good", "silent"), 'word by word: the tokenizer of http://silent is not shown (unit="word").'),
+        (
+            ("good", "silent"),
+            f"from space to space, because http://silent cannot be asked after ids; {UNJUDGED}",
+        ),
     ],
 )
 def test_two_servers_and_what_a_fusion_judges_by(names: tuple[str, str], words: str) -> None:

@@ -168,9 +168,7 @@ def test_an_assistant_is_lost_at_the_same_place_under_every_schedule(
 
 def begun(*, assistants: int = 1, max_tokens: int = 9, tie: float = 0.0) -> tuple[CoSDDecoder, list[Ask]]:
     """A decoder that has asked about the start, and its questions."""
-    decoder = CoSDDecoder(
-        RuleVerifier(), unit="token", max_tokens=max_tokens, assistants=assistants, tie=tie, pace=Pace(ids=True)
-    )
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=max_tokens, assistants=assistants, tie=tie, pace=Pace(ids=True))
     return decoder, asks(decoder.start())
 
 
@@ -189,11 +187,11 @@ def wrote(id: int, prob: float | None = 0.3) -> Token:
 
 
 def test_a_question_about_the_start_goes_out_before_the_draft() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, assistants=2, pace=Pace(ids=True))
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, assistants=2, pace=Pace(ids=True))
     first, second, draft = decoder.start()
     assert [first, second] == [Ask(at, at - 1, b"", (Question(0, ()),), 1, ((),)) for at in (1, 2)]
     assert draft == StartDraft(1, b"", 9, None, (), ids=())
-    never = CoSDDecoder(RuleVerifier(alpha=0), unit="token", max_tokens=9, pace=Pace(ids=True))
+    never = CoSDDecoder(RuleVerifier(alpha=0), max_tokens=9, pace=Pace(ids=True))
     assert asks(never.start()) == []
 
 
@@ -287,7 +285,7 @@ def test_a_question_to_the_draft_that_fails_ends_the_answer_only_where_it_waits_
 
 def tied(said: list[Proposal | None], tie: float, verifier: Verifier | None = None) -> tuple[int, int]:
     """Ties and replacements where the draft wrote "a", and the assistant says this."""
-    decoder = CoSDDecoder(verifier or RuleVerifier(), unit="token", max_tokens=1, tie=tie, pace=Pace(ids=True))
+    decoder = CoSDDecoder(verifier or RuleVerifier(), max_tokens=1, tie=tie, pace=Pace(ids=True))
     [early] = asks(decoder.start())
     decoder.drafted(1, wrote(97))
     decoder.answered(early.ask, said)

@@ -34,7 +34,7 @@ def alternatives(draw: st.DrawFn, task: dict[str, Any]) -> Also:
     def also(text: bytes, token: Token) -> tuple[Token, ...]:
         words: list[bytes] = []
         for assistant in task["assistants"]:
-            question = Question(len(text), (token.data,), word=task["unit"] == "word")
+            question = Question(len(text), (token.data,))
             for proposal in schedules.propose(assistant, task["prompt"], text, [question]):
                 chain = [one.data for one in proposal.tokens] if proposal else []
                 words += [b"".join(chain[:size]) for size in range(1, len(chain) + 1)]
@@ -64,7 +64,7 @@ def test_equal_with_hedges_under_every_schedule(
     assert hedges.hits <= hedges.count < len(outcome.drafts)
     bound = settings.get("max_ahead")
     if bound:  # one that is taken over has a bound of its own
-        assert outcome.most_ahead <= 2 * max(bound, 1 if task["unit"] == "token" else 9)
+        assert outcome.most_ahead <= 2 * bound
 
 
 @decoder_examples
@@ -138,7 +138,7 @@ def unsure(data: bytes, *others: bytes) -> Token:
 
 def begun(*others: bytes, **settings: Any) -> tuple[CoSDDecoder, list[Command]]:
     """A decoder that has drafted one token which it is unsure of."""
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(**settings))
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, pace=Pace(**settings))
     decoder.start()
     return decoder, decoder.drafted(1, unsure(b"a", *others))
 
@@ -240,7 +240,7 @@ def test_one_that_made_room_may_come_again() -> None:
 
 
 def test_an_endpoint_that_takes_no_more_drafts_is_left_in_peace() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=99, pace=Pace(hedge=1))
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=99, pace=Pace(hedge=1))
     decoder.start()
     started = 0
     for _ in range(20):
@@ -265,7 +265,7 @@ def test_a_draft_that_goes_on_from_its_own_ids_is_no_hedge() -> None:
     (start,) = drafts(decoder.answered(asked(commands).ask, says(b"a")))
     assert (start.text, start.continuation, start.own) == (b"a", (1, 2), (b"a",))
     hedges = decoder.schedule.hedges
-    unit = decoder.units[0] if decoder.units else DraftUnit(0, 0, [Token(b"a", 0.3)])
+    unit = decoder.units[0] if decoder.units else DraftUnit(0, 0, Token(b"a", 0.3))
     hedges.under_way[99] = Hedge(replace(start, continuation=None, own=()), unit, Ahead(b"a"))
     assert hedges.take(start) is None
     assert hedges.take(replace(start, continuation=None)) is None
@@ -283,47 +283,20 @@ def test_one_whose_model_could_not_go_on_ends_the_answer_so(reason: Any, finish:
     assert (bytes(decoder.response.text), decoder.finished.finish_reason) == (b"x1", finish)
 
 
-def test_a_word_that_is_judged_on_is_drafted_ahead_from_where_it_stands() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="word", max_tokens=9, pace=Pace(hedge=1))
-    decoder.start()
-    assert [one.text for one in drafts(decoder.drafted(1, unsure(b"a", b"x")))] == [b"x"]
-    decoder.drafted(1, unsure(b"b", b"y"))
-    ask = asked(decoder.drafted(1, Token(b" c", 0.9)))
-    # It says otherwise, and is not sure enough: the draft's token stands, and the rest of the word is asked about.
-    commands = decoder.answered(ask.ask, [Proposal(0, (Token(b"q", 0.1),))])
-    assert [one.text for one in drafts(commands)] == [b"ay"]
-
-
 def test_a_sure_token_starts_none() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(hedge=3))
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, pace=Pace(hedge=3))
     decoder.start()
     assert drafts(decoder.drafted(1, Token(b"a", 0.6, alternatives=(Token(b"x", 0.3),)))) == []
 
 
 def test_nothing_is_drafted_ahead_where_there_is_no_room() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=1, pace=Pace(hedge=3))
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=1, pace=Pace(hedge=3))
     decoder.start()
     assert drafts(decoder.drafted(1, unsure(b"a", b"x"))) == []
 
 
-def test_one_that_is_longer_than_the_room_is_cancelled_where_the_answer_is_over() -> None:
-    """A word of three tokens takes more room than the alternative of one that it equals."""
-    decoder = CoSDDecoder(RuleVerifier(), unit="word", max_tokens=4, pace=Pace(hedge=1))
-    decoder.start()
-    (hedge,) = drafts(decoder.drafted(1, unsure(b"a", b"xyz")))
-    assert hedge.max_tokens == 3
-    for data in (b" u", b" v"):
-        decoder.drafted(hedge.draft, Token(data, 0.9))
-    commands = decoder.drafted(1, Token(b" b", 0.9))
-    word = Proposal(0, (Token(b"x", 0.9), Token(b"y", 0.9), Token(b"z", 0.9)))
-    after = decoder.answered(asked(commands).ask, [word])
-    assert bytes(decoder.response.text) == b"xyz u"
-    assert CancelDraft(hedge.draft) in after
-    assert decoder.finished is not None
-
-
 def test_what_one_assistant_said_is_drafted_from_while_another_is_out() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, assistants=2, pace=Pace(hedge=1))
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, assistants=2, pace=Pace(hedge=1))
     decoder.start()
     commands = decoder.drafted(1, Token(b"a", 0.3))
     first, second = (one for one in commands if isinstance(one, Ask))
@@ -338,7 +311,7 @@ def waits(commands: list[Command]) -> list[int]:
 
 
 def test_questions_wait_for_one_another() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(patient=True, in_flight=2))
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, pace=Pace(patient=True, in_flight=2))
     decoder.start()
     (wait,) = waits(decoder.drafted(1, Token(b"a", 0.3)))
     assert decoder.drafted(1, Token(b"b", 0.3)) == []
@@ -352,7 +325,7 @@ def test_questions_wait_for_one_another() -> None:
 @pytest.mark.parametrize("end", ["limit", "end", "stop"])
 def test_nothing_waits_where_nothing_more_is_drafted(end: str) -> None:
     stop = (b"c",) if end == "stop" else ()
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=3, pace=Pace(patient=True), stop=stop)
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=3, pace=Pace(patient=True), stop=stop)
     decoder.start()
     assert len(waits(decoder.drafted(1, Token(b"a", 0.3)))) == 1
     decoder.drafted(1, Token(b"b", 0.3))
@@ -362,7 +335,7 @@ def test_nothing_waits_where_nothing_more_is_drafted(end: str) -> None:
 
 def second(*, late: bool, **settings: Any) -> list[int]:
     """Tokens that the first request of an answer is for, and the second one, behind the first that were kept."""
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=99, pace=Pace(**settings))
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=99, pace=Pace(**settings))
     decoder.late = True
     [first] = drafts(decoder.start())
     for _ in range(first.max_tokens):

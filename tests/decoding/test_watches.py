@@ -124,7 +124,7 @@ def begun(
     """A decoder that watches every assistant from the start, and its watches."""
     pace = Pace(ids=True, watched=frozenset(range(assistants)))
     verifier = RuleVerifier(alpha=alpha)
-    decoder = CoSDDecoder(verifier, unit="token", max_tokens=max_tokens, assistants=assistants, tie=tie, pace=pace)
+    decoder = CoSDDecoder(verifier, max_tokens=max_tokens, assistants=assistants, tie=tie, pace=pace)
     return decoder, watches(decoder.start())
 
 
@@ -147,9 +147,7 @@ def said(id: int, prob: float | None = 0.9, *others: tuple[int, float]) -> Token
 
 
 def test_a_watch_opens_with_the_answer() -> None:
-    decoder = CoSDDecoder(
-        RuleVerifier(), unit="token", max_tokens=9, assistants=2, pace=Pace(ids=True, watched=frozenset({1}))
-    )
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, assistants=2, pace=Pace(ids=True, watched=frozenset({1})))
     watch, ask, draft = decoder.start()
     assert watch == Watch(1, 1, b"", (), 9, 1)
     assert isinstance(ask, Ask)

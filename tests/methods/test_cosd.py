@@ -77,8 +77,7 @@ def test_equal_for_every_bound_ahead(
 ) -> None:
     outcome = schedules.run(**task, choose=choose, max_ahead=ahead, in_flight=in_flight)
     check(outcome, expected(task))
-    longest_open = 1 if task["unit"] == "token" else 9  # 8 tokens, and the one that closes the unit
-    assert outcome.most_ahead <= max(ahead, longest_open)
+    assert outcome.most_ahead <= ahead
 
 
 @decoder_examples
@@ -126,7 +125,7 @@ def test_a_rule_that_never_fires_gives_the_drafts_own_text(
 def test_a_verifier_that_always_fires_gives_the_assistants_own_text(
     task: dict[str, Any], choose: schedules.Choose, late: bool
 ) -> None:
-    task |= {"verifier": Always(), "unit": "token"}
+    task |= {"verifier": Always()}
     outcome = schedules.run(**task, choose=choose, late=late)
     check(outcome, expected(task))
     (assistant,) = task["assistants"]
@@ -204,7 +203,6 @@ def test_an_assistant_that_is_lost_is_asked_nothing_more(
     asked: list[int] = []
     decoder = CoSDDecoder(
         task["verifier"],
-        unit=task["unit"],
         max_tokens=task["max_tokens"],
         assistants=len(task["assistants"]),
         survives=lambda _: True,
@@ -227,7 +225,6 @@ def test_an_answer_that_is_stopped_is_a_beginning_of_the_whole_one(
 ) -> None:
     decoder = CoSDDecoder(
         task["verifier"],
-        unit=task["unit"],
         max_tokens=task["max_tokens"],
         assistants=len(task["assistants"]),
         stop=task["stop"],
@@ -263,17 +260,16 @@ def test_questions_are_about_what_could_change_the_answer(task: dict[str, Any], 
     outcome = schedules.run(**task, choose=choose)
     contestable = task["verifier"].contestable
     for one in outcome.decoder.response.tokens:
-        if one.source == DRAFT and not one.decisions and task["unit"] == "token" and one.token.prob is not None:
+        if one.source == DRAFT and not one.decisions and one.token.prob is not None:
             note(f"{one}")
             cut = outcome.finish.finish_reason == "stop" and one is outcome.decoder.response.tokens[-1]
             assert cut or not contestable(one.token.prob)
-        if task["unit"] == "token" and one.source == DRAFT and one.decisions:
+        if one.source == DRAFT and one.decisions:
             assert one.token.prob is not None
             assert contestable(one.token.prob)
 
 
-@pytest.mark.parametrize("unit", ["token", "word"])
-def test_reference_and_decoder_agree_on_a_long_answer(unit: str) -> None:
+def test_reference_and_decoder_agree_on_a_long_answer() -> None:
     """One long case that is always run: 80 tokens over four models."""
     vocabulary = toys.Vocabulary((*toys.SINGLE, *toys.LONGER, b""), len(toys.SINGLE) + len(toys.LONGER), "longest")
     models = [toys.ToyModel(vocabulary, seed=seed, language=1, fluency=7) for seed in range(4)]
@@ -282,7 +278,6 @@ def test_reference_and_decoder_agree_on_a_long_answer(unit: str) -> None:
         "draft": models[0],
         "assistants": models[1:],
         "verifier": RuleVerifier(alpha=0.6, beta=0.8),
-        "unit": unit,
         "max_tokens": 80,
         "stop": (),
     }
@@ -296,7 +291,7 @@ def ask_of(commands: Sequence[Command]) -> Ask:
 
 
 def test_questions_that_fail_together_are_asked_again_one_by_one() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9)
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9)
     decoder.start()
     first = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
     for data in (b"b", b"c"):
@@ -312,7 +307,7 @@ def test_questions_that_fail_together_are_asked_again_one_by_one() -> None:
 
 
 def test_a_question_that_failed_matters_only_where_the_answer_waits_for_it() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, pace=Pace(in_flight=2))
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, pace=Pace(in_flight=2))
     decoder.start()
     first = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
     second = ask_of(decoder.drafted(1, Token(b"b", 0.3)))
@@ -324,7 +319,7 @@ def test_a_question_that_failed_matters_only_where_the_answer_waits_for_it() -> 
 
 @pytest.mark.parametrize("token", [Token(b"b", 0.9), Token(b"", 0.9, end=True)])
 def test_a_draft_may_break_after_its_last_token(token: Token) -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=2)
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=2)
     decoder.start()
     ask = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
     decoder.drafted(1, token)
@@ -334,7 +329,7 @@ def test_a_draft_may_break_after_its_last_token(token: Token) -> None:
 
 
 def test_a_draft_that_broke_is_an_error_once_all_before_is_settled() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9)
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9)
     decoder.start()
     ask = ask_of(decoder.drafted(1, Token(b"a", 0.3)))
     error = ValueError("the connection broke")
@@ -345,7 +340,7 @@ def test_a_draft_that_broke_is_an_error_once_all_before_is_settled() -> None:
 
 
 def test_once_one_assistant_has_fired_nothing_is_done_behind_it() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, assistants=2)
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, assistants=2)
     decoder.start()
     first, second = (command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask))
     decoder.drafted(1, Token(b"b", 0.9))
@@ -360,7 +355,7 @@ def test_an_assistant_that_nobody_could_have_been_surer_than_makes_up_for_one_th
     first: int, loses: bool
 ) -> None:
     """One that is certain and listed first wins anyway; one that is listed later only ties with the lost one."""
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, assistants=2, survives=lambda _: True)
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, assistants=2, survives=lambda _: True)
     decoder.start()
     asks = [command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask)]
     assert decoder.ask_failed(asks[1 - first].ask, ValueError("gone")) == []
@@ -371,7 +366,7 @@ def test_an_assistant_that_nobody_could_have_been_surer_than_makes_up_for_one_th
 
 
 def test_one_that_failed_is_lost_beside_one_that_is_certain_and_one_that_is_not_heard_any_more() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, assistants=3, survives=lambda _: True)
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, assistants=3, survives=lambda _: True)
     decoder.start()
     asks = [command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask)]
     commands = decoder.answered(asks[1].ask, [Proposal(0, (Token(b"x", 1.0),))])
@@ -382,7 +377,7 @@ def test_one_that_failed_is_lost_beside_one_that_is_certain_and_one_that_is_not_
 
 
 def test_a_failure_waits_for_those_listed_before_who_may_be_certain() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=9, assistants=2)
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, assistants=2)
     decoder.start()
     first, second = (command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask))
     error = ValueError("gone")
@@ -391,7 +386,7 @@ def test_a_failure_waits_for_those_listed_before_who_may_be_certain() -> None:
 
 
 def test_what_was_lost_before_is_verified_where_one_is_certain() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=2, assistants=2, survives=lambda _: True)
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=2, assistants=2, survives=lambda _: True)
     decoder.start()
     first, second = (command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask))
     decoder.ask_failed(second.ask, ValueError("gone"))
@@ -405,7 +400,7 @@ def test_what_was_lost_before_is_verified_where_one_is_certain() -> None:
 def test_a_failure_that_is_not_survived_is_an_error_beside_one_that_is() -> None:
     budget = OSError("no more")
     decoder = CoSDDecoder(
-        RuleVerifier(), unit="token", max_tokens=9, assistants=2, survives=lambda error: isinstance(error, ValueError)
+        RuleVerifier(), max_tokens=9, assistants=2, survives=lambda error: isinstance(error, ValueError)
     )
     decoder.start()
     first, second = (command for command in decoder.drafted(1, Token(b"a", 0.3)) if isinstance(command, Ask))
@@ -435,7 +430,7 @@ def write(decoder: CoSDDecoder, late: int, *, replaces: bool) -> None:
 
 def steps(length: int, late: int, *, replaces: bool) -> float:
     """Bytecodes that the decoder runs for each token of an answer of this length."""
-    decoder, count, before = CoSDDecoder(RuleVerifier(), unit="token", max_tokens=length), 0, sys.gettrace()
+    decoder, count, before = CoSDDecoder(RuleVerifier(), max_tokens=length), 0, sys.gettrace()
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
         nonlocal count

@@ -874,6 +874,7 @@ async def test_two_reports_tell_what_a_fusion_judges_by() -> None:
 
 OLD = Line(name="lists", value=True, asked="two prompts", seen="both")
 OWN = "word by word, each model on its own ids, because both servers take and show ids and have different ones"
+UNJUDGED = "; what is written without spaces is not judged"
 OLDER = "the report of http://gpu2 is older than contexts by ids: probe it again"
 
 
@@ -881,18 +882,10 @@ OLDER = "the report of http://gpu2 is older than contexts by ids: probe it again
     ("changes", "words"),
     [
         ({}, "ids to ids, because both servers take and show ids and have the same ids"),
-        (
-            {"vocabulary": None},
-            "token by token after the text: one tokenizer, but http://gpu2 cannot be asked after ids",
-        ),
+        ({"vocabulary": None}, f"from space to space, because http://gpu2 cannot be asked after ids{UNJUDGED}"),
         ({"vocabulary": "w"}, OWN),
-        (
-            {"vocabulary": None, "lines": (OLD,)},
-            f"token by token after the text: one tokenizer, but {OLDER}",
-        ),
+        ({"vocabulary": None, "lines": (OLD,)}, f"from space to space, because {OLDER}{UNJUDGED}"),
         ({"vocabulary": "w", "encoding": "f"}, OWN),
-        ({"vocabulary": None, "encoding": "f"}, "word by word: different tokenizers"),
-        ({"vocabulary": None, "encoding": None}, "word by word: the tokenizer of http://gpu2 is not shown"),
     ],
 )
 def test_the_definition_of_a_pair_and_why(changes: Mapping[str, Any], words: str) -> None:
@@ -1110,17 +1103,17 @@ def test_the_options_are_those_of_connect() -> None:
         *(pytest.param(*pair, marks=pytest.mark.extended) for pair in (("llama.cpp", "sglang"), ("tgi", "sglang"))),
     ],
 )
-async def test_one_tokenizer_on_two_kinds_of_server_is_judged_by_tokens(draft: str, assistant: str) -> None:
+async def test_one_tokenizer_on_two_kinds_of_server_is_found_alike(draft: str, assistant: str) -> None:
     """Each kind shows the bytes of tokens that share a character in its own way; the ids are the same."""
     reports = [await examined(FAKES[engine](), engine) for engine in (draft, assistant)]
-    assert unit_of(reports) == "token"
+    assert len({one.encoding for one in reports} | {None}) == 2
     fakes: Any = [FAKES[engine]() for engine in (draft, assistant)]
     async with fakes[0].client() as first, fakes[1].client() as second:
         models = [
             connect("http://gpu1:8080", engine=engine, http_client=client)
             for engine, client in ((draft, first), (assistant, second))
         ]
-        async with Fusion(draft=models[0], assistant=models[1]) as fusion:
+        async with Fusion(draft=models[0], assistant=models[1], method="speculative") as fusion:
             assert (await fusion.generate(PROMPT, max_tokens=8)).settings.unit == "token"
 
 

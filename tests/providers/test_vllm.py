@@ -419,7 +419,19 @@ def known(server: FakeVllm, tokens: Sequence[Token]) -> list[tuple[int, Token]]:
     return [(ids[token.data], token) for token in takewhile(lambda token: token.data in ids and token.data, tokens)]
 
 
-# Strings of SentencePiece.
+async def test_a_decoder_that_takes_the_first_space_away() -> None:
+    """As SentencePiece's do: a token keeps it behind a plain one, and many are decoded by one request."""
+    server = FakeVllm(unsure(), beginning=True)
+    server.spaces = True
+    provider = provider_of(server, strategy="list")
+    questions = [Question(0, (b" a",)), Question(2, (b" b",))]
+    told = (Token(b" b", near(0.25)), Token(b"c", near(0.15)), Token(b"d", near(0.1)))
+    for one in await provider.propose(Context("Q", b" a b"), questions, alternatives=3, usage=Usage()):
+        assert one is not None
+        assert one.tokens == (Token(b" a", near(0.4), alternatives=told),)
+    first, *_ = await draft(provider, limit=1, alternatives=3)
+    assert first == Token(b" a", near(0.4), alternatives=told)
+    assert len([body for path, body in server.requests if path == "/detokenize" and len(body["tokens"]) > 20]) == 1
 
 
 async def test_what_the_scored_text_leaves_open_is_asked_by_a_list() -> None:

@@ -29,7 +29,7 @@ async def test_a_row_for_each_disagreement() -> None:
     text = await shown()
     assert text.startswith(" The capital is [-Rome-] {+Lima+}. Really.\nmarks: ")
     assert [" ".join(row) for row in rows(text)] == [
-        "␣Rome 0.3 ␣Li 0.9 replaced: 0.3 < 0.5 and 0.9 > 0.5 x 0.3 assistant 1"
+        "␣Rome 0.3 ␣Lima 0.9 replaced: 0.3 < 0.5 and 0.9 > 0.5 x 0.3 assistant 1"
     ]
 
 
@@ -44,8 +44,7 @@ async def test_agreements_on_demand_and_each_decision_once() -> None:
     same["assistant"] = ScriptedProvider.from_texts({"Q:": [" The", " capital", "."]})
     text = await shown(everything=True, **same)
     assert [" ".join(row) for row in rows(text)] == [
-        "␣capital 0.4 ␣capital 1 both agree assistant 1",
-        ". 1 . 1 both agree assistant 1",
+        "␣capital. 0.4 ␣capital. 1 both agree assistant 1",
     ]
 
 
@@ -110,7 +109,7 @@ async def test_the_words_of_a_verifier_of_ones_own_do_not_steer_the_terminal() -
 
 async def test_the_definition_and_ties_are_told() -> None:
     result = await fuse("Q:", draft=draft(), assistant=assistant())
-    assert "judged: word by word after the text; " in shown_of(result)
+    assert "judged: from space to space; " in shown_of(result)
     by_token = {"contexts": "text", "unit": "token"}
     assert "judged: token by token after the text; " in shown_of(with_settings(result, **by_token))
     reason = "a tie: the assistant finds both as probable"
@@ -129,7 +128,7 @@ async def test_the_definition_and_ties_are_told() -> None:
     tied = with_settings(result, contexts="ids", unit="token", tie=0.02)
     text = shown_of(tied.model_copy(update={"tokens": tokens, "ties": 1}))
     assert "judged: ids to ids; 1 tie within 0.02; " in text
-    assert [" ".join(row) for row in rows(text)] == [f"␣Rome 0.3 ␣Li 0.9 {reason} assistant 1"]
+    assert [" ".join(row) for row in rows(text)] == [f"␣Rome 0.3 ␣Lima 0.9 {reason} assistant 1"]
 
 
 def with_settings(result: FusionResult, **settings: object) -> FusionResult:

@@ -224,7 +224,7 @@ def run(task: dict[str, Any], choose: schedules.Choose, salt: int, **settings: A
 def test_equal_under_every_schedule(
     task: dict[str, Any], choose: schedules.Choose, verifier: DeferralVerifier, salt: int, settings: dict[str, Any]
 ) -> None:
-    task |= {"verifier": verifier, "unit": "token"}
+    task |= {"verifier": verifier}
     check(run(task, choose, salt, **settings), deferred(task, salt))
 
 
@@ -233,7 +233,7 @@ def test_equal_under_every_schedule(
 def test_without_an_assistant_that_fails_for_good(
     task: dict[str, Any], choose: schedules.Choose, verifier: DeferralVerifier, salt: int, fails: Any
 ) -> None:
-    task |= {"verifier": verifier, "unit": "token"}
+    task |= {"verifier": verifier}
     limits = schedules.Limits(fails=fails)
     outcome = run(task, choose, salt, limits=limits, survives=lambda _: True)
     check(outcome, deferred(task, salt, fails=fails))

@@ -157,7 +157,7 @@ SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": Fa
 def test_equal_under_every_schedule(
     task: dict[str, Any], choose: schedules.Choose, verifier: SurpriseVerifier, settings: dict[str, Any]
 ) -> None:
-    task |= {"verifier": verifier, "unit": "token"}
+    task |= {"verifier": verifier}
     outcome, wanted = schedules.run(**task, choose=choose, **settings), surprised(task)
     # Of bytes that are no characters an adapter shows no alternatives, and the reference knows them.
     assume(readable(outcome.text) and readable(b"".join(one.data for one in wanted.tokens)))
@@ -168,7 +168,7 @@ def test_equal_under_every_schedule(
 def test_without_an_assistant_that_fails_for_good(
     task: dict[str, Any], choose: schedules.Choose, verifier: SurpriseVerifier, fails: Any
 ) -> None:
-    task |= {"verifier": verifier, "unit": "token"}
+    task |= {"verifier": verifier}
     limits = schedules.Limits(fails=fails)
     outcome = schedules.run(**task, choose=choose, limits=limits, survives=lambda _: True)
     wanted = surprised(task, fails=fails)
@@ -177,7 +177,7 @@ def test_without_an_assistant_that_fails_for_good(
 
 
 def test_a_window_is_asked_about_together() -> None:
-    decoder = CoSDDecoder(SurpriseVerifier(window=3), unit="token", max_tokens=9)
+    decoder = CoSDDecoder(SurpriseVerifier(window=3), max_tokens=9)
     (draft,) = decoder.start()
     assert isinstance(draft, StartDraft)
     first = [decoder.drafted(draft.draft, Token(letter.encode(), 0.9)) for letter in "abcde"]

@@ -199,16 +199,13 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         least: most probable tokens to ask for in a draft, at least.
         streamed: tokens to ask for in one stream, at most.
         cut_is_full: an answer is cut short by the end of the context alone.
+        most: most probable tokens at one place that can be asked for.
     """
 
+    most: int
     least = 1
     streamed = 2**31
     cut_is_full = False
-
-    @property
-    @abstractmethod
-    def most(self) -> int:
-        """Most probable tokens at one place that can be asked for."""
 
     @abstractmethod
     async def written(

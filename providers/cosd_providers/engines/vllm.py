@@ -215,10 +215,10 @@ class VllmClient(TokenIdsClient[VllmFacts]):
 
     _most_prompts = 2**31  # that the server takes in one request
 
-    @property
-    def most(self) -> int:
-        """See `TokenIdsClient.most`."""
-        return self.facts.most
+    def take(self, facts: VllmFacts) -> None:
+        """Take the facts of the server."""
+        super().take(facts)
+        self.most = facts.most
 
     def body(self, prompt: object, wanted: int, **fields: object) -> dict[str, object]:
         """A greedy request."""

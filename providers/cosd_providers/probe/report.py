@@ -267,8 +267,7 @@ class Definition:
     """The definition by which models are fused, and the reason.
 
     Attributes:
-        contexts: `"ids"` if the assistants are asked after ids, else `"text"`: after the draft's own token by token,
-            after their own word by word.
+        contexts: `"ids"` if all models are asked after ids; with `"text"` one of them is asked at single spaces alone.
         unit: what is judged together.
         reason: in words.
         tie: the greatest of the reports' ties, for `Fusion(tie=...)`; None after text, where none is needed.
@@ -283,42 +282,29 @@ class Definition:
         if self.contexts == "ids":
             way = "ids to ids" if self.unit == "token" else "word by word, each model on its own ids"
             return f"{way}, because {self.reason}"
-        return (
-            f"token by token after the text: {self.reason}" if self.unit == "token" else f"word by word: {self.reason}"
-        )
+        return f"from space to space, because {self.reason}; what is written without spaces is not judged"
 
 
 def unit_of(reports: Sequence[ProbeReport]) -> Literal["token", "word"]:
-    """The default unit of a fusion of these models: `"token"` where all are known to share one tokenizer."""
-    if all(report.vocabulary is not None for report in reports):
-        return "token" if _alike(reports, "vocabulary") else "word"
-    return "token" if _alike(reports, "encoding") else "word"
+    """The default unit of a fusion of these models: `"token"` where all take ids, and these mean the same."""
+    found = {report.vocabulary for report in reports}
+    return "token" if len(found) == 1 and None not in found else "word"
 
 
 def definition_of(reports: Sequence[ProbeReport]) -> Definition:
     """The default definition of a fusion of these models."""
     unit = unit_of(reports)
-    if all(report.vocabulary is not None for report in reports):
+    without = [report for report in reports if report.vocabulary is None]
+    if not without:
         ties = [report.tie for report in reports if report.tie is not None]
         servers = "both servers" if len(reports) == 2 else "all servers"
         which = "the same ids" if unit == "token" else "different ones"
         return Definition("ids", unit, f"{servers} take and show ids and have {which}", max(ties, default=None))
-    if unit == "word":
-        hidden = [report for report in reports if report.encoding is None and report.vocabulary is None]
-        reason = f"the tokenizer of {_named(hidden)} is not shown" if hidden else "different tokenizers"
-        return Definition("text", unit, reason)
-    without = [report for report in reports if report.vocabulary is None]
     if old := [report for report in without if report.lines and all(line.name != "after_ids" for line in report.lines)]:
-        but = f"the report of {_named(old)} is older than contexts by ids: probe it again"
+        reason = f"the report of {_named(old)} is older than contexts by ids: probe it again"
     else:
-        but = f"{_named(without)} cannot be asked after ids"
-    return Definition("text", unit, f"one tokenizer, but {but}")
-
-
-def _alike(reports: Sequence[ProbeReport], name: Literal["encoding", "vocabulary"]) -> bool:
-    """Test whether all reports have the same digest."""
-    found = {getattr(report, name) for report in reports}
-    return len(found) == 1 and None not in found
+        reason = f"{_named(without)} cannot be asked after ids"
+    return Definition("text", unit, reason)
 
 
 def _named(reports: Sequence[ProbeReport]) -> str:

@@ -1,0 +1,128 @@
+"""Models that take text only: the units of an assistant, and the way of a draft, by safe cuts.
+
+A server that is given a text encodes it afresh, and where the text ends inside what the model would write as one token
+the model goes on as it never would. So it is asked at safe cuts alone (`paths.is_safe_cut`), and at the beginning and
+the end of the answer. What lies between two of them is one unit: the assistant writes on from the first by itself.
+
+All offsets are in bytes of the answer. Everything is a function of the draft's path alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from cosd_api.alignment import LONGEST
+from cosd_api.paths import FARTHEST, DraftPath, PathUnit, Restart, completes, is_safe_cut
+from cosd_providers.contract import Token
+from cosd_providers.text import continues_word, whole
+
+_BEHIND = 2  # bytes that show whether a place is a safe cut: a space, and the beginning of a visible character
+
+
+def next_text_unit(draft: DraftPath, first: int, *, own: bool = False) -> PathUnit | None:
+    """The unit that begins with a draft token, of an assistant that takes text only.
+
+    It ends at the next safe cut at which a draft token ends, or with the draft's text; the draft's end of sequence is
+    a unit of its own. A token that begins at no place, and what is longer than 64 characters, stands unjudged.
+
+    Args:
+        draft: the draft model's path.
+        first: index of the token.
+        own: whether the assistant wrote the word before: there it is asked after a cut text, safe or not.
+
+    Returns:
+        None where the draft has not written far enough.
+    """
+    start, text = draft.offset(first), bytes(draft.text)
+    if draft.tokens[first].end:
+        return PathUnit(first, first + 1, start, start, by_text=True)
+    safe = _is_place(draft, text, start)
+    if safe is None:
+        return None
+    if not (safe or own):
+        return PathUnit(first, first + 1, start, draft.offset(first + 1))
+    for last in range(first + 1, len(draft.tokens) + 1 - draft.ended):
+        end = draft.offset(last)
+        if len(text[start:end].decode("utf-8", "surrogateescape")) > FARTHEST:
+            return PathUnit(first, last, start, end)
+        ends = _is_place(draft, text, end) if end > start else False
+        if ends is None:
+            return None
+        if ends:
+            return PathUnit(first, last, start, end, cut=not safe, by_text=True)
+    return None
+
+
+def _is_place(draft: DraftPath, text: bytes, at: int) -> bool | None:
+    """Test whether an assistant can be asked at a place; None where the draft has not written far enough."""
+    if not at or is_safe_cut(text, at) or (draft.ended and at == len(text)):
+        return True
+    return False if draft.ended or at + _BEHIND <= len(text) or text[at : at + 1] not in (b"", b" ") else None
+
+
+def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | None:
+    """The number of an assistant's tokens, from the beginning of a unit, that spell the draft's text.
+
+    All of them, if they spell the unit: a token that begins in the unit is compared whole, also beyond it, and the
+    first one behind it must not continue its word. The draft's end of sequence is spelled by the assistant's own.
+
+    Returns:
+        None where the draft has not written far enough.
+    """
+    at = unit.start
+    for count, token in enumerate(tokens):
+        if token.end:
+            return len(tokens) if draft.tokens[unit.first].end or at >= unit.end > unit.start else count
+        if at >= unit.end > unit.start:
+            return count if continues_word(bytes(draft.text[max(0, at - 4) : at]), token) else len(tokens)
+        mine = bytes(draft.text[at : at + len(token.data)])
+        if mine != token.data:
+            begun = token.data.startswith(mine) and not draft.ended
+            if begun and not draft.over:
+                return None
+            return len(tokens) if begun else count
+        at += len(token.data)
+    return len(tokens)
+
+
+def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart | None:
+    """The path of a draft that takes no ids, with an assistant's word in it.
+
+    The word is the fewest tokens (eight at most) that complete it, else the most that end between characters.
+
+    Args:
+        draft: the draft model's path.
+        at: the place: byte offset in the answer.
+        tokens: the assistant's continuation from there, without an end of sequence.
+
+    Returns:
+        None if no such tokens end between characters. `Restart.cut`: no safe cut is behind the word.
+    """
+    text = bytes(draft.text[:at]) + b"".join(token.data for token in tokens)
+    ends = [at + size for size in accumulate(len(token.data) for token in tokens[:LONGEST])]
+    found = [(count, end) for count, end in enumerate(ends, 1) if whole(text[:end]) == end]
+    if not found:
+        return None
+    count, end = next(((count, end) for count, end in found if completes(tokens, count)), found[-1])
+    keep = min(bisect_right(draft.ends, at), len(draft.tokens) - draft.ended)
+    return Restart(keep, (None,) * count, tuple(ends[:count]), text[:end], cut=not is_safe_cut(text, end))
+
+
+def resumed(draft: DraftPath, first: int) -> int | None:
+    """The byte offset from which a draft that takes no ids is asked to write on, what is behind it once more.
+
+    It is the last safe cut, or the end of the first `first` tokens, after which it was asked before.
+
+    Returns:
+        None if that lies more than 64 characters back.
+    """
+    text = bytes(draft.text)
+    for count in range(len(draft.tokens), first - 1, -1):
+        at = draft.offset(count)
+        if len(text[at:].decode("utf-8", "surrogateescape")) > FARTHEST:
+            return None
+        if is_safe_cut(text, at):
+            return at
+    return draft.offset(first)
