@@ -325,7 +325,7 @@ class _GatedMixture:
         return replace(token, alternatives=beside)
 
     def _key(self, token: Token) -> tuple[bytes | int | None, bool]:
-        """What makes tokens the same: their bytes or, where models are asked after ids, their ids; all ends are one."""
+        """The identity of a token: its bytes or, if models are asked after ids, its id; all ends are one."""
         return key_of(token) if self._path is None or token.end else (token.id, False)
 
     def _check_tokens(self) -> None:

@@ -426,7 +426,8 @@ async def test_models_with_the_same_ids_are_asked_after_the_texts_own(
 @pytest.mark.parametrize("text", TEXTS)
 async def test_a_model_fused_with_itself_has_its_own_likelihood(text: str) -> None:
     """Asked after the text that a place cuts off, this model would say nonsense."""
-    draft, assistant = (ScriptedProvider(Reciter(text), ids=True) for _ in range(2))
+    model: Any = Reciter(text)
+    draft, assistant = (ScriptedProvider(model, ids=True) for _ in range(2))
     for verifier in (RuleVerifier(alpha=1.01, beta=0), Always()):
         found = await log_likelihood(PROMPT, text, end=True, draft=draft, assistant=assistant, verifier=verifier)
         assert found.is_greedy
@@ -444,7 +445,11 @@ async def test_what_an_assistant_finds_as_probable_is_a_tie() -> None:
         probs = [0.0] * len(tokens)
         probs[tokens.index(b"a")], probs[tokens.index(b"b")] = first, second
         probs[0] = 1 - first - second
-        return ScriptedProvider(TableModel(tokens, lambda _: probs, end_ids=(0,)))
+
+        def following(ids: Sequence[int]) -> list[float]:
+            return probs
+
+        return ScriptedProvider(TableModel(tokens, following, end_ids=(0,)))
 
     for ids, tie, source in ((True, 0.02, "draft"), (True, 0.0, "assistant"), (False, 0.02, "assistant")):
         draft, assistant = model(0.4, 0.35), model(0.400, 0.404)

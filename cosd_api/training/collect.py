@@ -192,7 +192,7 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
 
 
 async def _contexts(endpoints: Endpoints, facts: Facts, *, states: bool) -> tuple[Contexts, frozenset[int]]:
-    """How the models are asked, as a fusion asks them; and the ids that end either of two with the same ids.
+    """The way in which a fusion would ask the models, and the ids that end either of two with the same ids.
 
     For hidden states, and for a method that looks at them, the draft is asked after texts.
     """

@@ -52,7 +52,7 @@ __all__ = [
 Label = Literal[0, 1]
 """0: the draft's word is right, 1: the assistant's."""
 Contexts = Literal["ids", "text"]
-"""How models were asked: after their own ids of the answer, or after its text, as `FusionResult.settings.contexts`."""
+"""Ways of asking models: after their own ids of the answer, or after its text, as `FusionResult.settings.contexts`."""
 _Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _EXAMPLE_LINES = 'lines such as {"prompt": "2 + 2 =", "answer": " 4"}'
 _START = f'{{"kind":"{SAMPLES}"'.encode()

@@ -396,7 +396,7 @@ def digest_of(digests: Sequence[str]) -> str:
 
 
 def _contexts(sets: Sequence[Samples]) -> Contexts | None:
-    """How the models were asked; `"text"` if some were after texts, None if it is not known of all."""
+    """The way in which the models were asked; `"text"` if some were after texts, None if it is not known of all."""
     ways = {one.contexts for one in sets}
     return None if None in ways else "text" if "text" in ways else "ids"
 

@@ -11,7 +11,7 @@ from cosd_api.paths import Encode, Encoded, Encoder
 from cosd_api.training.dataset import DeferralSample, Example, ExampleSamples
 from cosd_api.training.likelihoods import deferral_samples
 from cosd_api.training.path_forcing import PathForcing
-from cosd_api.training.reading import Reading, ask_after, read
+from cosd_api.training.reading import PathReading, ask_after, read
 from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context, HiddenStates, Piece, Proposal, State, Token
@@ -88,7 +88,7 @@ def _pieces(text: bytes, path: Encoded) -> list[Piece]:
     return [Piece(one, text[path.offset(at) : path.offset(at + 1)]) for at, one in enumerate(path.ids)]
 
 
-def _placed(reading: Reading, path: Encoded) -> list[Proposal | None]:
+def _placed(reading: PathReading, path: Encoded) -> list[Proposal | None]:
     """The choices of a reading, each with its byte offset."""
     pairs = enumerate(reading.choices)
     return [None if token is None else Proposal(path.offset(count), (token,)) for count, token in pairs]

@@ -135,8 +135,7 @@ class PathForcing:
                 self._learn(await ask_assistant(found.missing))
 
     def _learn(self, answers: Answers) -> None:
-        known = self._known_end if self._encoder is None else lambda token: token
-        self._answers |= {ids: None if token is None else known(token) for ids, token in answers.items()}
+        self._answers |= {ids: None if token is None else self._known_end(token) for ids, token in answers.items()}
 
     def _known_end(self, token: Token) -> Token:
         """A token as an end of sequence, where its id ends either of two models with the same ids."""
@@ -258,7 +257,7 @@ class PathForcing:
         stop = max(path.offset(over), end)
         if self._encoder is None or (path.tokens[over - 1].end and not self._ends):
             return False
-        return path.text[:stop] == (self._text if path.tokens[over - 1].end else self._text[:stop])
+        return bytes(path.text[:stop]) == (self._text if path.tokens[over - 1].end else self._text[:stop])
 
     def _has(self, own: _Own, differs: Difference) -> bool:
         """Test whether the reference has what the assistant would write."""

@@ -1,4 +1,4 @@
-"""What a model would write at each place of a reference answer, read after its own ids."""
+"""A model's own choices at all places of a reference answer, read after its own ids."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cosd_providers.messages import RenderedPrompt
 from cosd_providers.same_ids import by_given_ids, by_ids
 from cosd_providers.usage import Usage
 
-__all__ = ["Reading", "ask_after", "read"]
+__all__ = ["PathReading", "ask_after", "read"]
 
 
 _LISTED = 2  # tokens beside each of a path: the most probable two, whichever the path's is
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PathReading:
     """A model's reading of its own path through a reference answer.
 
     Attributes:
@@ -38,7 +38,7 @@ class Reading:
 
 async def read(
     turn: RenderedPrompt, text: bytes, path: Encoded, *, end: bool, listed: int | None = None, usage: Usage
-) -> Reading:
+) -> PathReading:
     """Read a path: in one scoring request, or at each place by itself if the server scores no ids.
 
     Args:
@@ -73,10 +73,10 @@ async def read(
             scores = [replace(token, data=data) for token, data in zip(found, pieces, strict=False)]
             scores += found[len(scores) :]
             choices = [_chosen(token) for token in scores]
-            return Reading((*choices, *([] if end else [None])), tuple(scores))
+            return PathReading((*choices, *([] if end else [None])), tuple(scores))
     places = {path.ids[:count]: text[: path.offset(count)] for count in range(len(path.ids) + end)}
     answers = await ask_after(turn, places, usage=usage)
-    return Reading((*answers.values(), *([] if end else [None])))
+    return PathReading((*answers.values(), *([] if end else [None])))
 
 
 async def ask_after(

@@ -44,7 +44,8 @@ class Never:
 
 
 def served(model: Any, name: str = "model", **options: Any) -> ScriptedProvider:
-    return ScriptedProvider(model, name=name, ids=True, **options)
+    given: dict[str, Any] = {"name": name, "ids": True, **options}
+    return ScriptedProvider(model, **given)
 
 
 async def held(draft: Any, assistant: Any, prompt: str, answer: str, *, ends: bool = True, **options: Any) -> Samples:
@@ -120,9 +121,11 @@ async def test_with_the_same_ids_it_is_section_3_2_to_the_letter(
         ids += [one for one in ngrams.alone(model, prompt + spelled(draft, ids), 8) if one != model.end]
     answer = spelled(draft, ids)
     assume(answer)
-    own, expected = draft.encode(answer.encode()), list[tuple[float, float, Label | None, bool, int]]()
+    own: list[int] = draft.encode(answer.encode())
+    expected = list[tuple[float, float, Label | None, bool, int]]()
     at, begin = 0, draft.encode(prompt.encode())
-    for count, right in enumerate([*own, *([draft.end] if ends else [])]):
+    rights: list[int] = [*own, draft.end] if ends else own
+    for count, right in enumerate(rights):
         context = [*begin, *own[:count]]
         mine, theirs = ngrams.best(draft, context), ngrams.best(assistant, context)
         p, q = draft.next(context)[mine], assistant.next(context)[theirs]
@@ -167,8 +170,8 @@ async def test_one_request_to_each_where_scoring_says_all() -> None:
 
 async def test_a_server_that_scores_no_ids_is_asked_for_its_next_tokens() -> None:
     [text, *_] = TEXTS
-    models = Reciter(text), Reciter(text, shuffled=1)
-    scored = await held(*models, PROMPT, text)
+    models: list[Any] = [Reciter(text), Reciter(text, shuffled=1)]
+    scored = await held(models[0], models[1], PROMPT, text)
     asked = [ScriptedProvider(model, ids=True, end_prob=False) for model in models]
     found = await held(asked[0], asked[1], PROMPT, text, ends=False)
     assert {call.kind for one in asked for call in one.calls} == {"next_tokens"}
@@ -282,7 +285,7 @@ async def test_samples_by_ids_are_not_added_to_those_of_another_way(tmp_path: Pa
     text, path = TEXTS[0], tmp_path / "samples.jsonl"
     await held(Reciter(text), Reciter(text), PROMPT, text, path=path)
     assert '"unit":"token","contexts":"ids"' in path.read_text()
-    by_text = ScriptedProvider(Reciter(text), name="model")
+    by_text = served(Reciter(text), ids=False)
     with pytest.raises(SettingError, match="holds samples taken after ids, not after texts: give collect another file"):
         await held(by_text, Reciter(text), PROMPT, text, path=path)
     path.write_text(
@@ -296,14 +299,20 @@ async def test_samples_by_ids_are_not_added_to_those_of_another_way(tmp_path: Pa
 async def test_a_template_that_writes_white_space_is_asked_after_texts() -> None:
     """As in a fusion; and the reader is told."""
     text = "It rained."
-    servers = [served(Reciter(text), template=lambda _: PROMPT) for _ in range(2)]
-    servers[1] = Spaced(Reciter(text), name="model", ids=True)
+    servers = [served(Reciter(text), template=prompted) for _ in range(2)]
+    model: Any = Reciter(text)
+    servers[1] = Spaced(model, name="model", ids=True)
     example = {"prompt": [{"role": "user", "content": "Say it"}], "answer": text}
     found = await collect([example], draft=servers[0], assistant=servers[1])
     assert found.contexts == "ids" and found.positions
     assert {call.kind for one in servers for call in one.calls} == {"propose"}
     [warning] = [one for one in found.warnings if "white space" in one]
     assert "asked after texts, as in a fusion" in warning
+
+
+def prompted(messages: Sequence[Any]) -> str:
+    """A chat template."""
+    return PROMPT
 
 
 class Spaced(ScriptedProvider):
