@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Any
 
 import anyio
@@ -93,6 +93,7 @@ class _Hearing:
         answers: to places that it was asked about, by the ids before.
         hidden: those of them whose probability its watch did not show.
         proposals: what it would write at units that it was asked about as text, by their first draft token.
+        requests: numbers of the questions that brought them.
         firing: the replacement that it wants; it waits until the others are as far.
         error: why it could not judge the unit; it matters once the answer waits for it.
         starts: byte offsets at which its units begin.
@@ -108,6 +109,7 @@ class _Hearing:
     answers: dict[tuple[int, ...], Token | None] = field(default_factory=dict[tuple[int, ...], Token | None])
     hidden: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
     proposals: dict[int, Proposal | None] = field(default_factory=dict[int, Proposal | None])
+    requests: dict[int, int] = field(default_factory=dict[int, int])
     firing: _Firing | None = None
     error: Exception | None = None
     starts: set[int] = field(default_factory=set[int])
@@ -220,6 +222,7 @@ class AcrossTokenizers(AnswerWriter):
         self._counts = Report(off_path=0, unjudged=0)
         self._draft = 0  # number of the draft in progress, or of the last one
         self._left = 0  # number of the last draft that a replacement has ended
+        self._asks = count(1)  # numbers of questions
         self._begun = 0  # tokens of the path before those that the draft wrote since the start or a replacement
         self._again = b""  # what a draft that takes text only is to write once more
         self._stuck = -1  # tokens of the path at which it did not
@@ -521,12 +524,14 @@ class AcrossTokenizers(AnswerWriter):
                 data[unit.last - unit.first :] = [b" "]
             found[unit.first] = Question(unit.start, tuple(data), word=True)
         try:
-            proposals = await self.calls.propose(hearing.model, bytes(path.text), [*found.values()])
+            number = next(self._asks)
+            proposals = await self.calls.propose(hearing.model, bytes(path.text), [*found.values()], number=number)
         except Exception:
             if len(new) == 1:
                 raise
         else:
             hearing.proposals.update(zip(found, proposals, strict=True))
+            hearing.requests.update(dict.fromkeys(found, number))
 
     async def _ask_all(self, hearing: _Hearing, places: Sequence[AskedPlace]) -> None:
         text = bytes(self._drafted.text)
@@ -536,6 +541,7 @@ class AcrossTokenizers(AnswerWriter):
             [Question(at, ()) for at, _ in places],
             alternatives=1,
             paths=[ids for _, ids in places],
+            number=next(self._asks),
         )
         for (_, ids), proposal in zip(places, found, strict=True):
             token = None if proposal is None else proposal.tokens[0]
@@ -618,21 +624,21 @@ class AcrossTokenizers(AnswerWriter):
         """Line 3 by text: judge one unit by what the assistant would write from its start."""
         if unit.first not in hearing.proposals:
             await self._ask_text(hearing, [unit])
-        proposal = hearing.proposals.pop(unit.first)
+        proposal = hearing.proposals[unit.first]
         tokens = () if proposal is None else proposal.tokens
-        while (count := spelled(self._drafted, unit, tokens)) is None:
+        while (known := spelled(self._drafted, unit, tokens)) is None:
             await self._starve(hearing)
         hearing.starving = False
         starts = [*accumulate((len(token.data) for token in tokens), initial=unit.start)]
-        if count < len(tokens) and (starts[count] < self._bound_bytes() or unit.start == unit.end):
-            at = starts[count]
-            end = min(max(starts[count + 1], at + 1), unit.end)
-            found = _Difference(at, end, None, tokens[: count + 1], tokens[count:])
+        if known < len(tokens) and (starts[known] < self._bound_bytes() or unit.start == unit.end):
+            at = starts[known]
+            end = min(max(starts[known + 1], at + 1), unit.end)
+            found = _Difference(at, end, None, tokens[: known + 1], tokens[known:])
             return await self._differ(hearing, unit, found)
-        if not tokens or (count == len(tokens) and starts[-1] < unit.end):
+        if not tokens or (known == len(tokens) and starts[-1] < unit.end):
             self._pass_over(hearing, unit)
             return True
-        walked = [token for token, start in zip(tokens[:count], starts, strict=False) if start < unit.end]
+        walked = [token for token, start in zip(tokens[:known], starts, strict=False) if start < unit.end]
         self._agree(hearing, unit, walked or tokens[:1])
         return True
 
@@ -705,7 +711,12 @@ class AcrossTokenizers(AnswerWriter):
         for at in missing:
             ids = tuple(token.id or 0 for token in path.tokens[:at])
             [found] = await self.calls.propose(
-                0, bytes(path.text), [Question(path.offset(at), ())], alternatives=_LISTED, paths=[ids]
+                0,
+                bytes(path.text),
+                [Question(path.offset(at), ())],
+                alternatives=_LISTED,
+                paths=[ids],
+                number=next(self._asks),
             )
             listed = () if found is None else (found.tokens[0], *found.tokens[0].alternatives)
             for one in listed:
@@ -788,6 +799,8 @@ class AcrossTokenizers(AnswerWriter):
         return behind() if ids is not None or again.startswith(said) else own
 
     def _decide(self, hearing: _Hearing, unit: PathUnit, decision: Decision) -> None:
+        decision.ask, proposal = hearing.requests.get(unit.first), hearing.proposals.get(unit.first)
+        decision.strategy = None if proposal is None else proposal.strategy
         if self._is_heard(hearing):
             self._decisions.append(_About(unit.first, unit.last, decision))
 
@@ -900,6 +913,7 @@ class AcrossTokenizers(AnswerWriter):
         over = over if same else max(over, next((n for n, (_, end) in enumerate(old, 1) if end > firing.changed), over))
         keep = bisect_right([end for token, end in old if not token.end], firing.at) if way is None else way.keep
         keep = min(keep, unit.first) if same else keep
+        drafts = [mark.draft for mark in self._marks]
         path.cut_back(keep)
         del self._marks[keep:]
         tokens = [*firing.tokens] if same or way is None else self._spelled(way, own, firing)
@@ -916,8 +930,10 @@ class AcrossTokenizers(AnswerWriter):
         )
         decision.draft = b"".join(token.data for token in replaced)
         decision.text = b"" if way is None else way.text[start:]
+        first = next((n for n, (token, end) in enumerate(old) if n >= unit.first and (end > start or token.end)), over)
+        draft = drafts[min(unit.first if same else first, len(drafts) - 1)]
         for token in tokens:
-            self._append(token, self._mark(source, decision, replaced))
+            self._append(token, replace(self._mark(source, decision, replaced), draft=draft))
             replaced = ()
         return keep
 
