@@ -284,11 +284,16 @@ def test_without_async() -> None:
     assert isinstance(found, LogLikelihood)
 
 
-async def test_models_with_one_tokenizer_are_known_by_their_encoding() -> None:
+async def test_models_with_one_tokenizer_are_known_by_their_ids() -> None:
+    """Those that take text only are fused by words, unless the user says that they have one tokenizer."""
     texts = {"a": ["b"]}
     draft, assistant = ScriptedProvider.from_texts(texts), ScriptedProvider.from_texts(texts)
-    found = await log_likelihood("a", "b", draft=draft, assistant=assistant)
-    assert found.is_greedy
+    assert (await log_likelihood("a", "b", draft=draft, assistant=assistant, unit="token")).is_greedy
+    with pytest.raises(UnsupportedError, match='give unit="token"'):
+        await log_likelihood("a", "b", draft=draft, assistant=assistant)
+    model = ngrams.learned("gpt2", 0)
+    draft, assistant = (ScriptedProvider(model, ids=True) for _ in range(2))
+    assert (await log_likelihood("The", " end", draft=draft, assistant=assistant)).tokens
 
 
 @pytest.mark.parametrize(

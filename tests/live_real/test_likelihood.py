@@ -12,7 +12,7 @@ import pytest
 from cosd_api import Fusion, RuleVerifier, collect
 from live_real.prompts import PROMPTS
 
-COUNT, LENGTH = 6, 96
+COUNT, LENGTH = 4, 64
 NEAR = 0.02  # nats a token: a server reads a token a little differently from what it writes
 
 

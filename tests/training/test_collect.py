@@ -70,7 +70,7 @@ async def test_what_both_would_have_written() -> None:
     ]
     assert [one.label for one in second.samples] == [0, None]  # the answer is over behind " a": both would go on
     assert (found.positions, found.agreeing, found.labelled, found.dropped, found.skipped) == (6, 3, 2, 1, 0)
-    assert found.unit == "token"
+    assert (found.unit, found.contexts) == ("word", "text")  # as a fusion of models that take text only
     assert found.draft is not None and found.draft.model == "small"
     assert found.assistant is not None and (found.assistant.name, found.assistant.model) == ("assistant", "large")
 
@@ -156,8 +156,8 @@ async def test_samples_of_other_models_are_left_alone(tmp_path: Path) -> None:
 async def test_samples_judged_otherwise_are_left_alone(tmp_path: Path) -> None:
     path, (draft, assistant) = tmp_path / "samples.jsonl", pair()
     await collect(EXAMPLES, draft=draft, assistant=assistant, path=path)
-    path.write_text(path.read_text().replace('"unit":"token"', '"unit":"word"'))
-    with pytest.raises(SettingError, match="samples of unit='word', but these endpoints are judged by 'token'"):
+    path.write_text(path.read_text().replace('"unit":"word"', '"unit":"token"'))
+    with pytest.raises(SettingError, match="samples of unit='token', but these endpoints are judged by 'word'"):
         await collect(EXAMPLES, draft=draft, assistant=assistant, path=path)
 
 
