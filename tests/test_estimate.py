@@ -242,10 +242,10 @@ async def test_bounds_that_can_be_reckoned_by_hand() -> None:
 
 
 async def test_a_long_word_takes_several_requests_for_one_place() -> None:
-    letters = [bytes([byte]) for byte in b"Q:abcd"]
+    letters = [bytes([byte]) for byte in b"Q:abc "]
     # What the draft writes as one token, the assistant writes letter by letter, and otherwise.
-    spelt = TableModel([*letters, b"", b"abcd"], lambda ids: [0, 0, 0.9, 0.1, 0, 0, 0, 0], end_ids=(6,))
-    word = TableModel([*letters, b"", b"bbbb"], lambda ids: [0] * 7 + [0.3], end_ids=(6,))
+    spelt = TableModel([*letters, b"", b" abc"], lambda ids: [0, 0, 0.9, 0.1, 0, 0, 0, 0], end_ids=(6,))
+    word = TableModel([*letters, b"", b" bbb"], lambda ids: [0] * 7 + [0.3], end_ids=(6,))
     asked = ScriptedProvider(spelt)
     async with Fusion(draft=ScriptedProvider(word), assistant=asked, unit="word") as fusion:
         estimate = await fusion.estimate("Q:", max_tokens=1)

@@ -254,7 +254,7 @@ async def test_the_cards_of_requests() -> None:
 
 
 async def test_several_assistants_each_have_a_line() -> None:
-    other = ScriptedProvider.from_texts({"Q: The capital is": [(" Rio", 0.95), "!"]}, name="rivers")
+    other = ScriptedProvider.from_texts({"Q: The capital is": [(" Bern", 0.95), "!"]}, name="rivers")
     result = await answered(assistant=[lima.assistant(), other])
     card = next(card for card in cards(page(result))["tokens"] if card["standing"] == "replaced")
     assert [row[0] for row in card["rows"]] == ["draft (scripted)", "assistant 2 (rivers)", "assistant 1 (scripted)"]
