@@ -21,7 +21,7 @@ END = b""
 class Itself:
     """The bytes of tokens that are told apart by their bytes alone."""
 
-    def __getitem__(self, data: Any) -> bytes:
+    def __getitem__(self, data: bytes) -> bytes:
         return data
 
 
@@ -188,11 +188,15 @@ class TextReference(by_ids.Reference):
         """The replacement by an assistant's own tokens from a place on; without any it ends there."""
         if not isinstance(self.draft, Shown):
             return super().put(index, written, span, place, pieces, p, q)
-        data = b"".join(written.ids)
-        kept = [one for one, end in zip(written.ids, written.offsets[1:], strict=True) if end <= place and one != END]
+        own: Any = written.ids
+        data = b"".join(own)
+        kept: list[bytes] = [
+            one for one, end in zip(own, written.offsets[1:], strict=True) if end <= place and one != END
+        ]
         rest = data[sum(map(len, kept)) : place]
         if not pieces:
-            return Firing(index, span.start, place, p, q, b"", True, place, (*kept, *[rest] * bool(rest)), False, place)
+            path: Any = (*kept, *[rest] * bool(rest))
+            return Firing(index, span.start, place, p, q, b"", True, place, path, False, place)
         whole = data[:place] + b"".join(pieces)
         ends = [*accumulate(map(len, pieces[:LONGEST]), initial=place)][1:]
         ends = [end for end in ends if by_ids.is_whole(whole[:end])]
@@ -216,5 +220,5 @@ class TextReference(by_ids.Reference):
         word[0] = rest + word[0]
         pairs = enumerate(zip(whole, data, strict=False))
         changed = next((at for at, (one, other) in pairs if one != other), min(len(whole), len(data)))
-        path: Any = (*kept, *word)
+        path = (*kept, *word)
         return Firing(index, span.start, place, p, q, whole[place:end], False, changed, path, False, span.start)

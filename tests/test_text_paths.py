@@ -307,10 +307,9 @@ async def test_a_budget_ends_the_answer() -> None:
 
 async def told(draft: dict[str, Any], assistant: dict[str, Any], **settings: Any) -> FusionResult:
     """A fusion of two scripts, the same however much is drafted at a time."""
-    found = [
-        await fuse("Q:", draft=scripted(draft, "Q:"), assistant=scripted(assistant, "Q:"), **{**way, **settings})
-        for way in ({}, {"ask": "all"}, {"draft_length": 1})
-    ]
+    ways: tuple[dict[str, Any], ...] = ({}, {"ask": "all"}, {"draft_length": 1})
+    models: dict[str, Any] = {"draft": scripted(draft, "Q:"), "assistant": scripted(assistant, "Q:")}
+    found = [await fuse("Q:", **models, **{**way, **settings}) for way in ways]
     assert len({one.text for one in found}) == 1
     return found[0]
 
