@@ -1224,13 +1224,12 @@ async def test_what_is_not_an_assistants_fault_is_raised_all_the_same(fault: str
 @given(
     toys.model_sets(may_hide_end=False),
     toys.thresholds(),
-    st.sampled_from(("token", "word")),
     st.integers(1, 16),
     st.lists(st.integers(0, 16), min_size=3, max_size=3),
     st.integers(0, 2**16),
 )
 async def test_the_whole_way_without_assistants_that_fail(
-    models: Any, bounds: Any, unit: Any, limit: int, places: list[int], seed: int
+    models: Any, bounds: Any, limit: int, places: list[int], seed: int
 ) -> None:
     """Which token is verified does not depend on delays that nobody ordered."""
     writer, asked = models
@@ -1244,7 +1243,7 @@ async def test_the_whole_way_without_assistants_that_fail(
             for place, model in zip(places, asked, strict=False)
         ],
         verifier=verifier,
-        unit=unit,
+        unit="token",
         max_tokens=limit,
         on_assistant_error="draft",
     )
@@ -1253,7 +1252,7 @@ async def test_the_whole_way_without_assistants_that_fail(
         writer,
         asked,
         verifier.replaces,
-        unit=unit,
+        unit="token",
         max_tokens=limit,
         fails=lambda assistant, place, _: place >= places[assistant],
         contestable=lambda p, _: verifier.contestable(p),

@@ -281,7 +281,9 @@ class AcrossTokenizers(AnswerWriter):
             with anyio.CancelScope() as self._draft_scope:
                 self._writing = True
                 try:
-                    await self.calls.generate(0, command, partial(self._take, self._draft))
+                    await self.calls.generate(
+                        0, command, partial(self._take, self._draft), counts=lambda: not self._drafted.ended
+                    )
                 except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
                     if command.draft > self._left:
                         self._draft_error = placed(error, self._work.turns[0].provider)
