@@ -331,15 +331,28 @@ class AcrossTokenizers(AnswerWriter):
     def _room(self) -> int:
         """Tokens that the draft may be asked for now."""
         path, pace, written = self._drafted, self._work.pace, len(self._drafted.tokens)
-        if path.ended or path.over or self._draft_error is not None:
+        starving = self._starving()
+        if path.ended or path.over or self._draft_error is not None or (self._reaches() and not starving):
             return 0
         most = self._bound() + LOOKAHEAD - written
         bound = pace.draft_length or pace.max_ahead
         if bound is not None:
-            starving = any(one.starving for one in self._hearings.values() if one.open)
             ahead = written - self._judged
             most = min(most, bound if starving else bound - ahead)
         return most
+
+    def _starving(self) -> bool:
+        """True if an assistant waits for the draft to write more."""
+        return any(one.starving for one in self._hearings.values() if one.open)
+
+    def _reaches(self) -> bool:
+        """True if what is drafted reaches as far behind the end of the answer as its last word needs, most likely."""
+        path, bound = self._drafted, self._bound()
+        if len(path.tokens) <= bound or self._draft_encoder is None:
+            return False
+        text = path.written
+        _, end = word_around(text, path.offset(bound))
+        return end < len(text) and look(text, end, ended=False) is not None
 
     def _take(self, number: int, item: Token | DraftEnd) -> bool:
         """Take what a draft writes; true if nothing more is wanted."""
@@ -359,7 +372,8 @@ class AcrossTokenizers(AnswerWriter):
         if len(path.tokens) >= self._bound() + LOOKAHEAD:
             path.over = True
         self._tell()
-        return (path.over and self._stop_end is not None) or self._stuck == len(path.tokens)
+        enough = (path.over and self._stop_end is not None) or (self._reaches() and not self._starving())
+        return enough or self._stuck == len(path.tokens)
 
     def _find_stop(self, grown: int) -> None:
         if self._stop_end is None and (stop := self._response.stops.find(self._drafted.text, grown)) is not None:
