@@ -63,7 +63,7 @@ async def test_the_summary_says_in_which_ways_the_assistants_answered() -> None:
     assert summary(result).endswith(f"2 requests to the assistant, {result.timings.total:.2f} s")
     ways = {"list": 3, "singles": 12}
     usage = result.usage | {"assistant": result.usage["assistant"].model_copy(update={"strategies": ways})}
-    assert "1 request to the assistant about 15 places (12 by singles, 3 by list), " in summary(
+    assert "2 requests to the assistant about 15 places (12 by singles, 3 by list), " in summary(
         result.model_copy(update={"usage": usage})
     )
 
