@@ -111,7 +111,7 @@ async def test_places_are_words_where_words_are_judged() -> None:
     found, *_ = await cosd_alone(ASKED, unit="word", baselines=False)
     places = [one for answer in found.answers_of("cosd").values() for one in answer.replaced]
     assert len(places) == 4 and all(one.word for one in places)
-    found, *_ = await cosd_alone(ASKED, baselines=False)
+    found, *_ = await cosd_alone(ASKED, unit="token", baselines=False)
     assert not any(one.word for answer in found.answers for one in answer.replaced)
 
 

@@ -60,10 +60,10 @@ async def test_spans_say_how_sure_each_side_was() -> None:
 
 async def test_the_summary_says_in_which_ways_the_assistants_answered() -> None:
     result = await answered()
-    assert summary(result).endswith(f"1 request to the assistant, {result.timings.total:.2f} s")
+    assert summary(result).endswith(f"2 requests to the assistant, {result.timings.total:.2f} s")
     ways = {"list": 3, "singles": 12}
     usage = result.usage | {"assistant": result.usage["assistant"].model_copy(update={"strategies": ways})}
-    assert "1 request to the assistant about 15 places (12 by singles, 3 by list), " in summary(
+    assert "2 requests to the assistant about 15 places (12 by singles, 3 by list), " in summary(
         result.model_copy(update={"usage": usage})
     )
 
@@ -154,11 +154,11 @@ def test_colour_is_for_terminals_that_want_it(terminal: bool, environment: dict[
 async def test_summary() -> None:
     result = await answered()
     assert summary(result).startswith(
-        "stop ('</s>'), 3 tokens, 1 replacement, acceptance 67%, 2 drafts, 1 request to the assistant, "
+        "stop ('</s>'), 3 tokens, 1 replacement, acceptance 67%, 2 drafts, 2 requests to the assistant, "
     )
     two = result.model_copy(update={"assistants": result.assistants * 2, "replacements": 0})
     assert "0 replacements" in summary(two)
-    assert "1 request to the assistants" in summary(two)
+    assert "2 requests to the assistants" in summary(two)
 
 
 async def answered() -> FusionResult:
