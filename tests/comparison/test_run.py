@@ -474,7 +474,7 @@ async def test_a_limit_that_suffices_changes_nothing() -> None:
 async def test_a_question_that_fails_is_neither_right_nor_wrong(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     draft, assistant = pair(ASKED)
-    assistant.faults = [Fault(ConnectError("it is down", endpoint="http://large"), request=at) for at in (12, 13)]
+    assistant.faults = [Fault(ConnectError("it is down", endpoint="http://large"), request=at) for at in (12, 13, 14)]
     options: dict[str, Any] = {"methods": ["cosd"], "both_ways": False, "max_tokens": 4, "path": path}
     found = await compare(ASKED.values(), draft=draft, assistant=assistant, concurrency=1, **options)
     assert found.stopped is None
