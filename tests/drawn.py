@@ -28,7 +28,8 @@ def examples(number: int, *, most: int | None = None) -> settings:
 
     `most`: at most so many there.
     """
-    there = _PROFILE if most is None else min(_PROFILE, most)
+    there = max(_PROFILE, number) if _PROFILE > DEFAULT else _PROFILE
+    there = there if most is None else min(there, most)
     return settings(max_examples=number if _PROFILE == DEFAULT else there)
 
 
