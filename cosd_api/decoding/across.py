@@ -201,7 +201,7 @@ class AcrossTokenizers(AnswerWriter):
         self._hearings = {model: _Hearing(model, encoders[model - 1], shares[model - 1]) for model in heard}
         self._watches = PathWatches(
             [model - 1 for model in heard if encoders[model - 1] is not None and model - 1 in work.pace.watched],
-            lambda: next(self._numbers),
+            partial(next, self._numbers),
             calls=self.calls,
             draft=self._drafted,
             judged=self._judged_bytes,
@@ -237,9 +237,9 @@ class AcrossTokenizers(AnswerWriter):
 
     async def write_answer(self) -> None:
         """Write the answer to its end."""
-        self._group.start_soon(self._write_draft)
+        self._start(self._write_draft)
         for hearing in self._hearings.values():
-            self._group.start_soon(self._judge, hearing)
+            self._start(self._judge, hearing)
         while not self.over:
             news = self._news
             self._advance()
@@ -249,6 +249,7 @@ class AcrossTokenizers(AnswerWriter):
             with anyio.move_on_after(GRACE_SECONDS):
                 while self._writing:
                     await self._changed()
+        self._watches.leave()
 
     def report(self) -> Report:
         """The answer so far."""
@@ -277,7 +278,7 @@ class AcrossTokenizers(AnswerWriter):
             self._draft = next(self._numbers)
             command = self._next_draft(room)
             if self._ready is not None:
-                self._group.start_soon(self._keep_ready, self._ready)
+                self._start(self._keep_ready, self._ready)
             with anyio.CancelScope() as self._draft_scope:
                 self._writing = True
                 try:
@@ -581,7 +582,7 @@ class AcrossTokenizers(AnswerWriter):
                 if token.prob is None:
                     hearing.hidden.add(ids)
                 return True
-            if not watches.begin(self._group, assistant, bytes(self._drafted.text[:at]), ids, most):
+            if not watches.begin(self._start, assistant, bytes(self._drafted.text[:at]), ids, most):
                 return False
         return False
 
@@ -913,7 +914,7 @@ class AcrossTokenizers(AnswerWriter):
             self._hearings[other.model] = new = _Hearing(other.model, other.encoder, other.same, len(path.tokens))
             new.own = len(path.tokens) if other is hearing else None
             new.starts = {start for start in other.starts if start <= first} | {kept} & {first}
-            self._group.start_soon(self._judge, new)
+            self._start(self._judge, new)
             self._watches.follow(other.model - 1)
         self._tell()
 

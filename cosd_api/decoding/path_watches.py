@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 import anyio
-from anyio.abc import TaskGroup
 
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.commands import Watch
@@ -21,6 +20,9 @@ from cosd_api.paths import DraftPath, common
 from cosd_providers.contract import DraftEnd, Token
 
 _log = logging.getLogger("cosd_api")
+
+Start = Callable[..., None]
+"""Starts a task of the answer, from a function and its arguments."""
 
 
 class PathWatches(Streams):
@@ -52,6 +54,11 @@ class PathWatches(Streams):
         self._tell = tell
         self._scopes: dict[int, anyio.CancelScope] = {}
 
+    def leave(self) -> None:
+        """Let go of an answer that is over: else the two keep each other until the garbage collector comes."""
+        self._judged = lambda _: None
+        self._tell = lambda: None
+
     def wrote_after(self, assistant: int, ids: Sequence[int]) -> Token | None:
         """The token that a watch wrote after these ids; None if it has not, or writes after others."""
         one = self._watching.get(assistant)
@@ -68,7 +75,7 @@ class PathWatches(Streams):
         """Count a place that the watch of an assistant has answered."""
         self._calls.heard(self._watching[assistant].number, assistant)
 
-    def begin(self, group: TaskGroup, assistant: int, text: bytes, ids: tuple[int, ...], most: int) -> bool:
+    def begin(self, start: Start, assistant: int, text: bytes, ids: tuple[int, ...], most: int) -> bool:
         """Open a watch after these ids, of `most` tokens at most, in place of the last one of the assistant.
 
         Returns:
@@ -82,7 +89,7 @@ class PathWatches(Streams):
             return False
         watch = self._open(assistant, text, ids, most)
         scope = self._scopes[watch.watch] = anyio.CancelScope()
-        group.start_soon(self._write, watch, scope)
+        start(self._write, watch, scope)
         return True
 
     def follow(self, assistant: int) -> None:

@@ -77,6 +77,8 @@ class AnswerWriter:
         self._pieces: list[WrittenPart] = []
         self._aside = False
         self._group: TaskGroup
+        self._scopes = set[anyio.CancelScope]()  # of its tasks
+        self._closed = False  # no task begins any more
         self._pens: dict[int, Pen] = {}
 
     # ------------------------------------------------------------------------------------------------------- a run
@@ -94,10 +96,28 @@ class AnswerWriter:
                 await self._write(self)
             except Exception as error:  # noqa: BLE001 - raised below, as it is and not in a group
                 failed = error
-            self._group.cancel_scope.cancel()
+            self._closed = True
+            for scope in [*self._scopes]:
+                scope.cancel()
         if failed is not None:
             raise failed
         assert self._finished is not None, "the method ended before its answer"
+
+    def _start(self, run: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task that ends with the answer.
+
+        It is cancelled within: a task that ends by a cancellation leaves a cycle in anyio, with all that it knew.
+        """
+        self._group.start_soon(self._run_within, run, args)
+
+    async def _run_within(self, run: Callable[..., Awaitable[object]], args: Sequence[object]) -> None:
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                if not self._closed:
+                    await run(*args)
+            finally:
+                self._scopes.discard(scope)
 
     def stop_here(self, finish: Finish) -> None:
         """End the answer with what was emitted, unless it is complete."""
@@ -502,7 +522,7 @@ class AnswerWriter:
                 except Exception as error:  # noqa: BLE001 - raised where it is read
                     pen.failed(error)
 
-        self._group.start_soon(write)
+        self._start(write)
         return pen
 
     async def _follows(self, model: int, pen: Pen | None) -> tuple[int, list[Token]] | None:
