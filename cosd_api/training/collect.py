@@ -74,6 +74,9 @@ async def collect(
     Ollama that neither scores texts nor takes several at once, which needs a request for each token. A chat template
     that writes white space before an answer is such a model, and so is any with `hidden_states`.
 
+    By words such samples are finer than a fusion's decisions: they are taken at the draft's tokens, word by word, and a
+    fusion judges all that lies between two safe cuts at once.
+
     `Samples.usage` reports the requests.
 
     Args:
