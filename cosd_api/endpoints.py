@@ -91,6 +91,7 @@ class Endpoints:
         unit: what is judged together; None compares the tokenizers.
         method: what the models are to serve.
         spares: whether an answer continues without an assistant that is down (`on_assistant_error="draft"`).
+        tokens: whether single tokens are wanted, so that models that take no ids are compared by what they encode.
 
     Attributes:
         breaker: the assistants that have failed lately.
@@ -109,9 +110,11 @@ class Endpoints:
         unit: Unit | None = None,
         method: Method | None = None,
         spares: bool = False,
+        tokens: bool = False,
     ) -> None:
         self.method = method or CoSD()
         self.spares = spares
+        self._compared = tokens or self.method.one_tokenizer or not self.method.asks_by_ids
         self.breaker = CircuitBreaker()
         self.lateness = Lateness()
         self.speeds = Speeds()
@@ -193,14 +196,13 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         warnings = self.method.examine(named, self.unit)
         unit, everybody, shares = self.unit, len(known) == len(self.names), tuple[bool, ...]()
-        compared = self.method.one_tokenizer or not self.method.asks_by_ids  # by their encodings of the test text
         if everybody and (self.method.compares_tokenizers or self.method.own_paths) and unit != "word":
             vocabularies = await self._vocabularies(infos)
             shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
         ids = bool(shares) and all(shares)
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
             unit = "token" if ids else "word"
-            if not ids and everybody and compared:
+            if not ids and everybody and self._compared:  # by their encodings of the test text
                 unit = await _common_unit([self.draft, *self.assistants], infos)
             if self.method.one_tokenizer and everybody and unit == "word":
                 words = f"the method {self.method.name!r} compares tokens"

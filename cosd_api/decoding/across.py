@@ -649,7 +649,8 @@ class AcrossTokenizers(AnswerWriter):
         starts = [*accumulate((len(token.data) for token in tokens), initial=unit.start)]
         if known < len(tokens) and (starts[known] < self._bound_bytes() or unit.start == unit.end):
             at = starts[known]
-            end = min(max(starts[known + 1], at + 1), unit.end)
+            reached = min(max(starts[known + 1], at + 1), unit.end)
+            end = self._drafted.offset(begun_before(self._drafted, unit.first, reached))  # whole tokens are recorded
             found = _Difference(at, end, None, tokens[: known + 1], tokens[known:])
             return await self._differ(hearing, unit, found)
         if not tokens or (known == len(tokens) and starts[-1] < unit.end):

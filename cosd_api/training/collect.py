@@ -74,6 +74,9 @@ async def collect(
     Ollama that neither scores texts nor takes several at once, which needs a request for each token. A chat template
     that writes white space before an answer is such a model, and so is any with `hidden_states`.
 
+    By words such samples are finer than a fusion's decisions: they are taken at the draft's tokens, word by word, and a
+    fusion judges all that lies between two safe cuts at once.
+
     `Samples.usage` reports the requests.
 
     Args:
@@ -87,7 +90,8 @@ async def collect(
         on_error: `"raise"` ends the run at an endpoint's error. `"skip"` leaves the example out: it is listed in
             `Samples.failed`, and the next run asks about it again. Finished examples are in the file either way.
         on_special_tokens: as in `Fusion`.
-        unit: as in `Fusion`.
+        unit: as in `Fusion`. For a gate, which hands over single tokens, models that take text only are compared by
+            their encodings of a test text, as they are when the gate decides.
         listed: collect what `train_deferral` needs, too: this number of other tokens that the draft lists in each
             place, and both models' probabilities of the reference's tokens. That takes `unit="token"` and, after texts,
             one scoring request more to each endpoint.
@@ -115,7 +119,8 @@ async def collect(
     if len(several) > 1:
         words = f"samples compare two models, but there are {len(several)} assistants"
         raise SettingError(f"{words}: collect for each assistant, in a file of its own")
-    endpoints = Endpoints(draft, assistant, unit=check_unit(unit))
+    gate = listed is not None or hidden_states
+    endpoints = Endpoints(draft, assistant, unit=check_unit(unit), tokens=gate)
     file = None if path is None else Path(path)
     kept = SamplesFile.read(file) if file is not None and file.exists() else JsonLines()
     async with endpoints:

@@ -410,9 +410,6 @@ class Header(Strict):
             if mine.model != theirs.model:
                 words = f"{path} holds samples with {mine.model} as the {mine.name}, not {theirs.model}"
                 raise SettingError(f"{words}: {_ANOTHER_FILE}")
-        if self.unit != other.unit:
-            words = f"{path} holds samples of unit={self.unit!r}, but these endpoints are judged by {other.unit!r}"
-            raise SettingError(f"{words} (was a tokenizer given only once?): {_ANOTHER_FILE}")
         if self.contexts != other.contexts:
             ways = {"ids": "after ids", "text": "after texts", None: "after cut texts, by an earlier cosd-api"}
             words = f"{path} holds samples taken {ways[self.contexts]}, not {ways[other.contexts]}"
@@ -426,6 +423,9 @@ class Header(Strict):
             )
             words = f"{path} holds samples with hidden states: {width}, not {wanted}"
             raise SettingError(f"{words}: {_ANOTHER_FILE}")
+        if self.unit != other.unit:  # last, since it follows from how and for what the models are asked
+            words = f"{path} holds samples of unit={self.unit!r}, but these endpoints are judged by {other.unit!r}"
+            raise SettingError(f"{words} (was a tokenizer given only once?): {_ANOTHER_FILE}")
 
     def line(self) -> str:
         """The line, without line feed; without what was not asked for, as earlier versions wrote it."""

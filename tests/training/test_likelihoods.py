@@ -156,7 +156,7 @@ async def test_a_gate_on_states_is_trained_and_decides(tmp_path: Path) -> None:
 
 
 async def test_samples_without_lists_are_what_they_were(tmp_path: Path) -> None:
-    plain = await collect(EXAMPLES, path=tmp_path / "s.jsonl", **servers())
+    plain = await collect(EXAMPLES, path=tmp_path / "s.jsonl", unit="token", **servers())
     assert plain.listed is None
     assert "listed" not in (tmp_path / "s.jsonl").read_text()
     assert "deferral" not in (tmp_path / "s.jsonl").read_text()
