@@ -175,7 +175,7 @@ class FusedToken(Record):
         placed_at: seconds from the start of the answer until it was placed there.
         final_at: seconds until nothing could change it any more.
         raw: its bytes in hexadecimal, where `text` does not say them.
-        id: its id, where models were asked after ids.
+        id: its id, where the draft was asked after ids.
     """
 
     text: str
@@ -238,7 +238,7 @@ class FusedToken(Record):
                 placed_at=placed.at,
                 final_at=now,
                 raw=raw,
-                id=placed.token.id,
+                id=None if characters is None else placed.token.id,
             )
         )
 

@@ -41,7 +41,7 @@ class FusionResult(Record):
         replaced_tokens: draft tokens that were replaced.
         drafted_tokens: tokens that the draft wrote in all, discarded ones included. Depends on timing.
         ties: places at which the draft's token stood because an assistant found it as probable as its own, within
-            `settings.tie`; None where models were not asked after ids.
+            `settings.tie`; None where no assistant was asked after ids.
         units: number of units that the answer was judged in; None if the method judges none.
         off_path: units that an assistant was asked about after a text cut at their start, which its server encodes
             again, perhaps in other tokens than the model would write; 0 where models were asked after ids.

@@ -72,6 +72,7 @@ class FusionStream:
         self._ids = False  # all models are asked after ids
         self._same_ids = False  # ... and these are the same, by which they are judged
         self._across = False  # Algorithm 1 on models of which some have ids of their own, or take none
+        self._ties = False  # an assistant is asked after ids there, so that it may find two as probable
         self._parts = False  # tokens may be parts of characters
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
@@ -202,6 +203,7 @@ class FusionStream:
         self._same_ids = judges and facts.ids
         self._across = settings.method.asks_by_ids and not facts.ids and facts.unit == "word"
         self._ids = by_ids and (self._judges_ids or own_paths)
+        self._ties = self._same_ids or (self._across and any(takes for at, takes in takes_ids.items() if at >= 0))
         self._parts = self._ids or (self._across and takes_ids[-1])
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
         pace = replace(settings.pace, places=tuple(places), watched=watched(infos, endpoints.speeds))
@@ -310,7 +312,7 @@ class FusionStream:
             kept_tokens=report.kept if report.judged else None,
             replaced_tokens=report.replaced if report.judged else None,
             drafted_tokens=calls.drafted_tokens,
-            ties=report.ties if self._judges_ids else None,
+            ties=report.ties if self._ties else None,
             units=len({token.unit for token in self._all}) if report.judged else None,
             off_path=_off_path(self._all, report, ids=self._ids) if report.judged else None,
             unjudged=report.unjudged,
@@ -340,7 +342,7 @@ class FusionStream:
             ),
             draft=facts.draft,
             assistants=facts.assistants,
-            settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._ids, ties=self._judges_ids),
+            settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._ids, ties=self._ties),
             segments=tuple(Segment.of(one, everybody) for one in report.segments),
             weights=None if report.weights is None else {everybody[at]: one for at, one in report.weights.items()},
             requests=tuple(Request.of(span, everybody) for span in self._timeline.spans),

@@ -514,8 +514,10 @@ def is_text(data: bytes) -> bool:
 
 def is_whole(text: bytes) -> bool:
     """Test whether no character is open at the end of a text."""
-    try:
-        text.decode()
-    except UnicodeDecodeError as error:
-        return error.reason != "unexpected end of data"
+    for last in (text[-1:], text[-2:], text[-3:]):
+        try:
+            last.decode()
+        except UnicodeDecodeError as error:
+            if error.start == 0 and error.reason == "unexpected end of data":
+                return False
     return True

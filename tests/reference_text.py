@@ -68,7 +68,7 @@ def shown(model: Model, context: bytes, *, most: int | None = None) -> Iterator[
 
 def is_cut(text: bytes, at: int) -> bool:
     """Test whether one space stands between two visible characters at a byte."""
-    before, behind = text[:at].decode("utf-8", "ignore"), text[at : at + 6].decode("utf-8", "ignore")
+    before, behind = by_ids.characters(text[:at]), by_ids.characters(text[at : at + 6])
     return before[-1:].strip() != "" and behind[:1] == " " and behind[1:2].strip() != ""
 
 

@@ -254,10 +254,11 @@ async def test_a_long_word_takes_several_requests_for_one_place() -> None:
 
 
 async def test_one_that_is_certain_spares_those_listed_after_it() -> None:
+    """Of a token; by words it does not: one listed later may change an earlier word."""
     sure = ScriptedProvider.from_texts({"Q:": [(" Lima", 1.0)]})
     slow = ScriptedProvider.from_texts({}, faults=[Fault(None)])
     writer = ScriptedProvider.from_texts({"Q:": [(" Rome", 0.3)]})
-    async with Fusion(draft=writer, assistant=[sure, slow], ask="all") as fusion:
+    async with Fusion(draft=writer, assistant=[sure, slow], unit="token", ask="all") as fusion:
         estimate = await fusion.estimate("Q:", max_tokens=1)
         result = await fusion.generate("Q:", max_tokens=1)
     assert result.text == " Lima"

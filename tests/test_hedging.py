@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+import virtual_time
 from cosd_api import Fusion, SettingError, Tuning, fuse
 from cosd_api.result import FusionResult
 from cosd_providers import BudgetError, ResponseError
@@ -191,6 +192,7 @@ class Near(ScriptedProvider):
         return False
 
 
+@pytest.mark.parametrize("anyio_backend", [virtual_time.BACKEND], ids=["virtual time"])
 async def test_a_connection_is_made_behind_each_draft_that_is_started() -> None:
     draft = Near(model(DRAFT, UNSURE), token_delay=0.01)
     draft.happened = []
@@ -199,6 +201,7 @@ async def test_a_connection_is_made_behind_each_draft_that_is_started() -> None:
     assert draft.happened == ["connected", "ready"] * result.draft_requests
 
 
+@pytest.mark.parametrize("anyio_backend", [virtual_time.BACKEND], ids=["virtual time"])
 async def test_a_connection_that_saves_no_time_is_made_once_for_an_answer() -> None:
     draft = Near(model(DRAFT, UNSURE), token_delay=0.01)
     draft.happened, draft.needed = [], False

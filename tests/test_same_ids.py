@@ -389,10 +389,16 @@ async def test_other_ids_are_fused_on_their_own_paths_or_by_text() -> None:
             return list(text)
 
     draft = Written((97, 32, 98))
-    for assistant, contexts, ties in ((served(Shifted(draft.ids)), "ids", 0), (ScriptedProvider(draft), "text", None)):
-        result = await fuse("Q", draft=served(draft), assistant=assistant)
+    other = served(Shifted(draft.ids))
+    for writer, assistant, contexts, ties in (
+        (served(draft), other, "ids", 0),
+        (served(draft), ScriptedProvider(draft), "text", None),
+        (ScriptedProvider(draft), other, "text", 0),
+        (ScriptedProvider(draft), ScriptedProvider(draft), "text", None),
+    ):
+        result = await fuse("Q", draft=writer, assistant=assistant)
         assert (result.settings.contexts, result.ties, result.text) == (contexts, ties, "a b")
-        assert all((one.id is not None) == (contexts == "ids") for one in result.tokens)
+        assert all((one.id is not None) == writer.ids for one in result.tokens)
     told = await fuse("Q", draft=served(draft), assistant=served(Shifted(draft.ids)), unit="token")
     assert told.settings.contexts == "text"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+import virtual_time
 from cosd_api import (
     AgreementVerifier,
     ChowVerifier,
@@ -77,6 +79,7 @@ async def test_the_time_line_has_every_request(tmp_path: Path) -> None:
         assert one.first is None or one.start <= one.first <= one.end
 
 
+@pytest.mark.parametrize("anyio_backend", [virtual_time.BACKEND], ids=["virtual time"])
 async def test_a_draft_that_is_left_behind_a_replacement_is_told_as_cancelled(tmp_path: Path) -> None:
     """The draft goes on while its assistant answers, and both are seen to be under way at the same time."""
     released = anyio.Event()
@@ -103,6 +106,47 @@ async def test_a_draft_that_is_left_behind_a_replacement_is_told_as_cancelled(tm
     assert (left.kind, left.outcome) == ("draft", "cancelled")
     assert left.start <= question.start and left.first is not None
     assert left.end >= question.end and left.tokens >= 8
+
+
+async def test_a_token_that_comes_with_the_replacement_is_of_a_draft_that_is_left() -> None:
+    """The draft's next token comes some turns of the event loop after the answer: before the word, or with it."""
+
+    def set_after(turns: int, event: anyio.Event) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(set_after, turns - 1, event)
+        else:
+            event.set()
+
+    script: dict[str, Any] = {"Q:": [" a", (" b", 0.2), *[" on"] * 100]}
+    tokens: set[int] = set()
+    for turns in range(24):
+        waits, goes_on = anyio.Event(), anyio.Event()
+
+        class Waiting(ScriptedProvider):
+            async def generate(self, *args: Any, waits: Any = waits, goes_on: Any = goes_on, **options: Any) -> Any:
+                count = 0
+                async for item in super().generate(*args, **options):
+                    if count == 8:
+                        waits.set()
+                        await goes_on.wait()
+                    yield item
+                    count += 1
+
+        class Slow(ScriptedProvider):
+            async def propose(
+                self, *args: Any, turns: int = turns, waits: Any = waits, goes_on: Any = goes_on, **options: Any
+            ) -> Any:
+                with anyio.fail_after(30):
+                    await waits.wait()
+                found = await super().propose(*args, **options)
+                set_after(turns, goes_on)
+                return found
+
+        writer, asked = Waiting.from_texts(script), Slow.from_texts({"Q: a": [(" c", 0.9)]})
+        result = await fuse("Q:", draft=writer, assistant=asked, max_tokens=60)
+        assert (result.text, result.requests[0].outcome) == (" a c", "cancelled"), turns
+        tokens.add(result.requests[0].tokens)
+    assert {8, 9} <= tokens  # it was left before the next token, and behind it
 
 
 async def test_a_question_that_failed_is_told_as_failed(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import anyio.lowlevel
+
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import StartDraft, Watch
 from cosd_api.decoding.paths import Path
@@ -138,6 +140,7 @@ class Calls:
                             if span.first is None:
                                 span.first = self._timeline.now()
                             if take(item):
+                                await anyio.lowlevel.checkpoint_if_cancelled()  # it may have been left meanwhile
                                 return
                             usage.written += 1
                             if self._budget.counts_tokens and counts():
