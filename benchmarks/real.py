@@ -127,7 +127,7 @@ class Both:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a row is about.
+    """The subject of a row.
 
     Attributes:
         name: in the table.

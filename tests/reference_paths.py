@@ -268,7 +268,7 @@ class Reference:
         return Written(ids, probs, offsets, text, ended, bound, limit, ends)
 
     def steps(self, path: Sequence[int]) -> Iterator[tuple[int, float]]:
-        """What the draft writes behind its path, and how probable that is."""
+        """The draft's tokens behind its path, each with its probability."""
         ids = [*self.draft.encode(self.prompt), *path]
         while True:
             one, p = ranked(self.draft, ids)[0]

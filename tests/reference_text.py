@@ -44,7 +44,7 @@ class Shown:
 
 
 def shown(model: Model, context: bytes, *, most: int | None = None) -> Iterator[tuple[bytes, float]]:
-    """What a model writes after a text, in tokens of whole characters, each as sure as its least sure part.
+    """The continuation of a text by a model, in tokens of whole characters, each as sure as its least sure part.
 
     It stops behind the end of sequence, or at a character that `most` more raw tokens do not complete.
     """
@@ -87,7 +87,7 @@ class TextReference(by_ids.Reference):
             self.draft = Shown(draft)
 
     def steps(self, path: Sequence[Any]) -> Iterator[tuple[Any, float]]:
-        """What the draft writes behind its path."""
+        """The draft's tokens behind its path."""
         if not isinstance(self.draft, Shown):
             return super().steps(path)
         return shown(self.draft.model, self.prompt + b"".join(path))
@@ -170,7 +170,7 @@ class TextReference(by_ids.Reference):
         return None
 
     def behind(self, own: Iterator[tuple[bytes, float]], before: bytes, first: bytes) -> list[bytes]:
-        """What an assistant writes behind a token: the rest of its word, and two words more."""
+        """The continuation of an assistant behind a token: the rest of its word, and two words more."""
         pieces = [first]
         while True:
             end = by_ids.end_of_word(pieces, before)

@@ -323,7 +323,7 @@ class Spaced(ScriptedProvider):
 
 
 async def test_lists_come_with_the_same_request() -> None:
-    """What a gate is trained on: of the reference's ids, whatever the bytes."""
+    """The samples of a gate: of the reference's ids, whatever the bytes."""
     text, (draft, assistant) = "It rained. 😀", [served(Reciter("It rained. 😀")) for _ in range(2)]
     found = await held(draft, assistant, PROMPT, text, listed=1)
     assert [[call.kind for call in one.calls] for one in (draft, assistant)] == [["score_ids"]] * 2

@@ -37,7 +37,7 @@ def served(model: toys.ToyModel) -> ScriptedProvider:
 
 
 def reads_itself(model: toys.ToyModel, prompt: bytes, text: bytes) -> bool:
-    """Whether the model's every word, from every place of the text on, is in the tokens of its own encoding."""
+    """Test whether the model's every word, from every place of the text on, is in the tokens of its own encoding."""
     encode = model.vocabulary.encode
     for at in range(len(text) + 1):
         before = prompt + text[:at]
