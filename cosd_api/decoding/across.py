@@ -93,7 +93,7 @@ class _Hearing:
         answers: to places that it was asked about, by the ids before.
         hidden: those of them whose probability its watch did not show.
         proposals: what it would write at units that it was asked about as text, by their first draft token.
-        requests: numbers of the questions that brought them.
+        requests: numbers of the questions that brought them, by the ids before a place, or the first token of a unit.
         firing: the replacement that it wants; it waits until the others are as far.
         error: why it could not judge the unit; it matters once the answer waits for it.
         starts: byte offsets at which its units begin.
@@ -109,7 +109,7 @@ class _Hearing:
     answers: dict[tuple[int, ...], Token | None] = field(default_factory=dict[tuple[int, ...], Token | None])
     hidden: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
     proposals: dict[int, Proposal | None] = field(default_factory=dict[int, Proposal | None])
-    requests: dict[int, int] = field(default_factory=dict[int, int])
+    requests: dict[tuple[int, ...] | int, int] = field(default_factory=dict[tuple[int, ...] | int, int])
     firing: _Firing | None = None
     error: Exception | None = None
     starts: set[int] = field(default_factory=set[int])
@@ -551,16 +551,17 @@ class AcrossTokenizers(AnswerWriter):
             hearing.requests.update(dict.fromkeys(found, number))
 
     async def _ask_all(self, hearing: _Hearing, places: Sequence[AskedPlace]) -> None:
-        text = bytes(self._drafted.text)
+        text, number = bytes(self._drafted.text), next(self._asks)
         found = await self.calls.propose(
             hearing.model,
             text,
             [Question(at, ()) for at, _ in places],
             alternatives=1,
             paths=[ids for _, ids in places],
-            number=next(self._asks),
+            number=number,
         )
         for (_, ids), proposal in zip(places, found, strict=True):
+            hearing.requests[ids] = number
             token = None if proposal is None else proposal.tokens[0]
             hearing.answers[ids] = self._known_end(token) if token is not None and hearing.same else token
 
@@ -681,7 +682,7 @@ class AcrossTokenizers(AnswerWriter):
         data = bytes(path.text[unit.start : unit.end])
         count = unit.last - unit.first
         decision = Decision(hearing.model - 1, 0, count, data, p, least(qs), True, False, data, tied=tied)
-        self._decide(hearing, unit, decision)
+        self._decide(hearing, unit, unit.end + 1, decision)
         hearing.first = unit.last
 
     async def _asked_again(self, hearing: _Hearing, walked: Walk) -> bool:
@@ -708,12 +709,12 @@ class AcrossTokenizers(AnswerWriter):
         if fires:
             firing = await self._fire(hearing, unit, found, decision)
             if firing is not None:
-                self._decide(hearing, unit, decision)
+                self._decide(hearing, unit, found.at + 1, decision)
                 hearing.firing = firing
                 return False
             decision.fired = False
         if not fires or decision.agreed:  # else it could not be put into the draft's path
-            self._decide(hearing, unit, decision)
+            self._decide(hearing, unit, found.at + 1, decision)
         hearing.first = unit.last
         contestable = any(self._is_contestable(n) for n in range(unit.first, min(unit.last, self._bound())))
         if not fires and contestable:
@@ -816,8 +817,12 @@ class AcrossTokenizers(AnswerWriter):
         said = b"".join(token.data for token in found.walked)
         return behind() if ids is not None or again.startswith(said) else own
 
-    def _decide(self, hearing: _Hearing, unit: PathUnit, decision: Decision) -> None:
-        decision.ask, proposal = hearing.requests.get(unit.first), hearing.proposals.get(unit.first)
+    def _decide(self, hearing: _Hearing, unit: PathUnit, end: int, decision: Decision) -> None:
+        """Keep a decision; it names the request that answered the last of the places walked, before byte `end`."""
+        places = asked_places(unit, self._bound_of(unit))
+        heard = [hearing.requests[ids] for at, ids in places if ids in hearing.requests and at < end]
+        proposal = hearing.proposals.get(unit.first)
+        decision.ask = heard[-1] if heard else hearing.requests.get(unit.first)
         decision.strategy = None if proposal is None else proposal.strategy
         if self._is_heard(hearing):
             self._decisions.append(_About(unit.first, unit.last, decision))
