@@ -160,7 +160,7 @@ def _reasons(setup: Setup, tokens: Sequence[FusedToken]) -> list[str]:
 
 
 def _word(text: str) -> str:
-    return visible(text).strip() or "the end"
+    return visible(text).strip() or (repr(text) if text else "the end")
 
 
 def _percent(prob: float | None) -> str:
