@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -88,14 +88,14 @@ class View:
     toys.model_sets(may_hide_end=False),
     st.lists(toys.prompts(), min_size=4, max_size=4),
     toys.thresholds(),
-    st.sampled_from(("token", "word")),
     st.integers(1, 14),
     st.integers(0, 2),
     st.integers(0, 2**16),
 )
 async def test_it_is_the_reference_on_each_models_own_view(
-    models: Any, prompts: list[bytes], bounds: Any, unit: Literal["token", "word"], limit: int, hedge: int, seed: int
+    models: Any, prompts: list[bytes], bounds: Any, limit: int, hedge: int, seed: int
 ) -> None:
+    """Token by token; words over text have a reference of their own (`test_text_paths`)."""
     writer, asked = models
     rng = random.Random(seed)
 
@@ -113,12 +113,12 @@ async def test_it_is_the_reference_on_each_models_own_view(
         draft=providers[0],
         assistant=providers[1:],
         verifier=verifier,
-        unit=unit,
+        unit="token",
         max_tokens=limit,
         tuning=Tuning(hedge=hedge),
     )
     views = [View(model, b"one", prompt + b"ab") for model, prompt in zip((writer, *asked), prompts, strict=False)]
-    wanted = reference.fuse(b"one", views[0], views[1:], verifier.replaces, unit=unit, max_tokens=limit)
+    wanted = reference.fuse(b"one", views[0], views[1:], verifier.replaces, unit="token", max_tokens=limit)
     assert [token.end for token in result.tokens] == [token.end for token in wanted.tokens]
     assert result.text == wanted.text.decode("utf-8", "backslashreplace")
     assert result.replacements == wanted.replacements
