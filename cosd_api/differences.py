@@ -12,7 +12,7 @@ Behind a difference that stands, the next unit begins at the first common bounda
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cosd_api.paths import DraftPath, PathUnit
@@ -24,19 +24,26 @@ AskedPlace = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The place at which an assistant would write something else.
+    """A token that an assistant would not write as the draft did.
 
     Attributes:
-        at: byte offset in the answer.
-        ids: the assistant's, before the place.
-        theirs: its choice.
-        end: byte offset at which its own token of the draft's text ends.
+        at: byte offset in the answer at which it begins.
+        end: the draft's tokens that begin before this byte are replaced, or stand, with it.
+        ids: the assistant's before it; None if it takes text only.
+        walked: the assistant's tokens from the unit's start on, up to and including the one that it would write.
+        own: that one, and those behind it that are known.
     """
 
     at: int
-    ids: tuple[int, ...]
-    theirs: Token
     end: int
+    ids: tuple[int, ...] | None
+    walked: Sequence[Token]
+    own: Sequence[Token]
+
+    @property
+    def theirs(self) -> Token:
+        """The token that it would write."""
+        return self.own[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,7 @@ def walk(
             tied = True
             continue
         end = at if own is None else unit.encoding.offset(len(ids) + 1)
-        return Walk(tuple(heard), Difference(at, ids, theirs, end), tied=tied)
+        return Walk(tuple(heard), Difference(at, end, ids, tuple(heard), (theirs,)), tied=tied)
     return Walk(tuple(heard), tied=tied)
 
 

@@ -20,7 +20,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, count
 from typing import Any
@@ -32,10 +32,11 @@ from cosd_api.alignment import Decision, least
 from cosd_api.decoding.calls import placed
 from cosd_api.decoding.commands import DRAFT, Placed, Report, StartDraft, cut_short
 from cosd_api.decoding.driver import FIRST_SECONDS, GRACE_SECONDS
+from cosd_api.decoding.hearings import AboutTokens, Firing, PathHearing, PathMark
 from cosd_api.decoding.path_watches import PathWatches
 from cosd_api.decoding.run import Work
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.differences import AskedPlace, Walk, asked_places, begun_before, next_start, walk
+from cosd_api.differences import AskedPlace, Difference, Walk, asked_places, begun_before, next_start, walk
 from cosd_api.paths import (
     DraftPath,
     Encoder,
@@ -51,131 +52,13 @@ from cosd_api.paths import (
 )
 from cosd_api.text_paths import next_text_unit, restart_text, resumed, spelled
 from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, tie_of, verifier_at
-from cosd_providers.contract import DraftEnd, Proposal, Question, Ready, Token
+from cosd_providers.contract import DraftEnd, Question, Ready, Token
 from cosd_providers.same_ids import by_ids
 
 LOOKAHEAD = 16
 """Tokens that the draft may write behind the end of the answer, so that its last places can be encoded."""
 _MOST_UNITS = 32  # units that one request is about
 _LISTED = 4  # tokens that the draft lists beside its own where it is asked how probable that is
-
-
-@dataclass(slots=True)
-class _Firing:
-    """A replacement that an assistant wants.
-
-    Attributes:
-        changed: the first byte of the answer that it changes.
-        decision: the assistant's.
-        unit: what was judged.
-        way: the draft's path behind it; None where the answer ends there.
-        at: the place.
-        tokens: the assistant's, as it wrote them.
-    """
-
-    changed: int
-    decision: Decision
-    unit: PathUnit
-    way: Restart | None
-    at: int
-    tokens: Sequence[Token]
-
-
-@dataclass(slots=True)
-class _Hearing:
-    """One assistant, and how far it has judged; another one is made behind every replacement.
-
-    Attributes:
-        model: its index.
-        encoder: of its encodings; None if it takes text only.
-        same: it has the draft's ids: then its units are the draft's tokens.
-        first: index of the draft token at which its next unit begins.
-        answers: to places that it was asked about, by the ids before.
-        hidden: those of them whose probability its watch did not show.
-        proposals: what it would write at units that it was asked about as text, by their first draft token.
-        requests: numbers of the questions that brought them, by the ids before a place, or the first token of a unit.
-        firing: the replacement that it wants; it waits until the others are as far.
-        error: why it could not judge the unit; it matters once the answer waits for it.
-        starts: byte offsets at which its units begin.
-        starving: it waits for the draft to write more.
-        own: index of the draft token behind the word that it wrote last.
-        scope: of what it is doing.
-    """
-
-    model: int
-    encoder: Encoder | None
-    same: bool
-    first: int = 0
-    answers: dict[tuple[int, ...], Token | None] = field(default_factory=dict[tuple[int, ...], Token | None])
-    hidden: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
-    proposals: dict[int, Proposal | None] = field(default_factory=dict[int, Proposal | None])
-    requests: dict[tuple[int, ...] | int, int] = field(default_factory=dict[tuple[int, ...] | int, int])
-    firing: _Firing | None = None
-    error: Exception | None = None
-    starts: set[int] = field(default_factory=set[int])
-    starving: bool = False
-    own: int | None = None
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-
-    @property
-    def open(self) -> bool:
-        """True while it judges."""
-        return self.firing is None and self.error is None
-
-
-@dataclass(frozen=True, slots=True)
-class _Difference:
-    """A token that an assistant would not write as the draft did.
-
-    Attributes:
-        at: byte offset at which it begins.
-        end: the draft's tokens that begin before this byte are replaced, or stand, with it.
-        ids: the assistant's before it; None if it takes text only.
-        walked: the assistant's tokens from the unit's start on, up to and including the one that it would write.
-        own: that one, and those behind it that are known.
-    """
-
-    at: int
-    end: int
-    ids: tuple[int, ...] | None
-    walked: Sequence[Token]
-    own: Sequence[Token]
-
-
-@dataclass(slots=True)
-class _Mark:
-    """Facts about one token of the draft's path, beside the token.
-
-    Attributes:
-        source: as in `Placed`.
-        winner: the decision that put it there.
-        replaced: the draft's tokens that it replaced, on the first token of a replacement.
-        draft: number of the draft that wrote it, or what it replaced.
-        at: when it was written.
-        asked: whether an assistant was asked about it.
-    """
-
-    source: int = DRAFT
-    winner: Decision | None = None
-    replaced: tuple[Token, ...] = ()
-    draft: int = 0
-    at: float = 0.0
-    asked: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _About:
-    """A decision, and the tokens of the path that it is about: the first, and the one behind the last."""
-
-    first: int
-    last: int
-    decision: Decision
-
-    def before(self, last: int, size: int) -> _About:
-        """The same of the tokens before `last`: the end of the word, of `size` bytes, is written over."""
-        if self.last > last:
-            self.decision.text = self.decision.text[: max(len(self.decision.text) - size, 0)]
-        return replace(self, last=min(self.last, last))
 
 
 class AcrossTokenizers(AnswerWriter):
@@ -194,11 +77,11 @@ class AcrossTokenizers(AnswerWriter):
         self._tie = tie_of(verifier, work.tie)
         self._digest = digest_of(work.turns[0].prompt)
         self._drafted = DraftPath()
-        self._marks: list[_Mark] = []
+        self._marks: list[PathMark] = []
         self._draft_encoder, *encoders = [self._encoder(model) for model in range(self.count)]
         shares = work.shares or [False] * self.count
         heard = [model for model in self.models if model]
-        self._hearings = {model: _Hearing(model, encoders[model - 1], shares[model - 1]) for model in heard}
+        self._hearings = {model: PathHearing(model, encoders[model - 1], shares[model - 1]) for model in heard}
         self._watches = PathWatches(
             [model - 1 for model in heard if encoders[model - 1] is not None and model - 1 in work.pace.watched],
             partial(next, self._numbers),
@@ -215,7 +98,7 @@ class AcrossTokenizers(AnswerWriter):
         self._draft_error: Exception | None = None
         self._stop_end: int | None = None  # byte offset behind the stop string that ends what was drafted
         self._news = anyio.Event()
-        self._decisions: list[_About] = []
+        self._decisions: list[AboutTokens] = []
         self._emitted = 0  # tokens of the path
         self._judged = 0  # tokens of the path that every assistant has judged
         self._units = 0
@@ -397,7 +280,7 @@ class AcrossTokenizers(AnswerWriter):
 
     # --------------------------------------------------------------------------------------------------- lines 2 to 4
 
-    async def _judge(self, hearing: _Hearing) -> None:
+    async def _judge(self, hearing: PathHearing) -> None:
         """Line 2: go through the units of one assistant."""
         while self._is_heard(hearing):
             with anyio.CancelScope() as hearing.scope:
@@ -408,11 +291,11 @@ class AcrossTokenizers(AnswerWriter):
                     hearing.error = placed(error, self._work.turns[hearing.model].provider)
                     self._tell()
 
-    def _is_heard(self, hearing: _Hearing) -> bool:
+    def _is_heard(self, hearing: PathHearing) -> bool:
         """False once a replacement has come between, or the assistant is lost."""
         return self._hearings.get(hearing.model) is hearing
 
-    async def _judge_some(self, hearing: _Hearing) -> bool:
+    async def _judge_some(self, hearing: PathHearing) -> bool:
         """Judge the units that can be judged now; false if there are none."""
         units, open_at, enough = list[PathUnit](), hearing.first, False
         while open_at < min(self._bound(), len(self._drafted.tokens)) and len(units) < _MOST_UNITS and not enough:
@@ -446,7 +329,7 @@ class AcrossTokenizers(AnswerWriter):
         self._tell()
         return True
 
-    async def _unit(self, hearing: _Hearing, first: int) -> PathUnit | None:
+    async def _unit(self, hearing: PathHearing, first: int) -> PathUnit | None:
         """The unit of an assistant that begins with a draft token; None where the draft has not written far enough."""
         if hearing.same:
             return next_token(self._drafted, first)
@@ -458,7 +341,7 @@ class AcrossTokenizers(AnswerWriter):
         """Tokens that stand."""
         return PathUnit(first, last, self._drafted.offset(first), self._drafted.offset(last))
 
-    def _alone(self, hearing: _Hearing) -> bool:
+    def _alone(self, hearing: PathHearing) -> bool:
         """True if an assistant is best asked about one place after another."""
         places, assistant = self._work.pace.places, hearing.model - 1
         return assistant in self._watches.assistants or (bool(places) and places[assistant] == 1)
@@ -513,7 +396,7 @@ class AcrossTokenizers(AnswerWriter):
         """The byte before which places of a unit are judged."""
         return unit.end + 1 if self._drafted.tokens[unit.first].end else self._bound_bytes()
 
-    async def _ask(self, hearing: _Hearing, places: Sequence[AskedPlace]) -> None:
+    async def _ask(self, hearing: PathHearing, places: Sequence[AskedPlace]) -> None:
         """Ask an assistant for its next token at places that it was not asked about."""
         known = hearing.answers
         hearing.answers = {ids: known[ids] for _, ids in places if ids in known} if len(places) > 1 else known
@@ -527,7 +410,7 @@ class AcrossTokenizers(AnswerWriter):
                 raise
             # What failed together may fail for a place that the answer never comes to: each is asked when it does.
 
-    async def _ask_text(self, hearing: _Hearing, units: Sequence[PathUnit]) -> None:
+    async def _ask_text(self, hearing: PathHearing, units: Sequence[PathUnit]) -> None:
         """Ask an assistant that takes text only what it would write from the start of each unit."""
         new = [one for one in units if one.by_text and one.first not in hearing.proposals and self._contestable(one)]
         if not new:
@@ -550,7 +433,7 @@ class AcrossTokenizers(AnswerWriter):
             hearing.proposals.update(zip(found, proposals, strict=True))
             hearing.requests.update(dict.fromkeys(found, number))
 
-    async def _ask_all(self, hearing: _Hearing, places: Sequence[AskedPlace]) -> None:
+    async def _ask_all(self, hearing: PathHearing, places: Sequence[AskedPlace]) -> None:
         text, number = bytes(self._drafted.text), next(self._asks)
         found = await self.calls.propose(
             hearing.model,
@@ -565,13 +448,13 @@ class AcrossTokenizers(AnswerWriter):
             token = None if proposal is None else proposal.tokens[0]
             hearing.answers[ids] = self._known_end(token) if token is not None and hearing.same else token
 
-    async def _choice(self, hearing: _Hearing, at: int, ids: tuple[int, ...]) -> Token | None:
+    async def _choice(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> Token | None:
         """An assistant's next token at a place, by its watch or by a request; None where it has none."""
         if ids not in hearing.answers and not await self._listen(hearing, at, ids):
             await self._ask(hearing, [(at, ids)])
         return hearing.answers[ids]
 
-    async def _listen(self, hearing: _Hearing, at: int, ids: tuple[int, ...]) -> bool:
+    async def _listen(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> bool:
         """Hear what a watch says at a place; false where there is none, and a request has to ask."""
         watches, assistant = self._watches, hearing.model - 1
         most = self._work.max_tokens + LOOKAHEAD - hearing.first
@@ -595,7 +478,7 @@ class AcrossTokenizers(AnswerWriter):
             await self._changed()
         return token
 
-    async def _with_prob(self, hearing: _Hearing, at: int, ids: tuple[int, ...]) -> Token:
+    async def _with_prob(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> Token:
         """An assistant's answer at a place, asked again where its watch did not show how probable that is."""
         token = hearing.answers[ids]
         assert token is not None
@@ -609,7 +492,7 @@ class AcrossTokenizers(AnswerWriter):
         """A token as an end of sequence, where its id ends any of the models that have these ids."""
         return replace(token, data=b"", end=True) if token.id in self._work.ends else token
 
-    async def _walk(self, hearing: _Hearing, unit: PathUnit) -> bool:
+    async def _walk(self, hearing: PathHearing, unit: PathUnit) -> bool:
         """Line 3: judge one unit; true if the next one begins where it ends."""
         path = self._drafted
         hearing.starts.add(unit.first)
@@ -630,15 +513,14 @@ class AcrossTokenizers(AnswerWriter):
             self._pass_over(hearing, unit)
             return True
         if walked.difference is not None:
-            at, ids, end = walked.difference.at, walked.difference.ids, walked.difference.end
             places = asked_places(unit, self._bound_of(unit))[: len(walked.heard)]
             heard = [await self._with_prob(hearing, *place) for place in places]
-            return await self._differ(hearing, unit, _Difference(at, end, ids, heard, heard[-1:]))
+            return await self._differ(hearing, unit, replace(walked.difference, walked=heard, own=heard[-1:]))
         self._count(hearing, ties=walked.tied)
         self._agree(hearing, unit, walked.heard, tied=walked.tied)
         return True
 
-    async def _walk_text(self, hearing: _Hearing, unit: PathUnit) -> bool:
+    async def _walk_text(self, hearing: PathHearing, unit: PathUnit) -> bool:
         """Line 3 by text: judge one unit by what the assistant would write from its start."""
         if unit.first not in hearing.proposals:
             await self._ask_text(hearing, [unit])
@@ -652,7 +534,7 @@ class AcrossTokenizers(AnswerWriter):
             at = starts[known]
             reached = min(max(starts[known + 1], at + 1), unit.end)
             end = self._drafted.offset(begun_before(self._drafted, unit.first, reached))  # whole tokens are recorded
-            found = _Difference(at, end, None, tokens[: known + 1], tokens[known:])
+            found = Difference(at, end, None, tokens[: known + 1], tokens[known:])
             return await self._differ(hearing, unit, found)
         if not tokens or (known == len(tokens) and starts[-1] < unit.end):
             self._pass_over(hearing, unit)
@@ -661,21 +543,21 @@ class AcrossTokenizers(AnswerWriter):
         self._agree(hearing, unit, walked or tokens[:1])
         return True
 
-    def _pass_over(self, hearing: _Hearing, unit: PathUnit) -> None:
+    def _pass_over(self, hearing: PathHearing, unit: PathUnit) -> None:
         """Let a unit stand that an assistant has no answer about."""
         self._count(hearing, unanswered=1)
         for mark in self._marks[unit.first : unit.last]:
             mark.asked = True
         hearing.first = unit.last
 
-    async def _starve(self, hearing: _Hearing) -> None:
+    async def _starve(self, hearing: PathHearing) -> None:
         """Wait for the draft to write more; only the first time the others are told, who may be waiting, too."""
         if not hearing.starving:
             hearing.starving = True
             self._tell()
         await self._changed()
 
-    def _agree(self, hearing: _Hearing, unit: PathUnit, qs: Sequence[Token], *, tied: bool = False) -> None:
+    def _agree(self, hearing: PathHearing, unit: PathUnit, qs: Sequence[Token], *, tied: bool = False) -> None:
         """An assistant would write what the draft did."""
         path = self._drafted
         p = least(path.tokens[unit.first : unit.last])
@@ -685,7 +567,7 @@ class AcrossTokenizers(AnswerWriter):
         self._decide(hearing, unit, unit.end + 1, decision)
         hearing.first = unit.last
 
-    async def _asked_again(self, hearing: _Hearing, walked: Walk) -> bool:
+    async def _asked_again(self, hearing: PathHearing, walked: Walk) -> bool:
         """Ask for the probability of a differing choice that a watch did not show; true if that was needed."""
         differs = walked.difference
         if differs is None or differs.ids not in hearing.hidden or not self._needs_q:
@@ -693,7 +575,7 @@ class AcrossTokenizers(AnswerWriter):
         await self._with_prob(hearing, differs.at, differs.ids)
         return True
 
-    async def _differ(self, hearing: _Hearing, unit: PathUnit, found: _Difference) -> bool:
+    async def _differ(self, hearing: PathHearing, unit: PathUnit, found: Difference) -> bool:
         """Judge the one difference of a unit."""
         path, end = self._drafted, found.end
         over = min(begun_before(path, unit.first, end), self._bound())  # what follows is lookahead
@@ -742,15 +624,15 @@ class AcrossTokenizers(AnswerWriter):
                 if one.id == path.tokens[at].id:
                     path.tokens[at] = replace(path.tokens[at], prob=one.prob)
 
-    async def _fire(self, hearing: _Hearing, unit: PathUnit, found: _Difference, decision: Decision) -> _Firing | None:
+    async def _fire(self, hearing: PathHearing, unit: PathUnit, found: Difference, decision: Decision) -> Firing | None:
         """Line 4: the assistant's word; None if it spells what the draft wrote, or cannot be put into its path."""
         at, theirs = found.at, found.own[0]
         if theirs.end:
-            return _Firing(at, decision, unit, None, at, [theirs])
+            return Firing(at, decision, unit, None, at, [theirs])
         if hearing.same:
             text = bytes(self._drafted.text[:at]) + theirs.data
             own = Restart(unit.first, (theirs.id or 0,), (len(text),), text)
-            return _Firing(at, decision, unit, own, at, [replace(theirs, alternatives=())])
+            return Firing(at, decision, unit, own, at, [replace(theirs, alternatives=())])
         written = await self._continuation(hearing, unit, found)
         data = b"".join(token.data for token in written)
         if self._draft_encoder is None:
@@ -771,9 +653,9 @@ class AcrossTokenizers(AnswerWriter):
             return None
         self._count(hearing, off_path=way.cut)
         same = next((n for n, (a, b) in enumerate(zip(mine, data, strict=False)) if a != b), min(len(mine), len(data)))
-        return _Firing(at + same, decision, unit, way, at, written)
+        return Firing(at + same, decision, unit, way, at, written)
 
-    async def _continuation(self, hearing: _Hearing, unit: PathUnit, found: _Difference) -> Sequence[Token]:
+    async def _continuation(self, hearing: PathHearing, unit: PathUnit, found: Difference) -> Sequence[Token]:
         """An assistant's token and what it writes behind it, until two words lie behind the word; without an end.
 
         One that takes text only writes the unit once more. A draft that does needs no more than the word.
@@ -817,7 +699,7 @@ class AcrossTokenizers(AnswerWriter):
         said = b"".join(token.data for token in found.walked)
         return behind() if ids is not None or again.startswith(said) else own
 
-    def _decide(self, hearing: _Hearing, unit: PathUnit, end: int, decision: Decision) -> None:
+    def _decide(self, hearing: PathHearing, unit: PathUnit, end: int, decision: Decision) -> None:
         """Keep a decision; it names the request that answered the last of the places walked, before byte `end`."""
         places = asked_places(unit, self._bound_of(unit))
         heard = [hearing.requests[ids] for at, ids in places if ids in hearing.requests and at < end]
@@ -825,9 +707,9 @@ class AcrossTokenizers(AnswerWriter):
         decision.ask = heard[-1] if heard else hearing.requests.get(unit.first)
         decision.strategy = None if proposal is None else proposal.strategy
         if self._is_heard(hearing):
-            self._decisions.append(_About(unit.first, unit.last, decision))
+            self._decisions.append(AboutTokens(unit.first, unit.last, decision))
 
-    def _count(self, hearing: _Hearing, **more: int) -> None:
+    def _count(self, hearing: PathHearing, **more: int) -> None:
         if self._is_heard(hearing):
             for name, count in more.items():
                 setattr(self._counts, name, (getattr(self._counts, name) or 0) + count)
@@ -849,7 +731,7 @@ class AcrossTokenizers(AnswerWriter):
             self._let_out(judging)
             return
 
-    def _is_past(self, hearing: _Hearing, stopped: _Hearing) -> bool:
+    def _is_past(self, hearing: PathHearing, stopped: PathHearing) -> bool:
         """True if an assistant has judged the whole word that another one changes, or could not judge."""
         path, first = self._drafted, hearing.first
         if self._is_end(first):
@@ -857,24 +739,24 @@ class AcrossTokenizers(AnswerWriter):
         _, end = word_around(bytes(path.text), self._changed_at(stopped))
         return first > self._token(stopped) and path.offset(first) >= end and (end < len(path.text) or path.ended)
 
-    def _rank(self, hearing: _Hearing) -> tuple[float, ...]:
+    def _rank(self, hearing: PathHearing) -> tuple[float, ...]:
         """The order of those that have stopped: the first word, then the most confident, then the first listed."""
         firing = hearing.firing
         word, _ = word_around(bytes(self._drafted.text), self._changed_at(hearing))
         return word, 0.0 if firing is None else -(firing.decision.q or 0.0), hearing.model
 
-    def _changed_at(self, hearing: _Hearing) -> int:
+    def _changed_at(self, hearing: PathHearing) -> int:
         """Byte offset of what an assistant that has stopped changes, or could not judge."""
         return self._drafted.offset(hearing.first) if hearing.firing is None else hearing.firing.changed
 
-    def _token(self, hearing: _Hearing) -> int:
+    def _token(self, hearing: PathHearing) -> int:
         """Index of the first token that an assistant that has stopped changes, or could not judge."""
         firing, ends = hearing.firing, self._drafted.ends
         if firing is None or hearing.same:
             return hearing.first
         return bisect_right(ends, firing.changed, lo=hearing.first)
 
-    def _give_up(self, hearing: _Hearing) -> None:
+    def _give_up(self, hearing: PathHearing) -> None:
         """Continue without an assistant that has failed, if it may."""
         error = hearing.error
         assert error is not None
@@ -884,7 +766,7 @@ class AcrossTokenizers(AnswerWriter):
         del self._hearings[hearing.model]
         self._watches.leave_out(hearing.model - 1)
 
-    def _replace(self, hearing: _Hearing) -> None:
+    def _replace(self, hearing: PathHearing) -> None:
         """Line 5: put the assistant's word into the draft's path, and let everybody go on behind it."""
         firing, path = hearing.firing, self._drafted
         assert firing is not None
@@ -913,18 +795,18 @@ class AcrossTokenizers(AnswerWriter):
         ]
         self._decisions = [one.before(first, old[one.last - 1][1] - size) for one in known]
         heard_there = [one.decision for one in others]
-        self._decisions += [_About(first, len(path.tokens), one) for one in (*heard_there, firing.decision)]
+        self._decisions += [AboutTokens(first, len(path.tokens), one) for one in (*heard_there, firing.decision)]
         heard, self._hearings = [*self._hearings.values()], {}
         for other in heard:
             other.scope.cancel()
-            self._hearings[other.model] = new = _Hearing(other.model, other.encoder, other.same, len(path.tokens))
+            self._hearings[other.model] = new = PathHearing(other.model, other.encoder, other.same, len(path.tokens))
             new.own = len(path.tokens) if other is hearing else None
             new.starts = {start for start in other.starts if start <= first} | {kept} & {first}
             self._start(self._judge, new)
             self._watches.follow(other.model - 1)
         self._tell()
 
-    def _put_word(self, source: int, firing: _Firing, old: Sequence[tuple[Token, int]], *, same: bool) -> int:
+    def _put_word(self, source: int, firing: Firing, old: Sequence[tuple[Token, int]], *, same: bool) -> int:
         """Rewrite the path from a replacement on; `old` are its tokens before, each with the byte at which it ends.
 
         Returns:
@@ -960,14 +842,14 @@ class AcrossTokenizers(AnswerWriter):
             replaced = ()
         return keep
 
-    def _mark(self, source: int = DRAFT, winner: Decision | None = None, replaced: tuple[Token, ...] = ()) -> _Mark:
-        return _Mark(source, winner, replaced, draft=self._draft, at=self._work.timeline.now())
+    def _mark(self, source: int = DRAFT, winner: Decision | None = None, replaced: tuple[Token, ...] = ()) -> PathMark:
+        return PathMark(source, winner, replaced, draft=self._draft, at=self._work.timeline.now())
 
-    def _append(self, token: Token, mark: _Mark) -> None:
+    def _append(self, token: Token, mark: PathMark) -> None:
         self._drafted.add(token)
         self._marks.append(mark)
 
-    def _spelled(self, way: Restart, own: dict[int, Token], firing: _Firing) -> list[Token]:
+    def _spelled(self, way: Restart, own: dict[int, Token], firing: Firing) -> list[Token]:
         """The tokens of the draft's encoding, with the probabilities of whoever wrote their text."""
         tokens, start = list[Token](), self._drafted.offset(way.keep)
         for id_, end in zip(way.ids, way.ends, strict=True):
@@ -979,7 +861,7 @@ class AcrossTokenizers(AnswerWriter):
             start = end
         return tokens
 
-    def _let_out(self, judging: Sequence[_Hearing]) -> None:
+    def _let_out(self, judging: Sequence[PathHearing]) -> None:
         """Line 6: let out what is final, and end the answer where it ends."""
         path = self._drafted
         first = min((one.first for one in judging), default=len(path.tokens))
@@ -1048,7 +930,7 @@ def _is_enough(before: bytes, tokens: Sequence[Token]) -> bool:
     return word < len(tokens) and look(data, end, ended=False) is not None
 
 
-def _least_over(firing: _Firing, start: int, end: int) -> float | None:
+def _least_over(firing: Firing, start: int, end: int) -> float | None:
     """The probability of bytes of a replacement: that of the least probable of the assistant's tokens there."""
     over, at = list[Token](), firing.at
     for token in firing.tokens:

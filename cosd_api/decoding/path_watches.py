@@ -56,8 +56,8 @@ class PathWatches(Streams):
 
     def leave(self) -> None:
         """Let go of an answer that is over: else the two keep each other until the garbage collector comes."""
-        self._judged = lambda _: None
-        self._tell = lambda: None
+        self._judged = _unknown
+        self._tell = _silent
 
     def wrote_after(self, assistant: int, ids: Sequence[int]) -> Token | None:
         """The token that a watch wrote after these ids; None if it has not, or writes after others."""
@@ -127,6 +127,14 @@ class PathWatches(Streams):
 
     def _stop(self, watch: int) -> None:
         self._scopes.pop(watch).cancel()
+
+
+def _unknown(_: int) -> None:
+    return None
+
+
+def _silent() -> None:
+    return None
 
 
 def _follows(one: Watching, ids: Sequence[int]) -> bool:

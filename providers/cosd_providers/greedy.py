@@ -134,12 +134,6 @@ class Draft:
         self.left -= len(tokens)
         return tokens
 
-    def drop(self, count: int) -> None:
-        """Forget the last `count` raw tokens, which are of a character still unfinished."""
-        if count:
-            del self.ids[-count:]
-            self._merger.drop(count)
-
 
 class Continuation:
     """The greedy continuation for one question, position by position, until it is enough.

@@ -90,11 +90,6 @@ class Merger:
             found.append(self.flush())
         return found
 
-    def drop(self, count: int) -> None:
-        """Forget the last `count` of the waiting parts."""
-        del self.parts[max(len(self.parts) - count, 0) :]
-        self._data = b"".join(part.data for part in self.parts)
-
     def flush(self) -> Token:
         """The waiting parts as one token, though incomplete."""
         token = join(self.parts)
