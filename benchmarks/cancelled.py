@@ -87,7 +87,7 @@ async def run(options: Options) -> list[Table]:
     if folder is not None:
         with ExitStack() as stack:
             options.say("cancelled: vLLM")
-            found += await _measured("vLLM on the CPU", vllm.servers(stack, folder)["sums"], case)
+            found += await _measured("vLLM on the CPU", vllm.servers(stack, folder, "sums")["sums"], case)
     rows: list[list[Cell]] = [
         [
             *name.split(", "),

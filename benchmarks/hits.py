@@ -1,16 +1,14 @@
 """The hit rate of hedges on two bundled models: the assistant writes one of the draft's own next choices.
 
 After a hit, the answer continues without a restart of the draft. Both models draft in turn, on the questions that they
-cannot answer alone: without replacements there is nothing to hit. The units are words, the default for models with
-different tokenizers, and tokens, as in Algorithm 1. Timing does not change hits, so there is no delay, and several
-questions are asked at once.
+cannot answer alone: without replacements there is nothing to hit. The two have one tokenizer, as only single tokens
+are hedged. Timing does not change hits, so there is no delay, and several questions are asked at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from benchmarks.prompts import MAX_TOKENS
 from benchmarks.report import Cell, Options, Table
@@ -19,7 +17,7 @@ from cosd_api.demo.questions import sample
 
 __all__ = ["ASKED", "Hits", "hits"]
 
-ASKED = {"sums": ("mixed", "capital", "currency", "symbol"), "facts": ("mixed", "sum", "difference")}
+ASKED = {"sums": ("mixed-translation", "translation"), "words": ("mixed-translation", "sum", "difference")}
 """Questions for each model as draft: mixed ones, and those of the other model."""
 
 HEDGES = (1, 2, 3)
@@ -60,27 +58,24 @@ class Hits:
 
 
 async def hits(urls: Mapping[str, str], options: Options) -> Table:
-    """The table, for every direction, unit and kind of question."""
+    """The table, for both directions and every kind of question."""
     count = QUICK if options.quick else COUNT
     rows: list[list[Cell]] = []
-    units: tuple[Literal["word", "token"], ...] = ("word", "token")
-    for draft, assistant in (("sums", "facts"), ("facts", "sums")):
-        for unit in units:
-            options.say(f"live: hits of hedges, {draft} drafting, {unit}s")
-            kinds = ASKED[draft] if unit == "word" else ("mixed",)
-            asked = {kind: [question.prompt for question in sample(kind, count, 7)] for kind in kinds}
-            prompts = [prompt for kind in kinds for prompt in asked[kind]]
-            plain = await _answers(urls[draft], urls[assistant], unit, 0, prompts)
-            told = {hedge: await _answers(urls[draft], urls[assistant], unit, hedge, prompts) for hedge in HEDGES}
-            for place, kind in enumerate(kinds):
-                part = slice(place * count, (place + 1) * count)
-                sums = {hedge: Hits() for hedge in HEDGES}
-                for hedge in HEDGES:
-                    for result, reference in zip(told[hedge][part], plain[part], strict=True):
-                        sums[hedge].add(result, reference.text)
-                spent = sum(result.drafted_tokens for result in plain[part])
-                rows.append(_row(f"{draft}, {unit}s: {kind}", sums, spent))
-    columns = ["draft, unit: questions", "restarts", *(f"hit rate: hedge={hedge}" for hedge in HEDGES)]
+    for draft, assistant in (("sums", "words"), ("words", "sums")):
+        options.say(f"live: hits of hedges, {draft} drafting")
+        kinds = ASKED[draft]
+        prompts = [question.prompt for kind in kinds for question in sample(kind, count, 7)]
+        plain = await _answers(urls[draft], urls[assistant], 0, prompts)
+        told = {hedge: await _answers(urls[draft], urls[assistant], hedge, prompts) for hedge in HEDGES}
+        for place, kind in enumerate(kinds):
+            part = slice(place * count, (place + 1) * count)
+            sums = {hedge: Hits() for hedge in HEDGES}
+            for hedge in HEDGES:
+                for result, reference in zip(told[hedge][part], plain[part], strict=True):
+                    sums[hedge].add(result, reference.text)
+            spent = sum(result.drafted_tokens for result in plain[part])
+            rows.append(_row(f"{draft}: {kind}", sums, spent))
+    columns = ["draft: questions", "restarts", *(f"hit rate: hedge={hedge}" for hedge in HEDGES)]
     columns += ["drafted an answer: no hedge", *(f"hedge={hedge}" for hedge in HEDGES), "equal texts"]
     about = (
         f"{count} questions of each kind. Restarts: replacements behind which the answer goes on, in all answers; the "
@@ -89,8 +84,7 @@ async def hits(urls: Mapping[str, str], options: Options) -> Table:
     )
     why = (
         "Of what the other one knows each model has learned only that it cannot know it: its next choices are other "
-        "guesses. And a replacement is a word of the assistant, while what a draft might have said instead is a token: "
-        "in another tokenizer often a part of that word."
+        "guesses."
     )
     return Table("Live: how often a hedge hits (llama.cpp)", columns, rows, [about, why])
 
@@ -103,8 +97,6 @@ def _row(name: str, sums: Mapping[int, Hits], spent: int) -> list[Cell]:
     return [name, first.restarts, *rates, f"{spent / first.answers:.1f}", *drafted, equal]
 
 
-async def _answers(
-    draft: str, assistant: str, unit: Literal["word", "token"], hedge: int, prompts: Sequence[str]
-) -> list[FusionResult]:
-    async with Fusion(draft=draft, assistant=assistant, unit=unit, tuning=Tuning(hedge=hedge)) as fusion:
+async def _answers(draft: str, assistant: str, hedge: int, prompts: Sequence[str]) -> list[FusionResult]:
+    async with Fusion(draft=draft, assistant=assistant, unit="token", tuning=Tuning(hedge=hedge)) as fusion:
         return [result async for result in fusion.map(prompts, concurrency=4, max_tokens=MAX_TOKENS)]

@@ -22,7 +22,7 @@ from benchmarks.prompts import MAX_TOKENS, prompts
 from benchmarks.proxy import delayed
 from benchmarks.report import Cell, Options, Table
 from cosd_api import Fusion, FusionResult
-from cosd_api.demo.servers import bundled_pair
+from cosd_api.demo.servers import bundled_three
 from cosd_providers import connect
 from cosd_providers.contract import Context, Provider, Question, Ready, Token
 from cosd_providers.usage import Usage
@@ -42,7 +42,7 @@ SLOTS = 8
 MODELS = (
     "Real servers, with the bundled models of a million parameters, which write a token in about a millisecond: what "
     "is measured is round trips more than models. The distance is a proxy's. The unit is the token, as in Algorithm 1 "
-    "as printed, although the two have different tokenizers. Long prompts have about 450 tokens: the models take 512, "
+    "as printed: `sums` and `words` have one tokenizer. Long prompts have about 450 tokens: the models take 512, "
     "and a context of 4,000 is simulated only."
 )
 TURNS = (
@@ -68,17 +68,18 @@ Opener = Callable[[], "AbstractAsyncContextManager[Write]"]
 async def run(options: Options) -> list[Table]:
     """The comparison at every distance, with short and long prompts; then how often hedges hit."""
     tables: list[Table] = []
-    with bundled_pair() as pair:
+    with bundled_three() as three:
         for round_trip, count in (QUICK if options.quick else ROUND_TRIPS).items():
-            async with delayed(pair.sums, round_trip) as draft, delayed(pair.facts, round_trip) as assistant:
+            async with delayed(three.sums, round_trip) as draft, delayed(three.words, round_trip) as assistant:
                 for context in ("short", "long"):
                     options.say(f"live: llama.cpp, {1000 * round_trip:g} ms, {context} prompts")
-                    asked = await prompts([pair.sums, pair.facts], count, long=context == "long")
+                    urls, long = [three.sums, three.words], context == "long"
+                    asked = await prompts(urls, count, long=long, kind="mixed-translation")
                     ways = {method.name: opener(method, draft, assistant) for method in METHODS}
                     compared = await compare(draft, assistant, asked, ways, few=max(1, count // 4))
                     where = f"llama.cpp, {1000 * round_trip:g} ms, {context} prompts"
                     tables.append(compared.table(where, {"round_trip": round_trip, "context": context}))
-        tables.append(await hits(pair, options))
+        tables.append(await hits(three, options))
     return tables
 
 

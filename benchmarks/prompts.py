@@ -27,9 +27,9 @@ OTHERS = [
 """The text before the question in a long prompt."""
 
 
-async def prompts(urls: Sequence[str], count: int, *, long: bool, seed: int = 5) -> list[str]:
-    """Mixed questions; with `long` each after its own answered questions."""
-    asked = [question.prompt for question in sample("mixed", count, seed)]
+async def prompts(urls: Sequence[str], count: int, *, long: bool, kind: str = "mixed", seed: int = 5) -> list[str]:
+    """Questions of a kind that takes two models; with `long` each after other answered questions."""
+    asked = [question.prompt for question in sample(kind, count, seed)]
     if not long:
         return asked
     async with AsyncExitStack() as stack:

@@ -49,7 +49,9 @@ async def run(options: Options) -> list[Table]:
     if folder is not None:
         with ExitStack() as stack:
             options.say("strategies: starting two vLLM servers")
-            tables.append(await asking("vllm", servers(stack, folder), 2 if options.quick else 5, options))
+            tables.append(
+                await asking("vllm", servers(stack, folder, "sums", "facts"), 2 if options.quick else 5, options)
+            )
     return tables
 
 

@@ -23,11 +23,7 @@ __all__ = ["ECHOED", "LEFT_OUT", "SHARED", "environment", "installed", "run", "s
 ROUND_TRIPS = {0.02: 6}
 """Round trip in seconds, and number of questions."""
 
-ECHOED = (
-    "Echo scores the text in the assistant's own encoding. The two models have different tokenizers: a place of the "
-    "draft's that lies within a token of the assistant's is asked about once more, which a pair with one tokenizer "
-    "would not need."
-)
+ECHOED = "Echo scores the text in the assistant's own encoding."
 SHARED = (
     "Both servers and the client share the cores of one machine: what is drafted, or hedged, while a verification is "
     "under way slows it down."
@@ -56,11 +52,11 @@ def installed(package: str) -> Path | None:
     return folder if recipe.is_ready(folder) else None
 
 
-def servers(stack: ExitStack, folder: Path) -> dict[str, str]:
-    """URLs of the two models on vLLM, while the stack is open."""
+def servers(stack: ExitStack, folder: Path, *names: str) -> dict[str, str]:
+    """URLs of bundled models on vLLM, while the stack is open."""
     from vllm_cpu.servers import serve  # noqa: PLC0415 - the tests' own, found by environment()
 
-    return {name: server.url for name, server in stack.enter_context(serve(folder, ["sums", "facts"])).items()}
+    return {name: server.url for name, server in stack.enter_context(serve(folder, [*names])).items()}
 
 
 async def run(options: Options) -> list[Table]:
@@ -71,13 +67,14 @@ async def run(options: Options) -> list[Table]:
     tables: list[Table] = []
     with ExitStack() as stack:
         options.say("vllm: starting two servers")
-        urls = servers(stack, folder)
+        urls = servers(stack, folder, "sums", "words")
         for round_trip, count in (QUICK if options.quick else ROUND_TRIPS).items():
-            async with delayed(urls["sums"], round_trip) as draft, delayed(urls["facts"], round_trip) as assistant:
+            async with delayed(urls["sums"], round_trip) as draft, delayed(urls["words"], round_trip) as assistant:
                 for context in ("short", "long"):
                     where = f"vLLM on the CPU, {1000 * round_trip:g} ms, {context} prompts"
                     options.say(f"vllm: {where}")
-                    asked = await prompts([*urls.values()], count, long=context == "long")
+                    long = context == "long"
+                    asked = await prompts([*urls.values()], count, long=long, kind="mixed-translation")
                     compared = await compare(draft, assistant, asked, ways(draft, assistant), few=max(1, count // 3))
                     tables.append(compared.table(where, {"round_trip": round_trip, "context": context}, ECHOED, SHARED))
     return tables

@@ -40,6 +40,7 @@ OwnByName: TypeAlias = Mapping[str, Sequence[Message]]
 """Messages of single models, by the endpoint's name."""
 
 _NOBODYS: OwnByName = MappingProxyType({})
+_OTHER_TOKENS = 'Leave unit out, or give unit="word": such models are compared by words, each asked on its own path.'
 _ONE_TOKENIZER = 'If you know that they have, give unit="token"; method="cosd" fuses models with any tokenizers.'
 _CONTINUES = "Else use a server that continues a text or a partial reply, such as vLLM or llama.cpp's."
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
@@ -199,6 +200,8 @@ class Endpoints:
         if everybody and (self.method.compares_tokenizers or self.method.own_paths) and unit != "word":
             vocabularies = await self._vocabularies(infos)
             shares = tuple([one is not None and one == vocabularies[0] for one in vocabularies[1:]])
+            if unit == "token":
+                self._refuse_other_tokens(named, vocabularies)
         ids = bool(shares) and all(shares)
         if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
             unit = "token" if ids else "word"
@@ -212,6 +215,22 @@ class Endpoints:
             self.method.examine_unit(unit, draft.endpoint)
         cues = tuple((name, cue) for name, info in named if (cue := (info.answer_cue or "").strip()))
         return Facts(Endpoint.of("draft", draft), tuple(assistants), unit or "word", ids, warnings, cues, shares)
+
+    def _refuse_other_tokens(
+        self, named: Sequence[tuple[str, ServerInfo]], vocabularies: Sequence[Vocabulary | None]
+    ) -> None:
+        """Refuse single tokens as the unit of models whose ids are known to mean other things, if words would do."""
+        first, *others = vocabularies
+        if self.method.one_tokenizer or not self.method.asks_by_ids:
+            return
+        try:
+            self.method.examine_unit("word", named[0][1].endpoint)
+        except UnsupportedError:
+            return
+        for (name, info), other in zip(named[1:], others, strict=True):
+            if first is not None and other is not None and other != first:
+                words = f'unit="token" compares the ids of the models, and the {name} has other ids than the draft'
+                raise UnsupportedError(words, endpoint=info.endpoint, hint=_OTHER_TOKENS)
 
     async def _vocabularies(self, infos: Sequence[ServerInfo]) -> list[Vocabulary | None]:
         """The fingerprints of the models' vocabularies; None of one that takes no ids."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import BaseModel, ConfigDict
 
 from cosd_api.budget import BYTES
+from cosd_api.decoding.across import LOOKAHEAD
 from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints
 from cosd_api.methods.cost import FINER, SPECIAL, Assumptions, Plan, Reading
@@ -135,7 +136,14 @@ async def estimate(
     by_ids = settings.method.asks_by_ids and all(info.capabilities.ids for info in infos.values())
     asked_by_ids = by_ids and (facts.ids or facts.unit == "word")
     pace = replace(settings.pace, watched=watched(infos, endpoints.speeds) if asked_by_ids else frozenset())
-    plan = Plan(max_tokens=max_tokens, models=len(turns), pace=pace, skip=settings.ask == "contestable")
+    across = settings.method.asks_by_ids and not facts.ids and facts.unit == "word"
+    plan = Plan(
+        max_tokens=max_tokens,
+        models=len(turns),
+        pace=pace,
+        skip=settings.ask == "contestable",
+        lookahead=LOOKAHEAD if across else 0,
+    )
     found: dict[str, EndpointEstimate] = {}
     for model, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True)):
         prompt = turn.prompt or turns[0].prompt  # unknown for an assistant that is down

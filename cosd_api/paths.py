@@ -25,7 +25,22 @@ FARTHEST = 64
 """Characters of lookahead, and of a unit, at most."""
 _WITHOUT_SPACES = 32  # characters of lookahead where none of them is white space
 _WINDOW = 4 * FARTHEST  # bytes that hold as many characters
-_SAFE_CUT = re.compile(rb"(?<=[^\s\x00-\x20])(?= [^\s\x00-\x20])")
+_SPACES = (
+    rb"\xc2[\x85\xa0]",
+    rb"\xe1\x9a\x80",
+    rb"\xe2\x80[\x80-\x8a\xa8\xa9\xaf]",
+    rb"\xe2\x81\x9f",
+    rb"\xe3\x80\x80",
+)
+"""White space beyond ASCII, in UTF-8."""
+_VISIBLE = (  # as soon as the first bytes of a character tell
+    rb"[\x21-\x7f\xc3-\xe0\xe4-\xff]|\xc2[^\x85\xa0]|\xe1(?:[^\x9a]|\x9a[^\x80])"
+    rb"|\xe2(?:[^\x80\x81]|\x80[^\x80-\x8a\xa8\xa9\xaf]|\x81[^\x9f])|\xe3(?:[^\x80]|\x80[^\x80])"
+)
+_SAFE_CUT = re.compile(
+    rb"(?<=[^\s\x00-\x20])" + b"".join(b"(?<!" + one + b")" for one in _SPACES) + b"(?= (?:" + _VISIBLE + b"))",
+    re.DOTALL,
+)
 _INSIDE = bytes(range(0x80, 0xC0))  # bytes inside a character
 
 Encode = Callable[[str], Awaitable[Sequence[Piece]]]

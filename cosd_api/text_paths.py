@@ -2,7 +2,9 @@
 
 A server that is given a text encodes it afresh, and where the text ends inside what the model would write as one token
 the model goes on as it never would. So it is asked at safe cuts alone (`paths.is_safe_cut`), and at the beginning and
-the end of the answer. What lies between two of them is one unit: the assistant writes on from the first by itself.
+the end of the answer. Where its tokenizer is known (`connect(url, tokenizer=...)`), it is also asked between the words
+into which that splits the text. What lies between two of them is one unit: the assistant writes on from the first by
+itself.
 
 All offsets are in bytes of the answer. Everything is a function of the draft's path alone.
 """
@@ -14,22 +16,28 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from cosd_api.alignment import LONGEST
-from cosd_api.paths import FARTHEST, DraftPath, PathUnit, Restart, completes, is_safe_cut
-from cosd_providers.contract import Token
+from cosd_api.paths import FARTHEST, DraftPath, PathUnit, Restart, completes, is_safe_cut, look, word_starts
+from cosd_providers.contract import Token, WordEnds
 from cosd_providers.text import continues_word, whole
 
-_BEHIND = 2  # bytes that show whether a place is a safe cut: a space, and the beginning of a visible character
+_BEHIND = 5  # bytes that show whether a place is a safe cut: a space, and a visible character
 
 
-def next_text_unit(draft: DraftPath, first: int, *, own: bool = False) -> PathUnit | None:
+def next_text_unit(
+    draft: DraftPath, first: int, words: WordEnds | None = None, *, own: bool = False
+) -> PathUnit | None:
     """The unit that begins with a draft token, of an assistant that takes text only.
 
-    It ends at the next safe cut at which a draft token ends, or with the draft's text; the draft's end of sequence is
-    a unit of its own. A token that begins at no place, and what is longer than 64 characters, stands unjudged.
+    It ends at the next place at which a draft token ends, or with the draft's text; the draft's end of sequence is a
+    unit of its own. A token that begins at no place, and what is longer than 64 characters, stands unjudged.
+
+    A place is a safe cut. Where the assistant's tokenizer is known, it is also the start of a word at which the text,
+    cut there, is split into the words into which it is split with what follows: each is encoded by itself.
 
     Args:
         draft: the draft model's path.
         first: index of the token.
+        words: the assistant's own, if its tokenizer is known.
         own: whether the assistant wrote the word before: there it is asked after a cut text, safe or not.
 
     Returns:
@@ -38,7 +46,7 @@ def next_text_unit(draft: DraftPath, first: int, *, own: bool = False) -> PathUn
     start, text = draft.offset(first), bytes(draft.text)
     if draft.tokens[first].end:
         return PathUnit(first, first + 1, start, start, by_text=True)
-    safe = _is_place(draft, text, start)
+    safe = _is_place(draft, text, start, words)
     if safe is None:
         return None
     if not (safe or own):
@@ -47,7 +55,7 @@ def next_text_unit(draft: DraftPath, first: int, *, own: bool = False) -> PathUn
         end = draft.offset(last)
         if len(text[start:end].decode("utf-8", "surrogateescape")) > FARTHEST:
             return PathUnit(first, last, start, end)
-        ends = _is_place(draft, text, end) if end > start else False
+        ends = _is_place(draft, text, end, words) if end > start else False
         if ends is None:
             return None
         if ends:
@@ -55,11 +63,27 @@ def next_text_unit(draft: DraftPath, first: int, *, own: bool = False) -> PathUn
     return None
 
 
-def _is_place(draft: DraftPath, text: bytes, at: int) -> bool | None:
+def _is_place(draft: DraftPath, text: bytes, at: int, words: WordEnds | None) -> bool | None:
     """Test whether an assistant can be asked at a place; None where the draft has not written far enough."""
     if not at or is_safe_cut(text, at) or (draft.ended and at == len(text)):
         return True
-    return False if draft.ended or at + _BEHIND <= len(text) or text[at : at + 1] not in (b"", b" ") else None
+    behind = text[at : at + _BEHIND]
+    open_ = behind[:1] in (b"", b" ") and (len(behind) < 2 or (len(behind) < _BEHIND and whole(behind) < len(behind)))
+    if open_ and not draft.ended:
+        return None
+    before = text[max(0, at - 4) : at]
+    if words is None or whole(before) < len(before) or not word_starts(text, at):
+        return False
+    seen = look(draft.written, at, ended=draft.ended)
+    return None if seen is None else _is_apart(text, at, seen, words)
+
+
+def _is_apart(text: bytes, at: int, seen: int, words: WordEnds) -> bool:
+    """Test whether a tokenizer has the same words before a place, whether the text ends there or goes on."""
+    start = max(0, at - 4 * FARTHEST)
+    start = next((cut for cut in range(at - 1, start, -1) if is_safe_cut(text, cut)), 0)
+    before, more = (text[start:end].decode("utf-8", "surrogateescape") for end in (at, seen))
+    return [*words(before)] == [end for end in words(more) if end <= len(before)]
 
 
 def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | None:

@@ -68,9 +68,8 @@ def hints(result: FusionResult) -> Iterator[str]:
         yield 'ask="all" shows the assistant\'s text at the tokens that nobody had to ask about'
     if result.acceptance_rate is not None and result.acceptance_rate < 0.7:
         yield "many replacements cost time: if the answer is no better, lower alpha; else let the assistant draft"
-    if any(token.asked and not token.decisions for token in result.tokens):
-        other = "word" if unit == "token" else "token"
-        yield f"unit={unit!r} found nothing to compare at some tokens; unit={other!r} judges other stretches of text"
+    if unit == "token" and any(token.asked and not token.decisions for token in result.tokens):
+        yield "unit='token' found nothing to compare at some tokens; unit='word' judges other stretches of text"
     if result.finish_reason != "stop":
         yield f"the answer is incomplete: {result.stop_reason}"
 

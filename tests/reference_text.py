@@ -6,8 +6,9 @@ that its server encodes together with the prompt, and shows its tokens in whole 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 import reference_paths as by_ids
@@ -72,17 +73,32 @@ def is_cut(text: bytes, at: int) -> bool:
     return before[-1:].strip() != "" and behind[:1] == " " and behind[1:2].strip() != ""
 
 
+def is_apart(words: Callable[[str], Sequence[str]], text: bytes, at: int, seen: int) -> bool:
+    """Test whether the words of a text that is cut at a byte are those before it of one that goes on."""
+    before, whole = words(text[:at].decode()), words(text[:seen].decode("utf-8", "ignore"))
+    return [*before] == [*whole[: len(before)]]
+
+
 class TextReference(by_ids.Reference):
     """One answer.
 
     Args:
         text: the models that take text only: an assistant's index, or `DRAFT`.
+        words: of assistants whose tokenizer is known, by index, the words into which it splits a text.
         others: as in `Reference`.
     """
 
-    def __init__(self, prompt: bytes, draft: Model, *others: Any, text: Collection[int], **settings: Any) -> None:
+    def __init__(
+        self,
+        prompt: bytes,
+        draft: Model,
+        *others: Any,
+        text: Collection[int],
+        words: Mapping[int, Callable[[str], Sequence[str]]] = MappingProxyType({}),
+        **settings: Any,
+    ) -> None:
         super().__init__(prompt, draft, *others, **settings)
-        self.text = text
+        self.text, self.words = text, words
         if by_ids.DRAFT in text:
             self.draft = Shown(draft)
 
@@ -119,8 +135,13 @@ class TextReference(by_ids.Reference):
         def is_place(at: int) -> bool | None:
             if at == 0 or (written.ended and at == len(data)) or is_cut(data, at):
                 return True
-            open_ = at == len(data) or (at + 1 == len(data) and data[at:] == b" ")
-            return None if open_ and not written.ended else False
+            begun = data[at:] == b"" or (data[at : at + 1] == b" " and not by_ids.characters(data[at + 1 :]))
+            if begun and not written.ended:
+                return None
+            if index not in self.words or not by_ids.is_whole(data[:at]) or not by_ids.word_starts(data, at):
+                return False
+            seen = by_ids.look(data, at, ended=written.ended)
+            return None if seen is None else is_apart(self.words[index], data, at, seen)
 
         place, ends = is_place(start), [end for end in written.offsets if end > start]
         if place is None:

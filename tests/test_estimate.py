@@ -55,7 +55,7 @@ def check(estimate: Estimate, name: str, requests: int, tokens: int) -> None:
 @given(
     toys.model_sets(same_tokenizer=True, may_hide_end=False),
     st.sampled_from((RuleVerifier(), RuleVerifier(alpha=1, beta=0), Always())),
-    st.just("token"),
+    st.sampled_from(("token", "word")),
     st.integers(1, 16),
     st.none() | st.integers(1, 5),
     st.none() | st.integers(1, 5),
@@ -72,7 +72,6 @@ async def test_what_a_fusion_costs_is_within_what_was_said(
     ask: Any,
     hedge: int,
 ) -> None:
-    """Of single tokens: the lookahead of words, and words that nobody is asked about, are not in the estimate yet."""
     providers = [ScriptedProvider(toys.Plain(model)) for model in (models[0], *models[1])]
     async with Fusion(
         draft=providers[0],
@@ -142,7 +141,7 @@ def test_a_draft_that_may_pause_takes_a_second_request() -> None:
 )
 async def test_what_a_verifier_contests_is_asked_about(verifier: Verifier, asked: int) -> None:
     models = ScriptedProvider.from_texts(SCRIPT), ScriptedProvider.from_texts(SCRIPT)
-    async with Fusion(draft=models[0], assistant=models[1], verifier=verifier) as fusion:
+    async with Fusion(draft=models[0], assistant=models[1], verifier=verifier, unit="token") as fusion:
         estimate = await fusion.estimate("Q: What?", max_tokens=10)
     assert estimate.endpoints["assistant"].requests == Range(low=0, expected=asked, high=880)
 
@@ -219,8 +218,11 @@ async def test_a_prompt_that_nobody_counts_is_guessed() -> None:
 
 
 async def test_bounds_that_can_be_reckoned_by_hand() -> None:
-    async with Fusion(draft=ScriptedProvider.from_texts(SCRIPT), assistant=ScriptedProvider.from_texts({})) as fusion:
+    draft, assistant = ScriptedProvider.from_texts(SCRIPT), ScriptedProvider.from_texts({})
+    async with Fusion(draft=draft, assistant=assistant, unit="token") as fusion:
         estimate = await fusion.estimate("Q: What?", max_tokens=2)
+    async with Fusion(draft=draft, assistant=assistant, unit="word", ask="all") as fusion:
+        by_words = await fusion.estimate("Q: What?", max_tokens=2)
     # A draft from each of two places, each place twice. A request reads 8 tokens (the prompt, one by one), 8 special
     # ones, and at most 2 x 2 of the answer. Questions: 2 places from the first on and 1 from the second, twice, in
     # eight requests each, which write 12 more.
@@ -240,6 +242,11 @@ async def test_bounds_that_can_be_reckoned_by_hand() -> None:
             written_tokens=1,
         ),
     }
+    # By words the draft writes 16 tokens of lookahead: a draft from each of 18 places, twice, each of which reads
+    # 16 tokens and at most 2 x 18 of the answer. Nothing need be ready to be asked about.
+    assert by_words.endpoints["draft"].requests.high == 2 * 18
+    assert by_words.endpoints["draft"].billed_tokens.high == 2 * 18 * (16 + 2 * 18)
+    assert by_words.endpoints["assistant"].requests.low == by_words.endpoints["assistant"].billed_tokens.low == 0
 
 
 async def test_a_long_word_takes_several_requests_for_one_place() -> None:

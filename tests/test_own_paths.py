@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import ngrams
 import reference_paths as naive
 import virtual_time
-from cosd_api import FusionResult, MatchVerifier, RuleVerifier, Tuning, fuse
+from cosd_api import Fusion, FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, Tuning, fuse
 from cosd_api.decoding.across import LOOKAHEAD
-from cosd_providers import Context, DraftEnd, ServerError, Token
+from cosd_providers import Context, DraftEnd, ServerError, Token, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider
 from cosd_providers.text import sendable
 from drawn import costly, examples
@@ -576,3 +576,21 @@ async def test_a_stop_within_the_lookahead() -> None:
     result = await told(draft, assistant, stop=["\n"])
     assert result.finish_reason == "stop"
     assert result.text.startswith("one six")
+
+
+async def test_single_tokens_are_refused_where_the_ids_are_others_and_words_would_do() -> None:
+    models = learned("gpt2", 0), learned("gpt2", 1, permuted=True)
+    draft, assistant = (served(one, name) for one, name in zip(models, ("draft", "away"), strict=True))
+    async with Fusion(draft=draft, assistant=assistant, unit="token") as fusion:
+        with pytest.raises(UnsupportedError) as refused:
+            await fusion.generate("The end", max_tokens=3)
+    words = 'unit="token" compares the ids of the models, and the assistant has other ids than the draft'
+    assert words in str(refused.value)
+    assert 'Leave unit out, or give unit="word"' in str(refused.value)
+    assert assistant.requests == draft.requests == 0
+    text = ScriptedProvider(models[1], name="text", ids=False)  # whose ids nobody sees
+    async with Fusion(draft=draft, assistant=text, unit="token") as fusion:
+        await fusion.generate("The end", max_tokens=3)
+    surprise = SurpriseVerifier()  # which judges no words: the user's word stands
+    async with Fusion(draft=draft, assistant=assistant, verifier=surprise, unit="token") as fusion:
+        await fusion.generate("The end", max_tokens=3)

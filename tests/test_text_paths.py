@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Regex, pre_tokenizers
 
 import ngrams
 import reference_paths as naive
 import virtual_time
 from cosd_api import FusionResult, MatchVerifier, fuse
-from cosd_api.paths import DraftPath
+from cosd_api.paths import DraftPath, look
 from cosd_api.text_paths import next_text_unit, restart_text, resumed, spelled
 from cosd_providers import ServerError
-from cosd_providers.contract import Token
+from cosd_providers.contract import Token, WordEnds
 from cosd_providers.testing import Fault, ScriptedProvider
 from cosd_providers.text import sendable
+from cosd_providers.tokenizers import load_tokenizer, word_ends
 from drawn import costly, examples
 from lima import scripted
 from ngrams import learned
@@ -34,10 +36,30 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return virtual_time.BACKEND
 
 
+PATTERNS = {"gpt2": ngrams.GPT2, "digits": ngrams.DIGITS, "llama3": ngrams.LLAMA3, "o200k": ngrams.O200K}
+"""How the tokenizers that have words split a text."""
+
+
+def words_of(name: str) -> Callable[[str], Sequence[str]]:
+    """The words of a tokenizer, by its pattern alone."""
+    splitter = pre_tokenizers.Split(Regex(PATTERNS[name]), "isolated")
+    return lambda text: [one for one, _ in splitter.pre_tokenize_str(text)]
+
+
+def name_of(model: ngrams.NGram) -> str:
+    """The name of a model's tokenizer."""
+    return model.name.partition(",")[0]
+
+
 def servers(
-    task: Task, text: Sequence[int], places: int = 64, delays: Sequence[float] = (0, 0, 0), **draft: Any
+    task: Task,
+    text: Sequence[int],
+    places: int = 64,
+    delays: Sequence[float] = (0, 0, 0),
+    known: Sequence[int] = (),
+    **draft: Any,
 ) -> dict[str, Any]:
-    """The models of a task; those in `text`, by index, take text only."""
+    """The models of a task; those in `text`, by index, take text only, and the tokenizers of those in `known` are."""
     request, token, question = delays
     options: dict[str, Any] = {"ids": DRAFT not in text, "request_delay": request, "token_delay": token, **draft}
     assistants = [
@@ -46,10 +68,12 @@ def servers(
         )
         for at, one in enumerate(task.assistants)
     ]
+    for at in known:
+        assistants[at].words = word_ends(load_tokenizer(task.assistants[at].pieces.tokenizer))
     return {"draft": ScriptedProvider(task.draft, name="draft", **options), "assistant": assistants}
 
 
-def expected(task: Task, text: Sequence[int]) -> naive.Fused:
+def expected(task: Task, text: Sequence[int], known: Sequence[int] = ()) -> naive.Fused:
     """The answer of the naive reference."""
     return TextReference(
         task.prompt.encode(),
@@ -57,6 +81,7 @@ def expected(task: Task, text: Sequence[int]) -> naive.Fused:
         task.assistants,
         lambda _, p, q: task.verifier.replaces(p, q),
         text=text,
+        words={at: words_of(name_of(task.assistants[at])) for at in known if name_of(task.assistants[at]) in PATTERNS},
         contestable=lambda _, p: task.verifier.contestable(p),
         max_tokens=task.max_tokens,
         stop=[one.encode() for one in task.stop],
@@ -65,11 +90,12 @@ def expected(task: Task, text: Sequence[int]) -> naive.Fused:
 
 
 @st.composite
-def some_by_text(draw: st.DrawFn) -> tuple[Task, Sequence[int]]:
-    """A task, and those of its models that take text only."""
+def some_by_text(draw: st.DrawFn) -> tuple[Task, Sequence[int], Sequence[int]]:
+    """A task, those of its models that take text only, and the assistants whose tokenizers are known."""
     task = draw(tasks())
     models = [DRAFT, *range(len(task.assistants))]
-    return task, draw(st.lists(st.sampled_from(models), min_size=1, unique=True))
+    text = draw(st.lists(st.sampled_from(models), min_size=1, unique=True))
+    return task, text, [at for at in text if at != DRAFT and draw(st.booleans())]
 
 
 def check_requests(models: dict[str, Any], text: Sequence[int]) -> None:
@@ -83,16 +109,16 @@ def check_requests(models: dict[str, Any], text: Sequence[int]) -> None:
 @costly(60)
 @given(some_by_text(), st.sampled_from(WAYS), st.sampled_from((1, 64)), DELAYS, st.booleans())
 async def test_equal_to_the_reference(
-    given: tuple[Task, Sequence[int]], way: dict[str, Any], places: int, delays: Any, keeps_ids: bool
+    given: tuple[Task, Sequence[int], Sequence[int]], way: dict[str, Any], places: int, delays: Any, keeps_ids: bool
 ) -> None:
-    task, text = given
-    models = servers(task, text, places, delays, token_ids=keeps_ids)
+    task, text, known = given
+    models = servers(task, text, places, delays, known, token_ids=keeps_ids)
     result = await fused(task, models, **way)
     check_requests(models, text)
     check_record(result, task.max_tokens)
     assert result.trace.replay() == result.text
     assert result.off_path is not None
-    wanted = expected(task, text)
+    wanted = expected(task, text, known)
     if DRAFT in text and not keeps_ids and "ask" not in way and way and result.off_path > wanted.off_path:
         return  # a pause came where no safe cut is near
     assert result.text == sendable(wanted.text)
@@ -111,9 +137,10 @@ async def test_a_model_fused_with_itself_as_text_replaces_nothing_where_its_word
     verifier = MatchVerifier() if always else task.verifier
     result = await fused(task, servers(task, [DRAFT, 0], 64, delays), verifier=verifier, **way)
     ids = model.encode(prompt.encode())
-    start, alone = len(ids), list[int]()
-    while len(alone) < 40 and model.end not in alone:
+    start, alone, shown = len(ids), list[int](), 0
+    while shown < 40 and model.end not in alone:  # a draft by text shows whole characters
         alone.append(ngrams.best(model, [*ids, *alone]))
+        shown += naive.is_whole(b"".join(model.tokens[one] for one in alone))
     whole = prompt.encode() + b"".join(model.tokens[one] for one in alone)
     plain = len(whole.decode("utf-8", "ignore").encode()) == len(whole)
     if plain and model.encode(whole) == [*ids, *[one for one in alone if one != model.end]]:
@@ -137,10 +164,10 @@ def path(*tokens: str | bytes, end: bool = False, over: bool = False) -> DraftPa
     return found
 
 
-def units(draft: DraftPath, *, own: int | None = None) -> list[tuple[bytes, bool]]:
+def units(draft: DraftPath, words: WordEnds | None = None, *, own: int | None = None) -> list[tuple[bytes, bool]]:
     """The texts of all units that are known, each with whether it is judged."""
     found, first = list[tuple[bytes, bool]](), 0
-    while first < len(draft.tokens) and (unit := next_text_unit(draft, first, own=first == own)) is not None:
+    while first < len(draft.tokens) and (unit := next_text_unit(draft, first, words, own=first == own)) is not None:
         found.append((bytes(draft.text[unit.start : unit.end]), unit.judged))
         first = unit.last
     return found
@@ -169,6 +196,71 @@ def test_what_holds_no_safe_cut_stands_unjudged() -> None:
     assert found[-2:] == [(b" and", True), (b" so", True)]
     assert units(path(*words[:32], end=True))[0] == ("天気".encode() * 32, True)
     assert not any(judged for _, judged in units(path(*words[:33], end=True))[:-1])
+
+
+def known(name: str) -> WordEnds:
+    """The words of a tokenizer, as its provider knows them."""
+    found = word_ends(load_tokenizer(ngrams.pieces(name).tokenizer))
+    assert found is not None
+    return found
+
+
+def test_white_space_of_all_scripts_is_no_safe_cut() -> None:
+    for space in ("\u00a0", "\u0085", "\u1680", "\u2003", "\u2028", "\u202f", "\u205f", "\u3000"):
+        assert units(path("It", space, " is", " so", end=True))[0] == (f"It{space} is".encode(), True)
+        assert units(path("It", " ", space, " is", " so", end=True))[0] == (f"It {space} is".encode(), True)
+    for visible in ("é", "ß", "—", "“", "\u2070", "አ", "。", "天", "🙂"):
+        assert units(path("It", f" {visible}", " so", end=True))[0] == (b"It", True)
+    assert units(path("It", b" \xe2", b"\x80")) == []  # it may become either
+    assert units(path("It", b" \xe2", b"\x80", b"\x94"))[0] == (b"It", True)
+
+
+def test_where_the_tokenizer_is_known_its_words_are_places() -> None:
+    text = ("The", " end", ".\n\n", "It", " is", " so", ".")
+    assert units(path(*text, end=True)) == [
+        (b"The", True),
+        (b" end.\n\nIt", True),
+        (b" is", True),
+        (b" so.", True),
+        (b"", True),
+    ]
+    apart = [(b"The", True), (b" end.\n\n", True), (b"It", True), (b" is", True), (b" so.", True), (b"", True)]
+    assert units(path(*text, end=True), known("llama3")) == apart  # whose ".\n\n" is one token
+    # GPT-2's make two tokens of the new lines before a word, and one of those that a text ends in.
+    assert units(path(*text, end=True), known("gpt2"))[1] == (b" end.\n\nIt", True)
+    split = path("The", " end", ".", "\n", "\n", "It", " is", " so", ".", end=True)
+    assert units(split, known("gpt2"))[1:4] == [(b" end.", True), (b"\n", True), (b"\nIt", True)]
+    assert units(path("The", " end", ".", "\n", "\n", "It"), known("gpt2")) == [
+        (b"The", True)
+    ]  # who knows what follows?
+
+
+def test_scripts_without_spaces_are_judged_between_the_words_of_a_known_tokenizer() -> None:
+    text = path(*["天気", "です", "。"] * 20, end=True)
+    assert units(text)[0] == ("天気です。".encode() * 13, False)
+    assert units(text, known("gpt2")) == [("天気です。".encode(), True)] * 20 + [(b"", True)]
+
+
+@examples(30)
+@given(st.sampled_from(sorted(PATTERNS)), st.sampled_from(ngrams.passages()), st.data())
+def test_a_text_cut_at_a_place_of_a_known_tokenizer_is_encoded_as_it_is_in_the_whole(
+    name: str, passage: str, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, max(0, len(passage) - 200)))
+    model = ngrams.pieces(name)
+    text = passage[start : start + 200].encode()
+    other = ngrams.pieces(data.draw(st.sampled_from(sorted(PATTERNS))))
+    draft = path(*[other.tokens[one] for one in other.encode(text)], end=True)
+    first = 0
+    while first < len(draft.tokens) - 1:
+        unit = next_text_unit(draft, first, known(name))
+        assert unit is not None
+        if unit.judged:
+            seen = look(text, unit.start, ended=True)
+            assert seen is not None
+            before = model.encode(text[: unit.start])
+            assert model.encode(text[:seen])[: len(before)] == before
+        first = unit.last
 
 
 def test_behind_its_own_word_an_assistant_is_asked_after_a_cut_text() -> None:

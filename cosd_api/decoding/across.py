@@ -334,7 +334,8 @@ class AcrossTokenizers(AnswerWriter):
         if hearing.same:
             return next_token(self._drafted, first)
         if hearing.encoder is None:
-            return next_text_unit(self._drafted, first, own=first == hearing.own)
+            own_words = await self.splitter(hearing.model)
+            return next_text_unit(self._drafted, first, own_words, own=first == hearing.own)
         return await next_unit(self._drafted, first, hearing.encoder, own=first == hearing.own)
 
     def _unjudged(self, first: int, last: int) -> PathUnit:

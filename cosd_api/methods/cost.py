@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cosd_api.alignment import LONGEST
 from cosd_api.decoding.schedule import FIRST, LEAST, Pace
+from cosd_api.paths import FARTHEST
 
 SPECIAL = 8
 """Special tokens around a prompt, at most."""
@@ -44,6 +45,8 @@ class Plan:
         pace: the schedule of methods that draft.
         skip: questions whose answers cannot matter are left out.
         contested: the part of the draft's tokens about which they can, by assumption.
+        lookahead: tokens that the draft may write after the answer's last one, so that its last word can be encoded: of
+            models with different ids. No word there need ever be ready, so that nobody need be asked.
     """
 
     max_tokens: int
@@ -51,6 +54,12 @@ class Plan:
     pace: Pace
     skip: bool
     contested: float = _SHARE
+    lookahead: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Tokens that a draft may write behind one another, at most."""
+        return self.max_tokens + self.lookahead
 
     @property
     def share(self) -> float:
@@ -134,11 +143,13 @@ def draft_cost(plan: Plan, prompt: Reading) -> Cost:
         drafts += (1 - replaced) ** FIRST  # a second request, if nothing of the first is replaced
     written = _LONGER * n + _AHEAD * hedges
     read_and_written = drafts * (prompt.expected + n / 2) + written
-    high = _UNDONE * n + pace.hedge * _drafted(plan)
+    high = _UNDONE * plan.longest + pace.hedge * _drafted(plan)
     if n > LEAST or pace.draft_length is not None or pace.max_ahead is not None:
         high += _drafted(plan)  # one request may be one token
     return Cost(
-        Bounds(1, drafts, high), Bounds(prompt.least + 1, read_and_written, high * (prompt.most + FINER * n)), written
+        Bounds(1, drafts, high),
+        Bounds(prompt.least + 1, read_and_written, high * (prompt.most + FINER * plan.longest)),
+        written,
     )
 
 
@@ -149,17 +160,17 @@ def assistant_cost(plan: Plan, model: int, prompt: Reading, *, always: bool) -> 
         plan: the answer.
         model: its index, the first assistant's is 1.
         prompt: as the assistant reads it.
-        always: it is asked in any case.
+        always: it is asked in any case, if anything is ready to be judged.
     """
     n = plan.max_tokens
     places = n * plan.share
     high = ROUNDS * _drafted(plan)
-    low = (1, prompt.least + 1) if always else (0, 0)
+    low = (1, prompt.least + 1) if always and not plan.lookahead else (0, 0)
     requests, written = places, _WRITTEN * places
     if model - 1 in plan.pace.watched and places:
         requests, written = 1 + places * _REPLACED, _LONGER * n
     expected = requests * (prompt.expected + n / 2) + written
-    tokens = Bounds(low[1], expected, high * (prompt.most + FINER * n + _CHAIN))
+    tokens = Bounds(low[1], expected, high * (prompt.most + FINER * plan.longest + _chain(plan)))
     return Cost(Bounds(low[0], requests, high), tokens, written)
 
 
@@ -170,14 +181,20 @@ def draft_first_assumptions(plan: Plan) -> Assumptions:
         ways.append("by a watch that writes half as many tokens again, and is opened again as often as one is replaced")
     return Assumptions(
         f"max_tokens tokens; {plan.share:.0%} of them asked about, {', or '.join(ways)}; a third of those replaced",
-        f"a place that is asked about takes at most {ROUNDS} requests and {_CHAIN} tokens; at most one replacement for "
-        "each token is undone by an earlier one that is judged later",
+        f"a place that is asked about takes at most {ROUNDS} requests and {_chain(plan)} tokens; at most one "
+        "replacement for each token is undone by an earlier one that is judged later",
     )
+
+
+def _chain(plan: Plan) -> int:
+    """Tokens of an answer about one place, at most: one by words holds what lies behind the word, too."""
+    return _CHAIN + 4 * plan.lookahead
 
 
 def _drafted(plan: Plan) -> int:
     """Tokens that are drafted and asked about at most: all that there is room for, behind each token."""
-    n = plan.max_tokens
+    n = plan.longest
     bounds = [bound for bound in (plan.pace.draft_length, plan.pace.max_ahead) if bound is not None]
-    ahead = min(min(bounds) + LONGEST + 1, n) if bounds else n  # an open unit is always completed
+    open_unit = LONGEST + 1 + (FARTHEST if plan.lookahead else 0)  # it is always completed
+    ahead = min(min(bounds) + open_unit, n) if bounds else n
     return _UNDONE * (ahead * (n - ahead) + ahead * (ahead + 1) // 2)

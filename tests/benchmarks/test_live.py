@@ -14,7 +14,8 @@ from benchmarks.methods import METHODS, Answer
 from benchmarks.prompts import LONG, padded, prompts
 from benchmarks.report import Options
 from cosd_api import Fusion, FusionResult
-from cosd_api.demo.servers import Pair
+from cosd_api.demo.questions import sample
+from cosd_api.demo.servers import Pair, Three
 from cosd_providers import connect
 
 pytestmark = pytest.mark.extended
@@ -27,12 +28,10 @@ def answer(text: str, tokens: int, first: float, seconds: float, replacements: i
 
 
 @pytest.fixture
-async def reference(pair: Pair) -> FusionResult:
+async def reference(three: Three) -> FusionResult:
     """A real answer with a replacement."""
-    async with Fusion(draft=pair.sums, assistant=pair.facts, unit="token") as fusion:
-        return await fusion.generate(
-            "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
-        )
+    async with Fusion(draft=three.sums, assistant=three.words, unit="token") as fusion:
+        return await fusion.generate(sample("mixed-translation", 1, 5)[0].prompt)
 
 
 @pytest.mark.live
@@ -82,10 +81,10 @@ async def test_long_prompts_fill_the_context_and_end_with_the_question(pair: Pai
 
 
 @pytest.mark.live
-async def test_every_method_writes_the_same_text_on_real_servers(pair: Pair) -> None:
-    asked = await prompts([*pair.values()], 3, long=False)
-    ways = {method.name: opener(method, pair.sums, pair.facts) for method in METHODS}
-    compared = await compare(pair.sums, pair.facts, asked, ways, few=1)
+async def test_every_method_writes_the_same_text_on_real_servers(three: Three) -> None:
+    asked = await prompts([three.sums, three.words], 3, long=False, kind="mixed-translation")
+    ways = {method.name: opener(method, three.sums, three.words) for method in METHODS}
+    compared = await compare(three.sums, three.words, asked, ways, few=1)
     for name in ways:
         if name.startswith("d"):
             continue
@@ -107,17 +106,12 @@ async def test_every_method_writes_the_same_text_on_real_servers(pair: Pair) -> 
 
 
 @pytest.mark.live
-async def test_hits_are_counted_by_unit_and_kind(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hits_module, "ASKED", {"sums": ("mixed",), "facts": ("sum",)})
+async def test_hits_are_counted_by_draft_and_kind(three: Three, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hits_module, "ASKED", {"sums": ("mixed-translation", "translation"), "words": ("sum",)})
     monkeypatch.setattr(hits_module, "HEDGES", (3,))
     monkeypatch.setattr(hits_module, "QUICK", 4)
-    table = await hits(pair, Options(quick=True))
-    assert [row[0] for row in table.rows] == [
-        "sums, words: mixed",
-        "sums, tokens: mixed",
-        "facts, words: sum",
-        "facts, tokens: mixed",
-    ]
+    table = await hits(three, Options(quick=True))
+    assert [row[0] for row in table.rows] == ["sums: mixed-translation", "sums: translation", "words: sum"]
     assert all(row[-1] == "4 of 4" for row in table.rows)
 
 

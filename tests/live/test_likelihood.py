@@ -10,31 +10,31 @@ import pytest
 import naive
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair
+from cosd_api.demo.servers import Pair, Three
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Context, IdContexts, IdScores
 from cosd_providers.usage import Usage
 from drawn import partly
 from gated import Next, gated
+from one_tokenizer import PAIRS
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 PROMPTS = [question.prompt for question in sample("capital", 20, seed=5)]
 CONTINUATIONS = (" The capital of", " The capital is", " is The total", " a b c")
-"""Texts that both bundled models cut into the same tokens, though their tokenizers differ elsewhere."""
 NEAR = 0.01
 """Difference of two probabilities that a server may see the other way round from one request to the next."""
 
 
 @pytest.mark.parametrize("count", partly([2, 20]))
-@pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
+@pytest.mark.parametrize("direction", PAIRS, ids="-".join)
 async def test_each_token_has_the_probability_of_the_definition(
-    pair: Pair, direction: tuple[str, str], count: int
+    three: Three, direction: tuple[str, str], count: int
 ) -> None:
     verifier, sources, tokens, excused = RuleVerifier(alpha=2, beta=0), set[str](), 0, 0
     with httpx.Client(timeout=60) as client:
-        draft, assistant = (naive.HttpModel(pair[name], client, depth=2000) for name in direction)
-        servers = [pair[name] for name in direction]
+        draft, assistant = (naive.HttpModel(three[name], client, depth=2000) for name in direction)
+        servers = [three[name] for name in direction]
         async with Fusion(draft=servers[0], assistant=servers[1], verifier=verifier, unit="token") as fusion:
             for prompt in PROMPTS[:count]:
                 for text in CONTINUATIONS:

@@ -874,7 +874,7 @@ async def test_two_reports_tell_what_a_fusion_judges_by() -> None:
 
 OLD = Line(name="lists", value=True, asked="two prompts", seen="both")
 OWN = "word by word, each model on its own ids, because both servers take and show ids and have different ones"
-UNJUDGED = "; what is written without spaces is not judged"
+UNJUDGED = "; what is written without spaces is judged only if the tokenizer is given, connect(url, tokenizer=...)"
 OLDER = "the report of http://gpu2 is older than contexts by ids: probe it again"
 
 

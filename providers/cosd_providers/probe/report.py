@@ -282,7 +282,8 @@ class Definition:
         if self.contexts == "ids":
             way = "ids to ids" if self.unit == "token" else "word by word, each model on its own ids"
             return f"{way}, because {self.reason}"
-        return f"from space to space, because {self.reason}; what is written without spaces is not judged"
+        how = "what is written without spaces is judged only if the tokenizer is given, connect(url, tokenizer=...)"
+        return f"from space to space, because {self.reason}; {how}"
 
 
 def unit_of(reports: Sequence[ProbeReport]) -> Literal["token", "word"]:
