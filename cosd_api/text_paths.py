@@ -15,7 +15,7 @@ from itertools import accumulate
 
 from cosd_api.alignment import LONGEST
 from cosd_api.paths import FARTHEST, DraftPath, PathUnit, Restart, completes, is_safe_cut
-from cosd_providers.contract import Token
+from cosd_providers.contract import Question, Token
 from cosd_providers.text import continues_word, whole
 
 _BEHIND = 2  # bytes that show whether a place is a safe cut: a space, and the beginning of a visible character
@@ -60,6 +60,18 @@ def _is_place(draft: DraftPath, text: bytes, at: int) -> bool | None:
     if not at or is_safe_cut(text, at) or (draft.ended and at == len(text)):
         return True
     return False if draft.ended or at + _BEHIND <= len(text) or text[at : at + 1] not in (b"", b" ") else None
+
+
+def unit_question(draft: DraftPath, unit: PathUnit) -> Question:
+    """The question that an assistant is asked about a unit: what it would write from there, to behind the unit.
+
+    The token behind the unit, or a space in place of what will not follow, shows if the assistant's word goes on there.
+    """
+    tokens = draft.tokens[unit.first : unit.last + 1]
+    data = [one.data for one in tokens]
+    if unit.start < unit.end and (len(tokens) == unit.last - unit.first or tokens[-1].end):
+        data[unit.last - unit.first :] = [b" "]
+    return Question(unit.start, tuple(data), word=True)
 
 
 def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | None:
