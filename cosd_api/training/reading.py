@@ -1,20 +1,24 @@
-"""A model's own choices at all places of a reference answer, read after its own ids."""
+"""A model's own choices at all places of a reference answer, read after its own ids or after the text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 from cosd_api.paths import Encoded
-from cosd_providers.contract import Context, IdScores, Token
+from cosd_providers.contract import Context, IdScores, Proposal, Token
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.same_ids import by_given_ids, by_ids
 from cosd_providers.usage import Usage
 
-__all__ = ["PathReading", "ask_after", "read"]
+__all__ = ["PathReading", "TextReading", "ask_after", "read", "read_text"]
 
 
+END = Token(b"", None, end=True)
+"""The end of sequence behind a reference answer."""
 _LISTED = 2  # tokens beside each of a path: the most probable two, whichever the path's is
 
 
@@ -34,6 +38,55 @@ class PathReading:
     def answers(self, ids: Sequence[int]) -> dict[tuple[int, ...], Token | None]:
         """The choices by the ids before them, as far as the reading has them."""
         return {tuple(ids[:count]): one for count, one in enumerate(self.choices) if one is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class TextReading:
+    """A reading of a reference answer by a model that is asked after texts.
+
+    Attributes:
+        tokens: of the model's own encoding of the text, in whole characters, and the end of sequence behind them;
+            without ids and probabilities.
+        starts: byte offset of each.
+        choices: what the model would write in place of each; None where that, or the token, is not known.
+    """
+
+    tokens: tuple[Token, ...]
+    starts: tuple[int, ...]
+    choices: tuple[Token | None, ...]
+
+    @classmethod
+    def of(cls, text: bytes, proposals: Sequence[Proposal | None]) -> TextReading:
+        """The reading of a text from a model's proposals at all boundaries of its own encoding."""
+        known: dict[int, Token | None] = {0: None, len(text): None}
+        last = 0
+        for at, proposal in enumerate(proposals, 1):
+            if proposal is not None:
+                last = proposal.start
+                known[last] = proposal.tokens[0]
+            elif at < len(
+                proposals
+            ):  # the last boundary is the end; where another is, and what ends there, nobody knows
+                known[last] = None
+        starts = sorted(known)
+        tokens = [Token(text[start:end], None) for start, end in pairwise(starts)]
+        return cls((*tokens, END), tuple(starts), tuple([known[start] for start in starts]))
+
+
+async def read_text(turn: RenderedPrompt, text: bytes, *, listed: int = 0, usage: Usage) -> list[Proposal | None]:
+    """A model's proposals at all boundaries of its own encoding of a text.
+
+    Args:
+        turn: the model and its prompt.
+        text: the text.
+        listed: other tokens to list with each.
+        usage: is billed.
+
+    Raises:
+        ProviderError: the server failed.
+    """
+    also: dict[str, Any] = {"alternatives": listed} if listed else {}  # a provider need not know the keyword
+    return await turn.provider.propose(Context(turn.prompt, text), None, usage=usage, **also)
 
 
 async def read(
