@@ -19,7 +19,7 @@ from cosd_api.training.held_models import (
 )
 from cosd_api.training.likelihoods import deferral_samples
 from cosd_api.training.path_forcing import PathForcing
-from cosd_api.training.reading import END, PathReading, TextReading, read, read_text
+from cosd_api.training.reading import END, PathReading, TextReading, read, read_draft, read_text
 from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context, HiddenStates, Piece, Proposal, State, Token
@@ -84,8 +84,10 @@ async def hold_on_paths(
 
     async def read_own(model: int, path: Encoded | None, more: int | None) -> PathReading | TextReading:
         turn, usage = turns[model], ledgers[model]
+        if not takes_ids[model] and model == 0:
+            return await read_draft(turn, text, usage=usage)
         if not takes_ids[model]:
-            return TextReading.of(text, await read_text(turn, text, usage=usage))
+            return TextReading.of(text, await read_text(turn, text, usage=usage)).certain()
         if path is None:  # none of its answers is ever needed
             return PathReading(())
         return await read(turn, text, path, end=example.ends, listed=more, usage=usage)

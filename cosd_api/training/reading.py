@@ -8,13 +8,14 @@ from itertools import pairwise
 from typing import Any
 
 from cosd_api.paths import Encoded
-from cosd_providers.contract import Context, IdScores, Proposal, Token
+from cosd_providers.contract import Context, IdScores, Proposal, Question, Token
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.same_ids import by_given_ids, by_ids
+from cosd_providers.text import last_character
 from cosd_providers.usage import Usage
 
-__all__ = ["PathReading", "TextReading", "ask_after", "read", "read_text"]
+__all__ = ["END", "PathReading", "TextReading", "ask_after", "read", "read_draft", "read_text"]
 
 
 END = Token(b"", None, end=True)
@@ -72,6 +73,41 @@ class TextReading:
         tokens = [Token(text[start:end], None) for start, end in pairwise(starts)]
         return cls((*tokens, END), tuple(starts), tuple([known[start] for start in starts]))
 
+    def certain(self) -> TextReading:
+        """The reading without choices behind white space.
+
+        Each place is asked about after a text that is cut there, and the model may encode white space at the end of a
+        text in other tokens than it would write.
+        """
+        known = [None if self._is_doubtful(at) else choice for at, choice in enumerate(self.choices)]
+        return replace(self, choices=tuple(known))
+
+    def _is_doubtful(self, at: int) -> bool:
+        return at > 0 and last_character(self.tokens[at - 1].data).isspace()
+
+    def questions(self) -> dict[int, Question]:
+        """Questions that the places behind white space take, by the index of the place from which the model writes."""
+        found, first = dict[int, Question](), 0
+        for at in range(1, len(self.tokens)):
+            if not self._is_doubtful(at):
+                first = at
+                continue
+            data = [token.data or b" " for token in self.tokens[first : at + 1]]  # with the choice behind all tokens
+            found[first] = Question(self.starts[first], tuple(data), word=True)
+        return found
+
+    def with_answers(self, answers: Mapping[int, Proposal | None]) -> TextReading:
+        """The certain reading, with answers to its questions as far as the model would write the text."""
+        choices = [*self.certain().choices]
+        for first, answer in answers.items():
+            for at, token in enumerate(answer.tokens if answer is not None else (), first):
+                if at > first and not self._is_doubtful(at):
+                    break
+                choices[at] = token
+                if (token.data, token.end) != (self.tokens[at].data, self.tokens[at].end):
+                    break
+        return replace(self, choices=tuple(choices))
+
 
 async def read_text(turn: RenderedPrompt, text: bytes, *, listed: int = 0, usage: Usage) -> list[Proposal | None]:
     """A model's proposals at all boundaries of its own encoding of a text.
@@ -87,6 +123,20 @@ async def read_text(turn: RenderedPrompt, text: bytes, *, listed: int = 0, usage
     """
     also: dict[str, Any] = {"alternatives": listed} if listed else {}  # a provider need not know the keyword
     return await turn.provider.propose(Context(turn.prompt, text), None, usage=usage, **also)
+
+
+async def read_draft(turn: RenderedPrompt, text: bytes, *, usage: Usage) -> TextReading:
+    """The reading of a text by a model that has written it, after texts: one request more behind white space.
+
+    Raises:
+        ProviderError: the server failed.
+    """
+    reading = TextReading.of(text, await read_text(turn, text, usage=usage))
+    questions = reading.questions()
+    if not questions:
+        return reading
+    answers = await turn.provider.propose(Context(turn.prompt, text), [*questions.values()], usage=usage)
+    return reading.with_answers(dict(zip(questions, answers, strict=True)))
 
 
 async def read(
