@@ -1,7 +1,8 @@
 """The first difference of a unit, and the two probabilities there: one judgement for answers and for training. Pure.
 
 An assistant agrees with a unit of the draft's path if at every place of it its most probable token is its own token
-there (`paths.PathUnit`). At the first place where it is another one they differ::
+there (`paths.PathUnit`). One that takes text only agrees if what it writes from the unit's start spells the draft's
+text (`text_paths.spelled`). At the first place where it writes something else they differ::
 
     q   the least probability of the assistant's choices at the places since the unit's start
     p   the least probability of the draft's tokens from the unit's start that begin before the differing token's end
@@ -14,8 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from cosd_api.paths import DraftPath, PathUnit
+from cosd_api.text_paths import spelled
 from cosd_providers.contract import Token
 
 AskedPlace = tuple[int, tuple[int, ...]]
@@ -51,7 +54,7 @@ class Walk:
     """One pass over the places of a unit, as far as answers are known.
 
     Attributes:
-        heard: the assistant's choice at each place, in order.
+        heard: the assistant's choice at each place, in order; of one that takes text only, its tokens in the unit.
         difference: the first one, at the last of these places; None if they agree so far.
         missing: the first place that is not answered.
         silent: the assistant could not answer at the next place.
@@ -101,6 +104,33 @@ def walk(
         end = at if own is None else unit.encoding.offset(len(ids) + 1)
         return Walk(tuple(heard), Difference(at, end, ids, tuple(heard), (theirs,)), tied=tied)
     return Walk(tuple(heard), tied=tied)
+
+
+def walk_text(draft: DraftPath, unit: PathUnit, bound: int, tokens: Sequence[Token]) -> Walk | None:
+    """Compare what an assistant that takes text only writes from the start of a unit with the draft's text.
+
+    Args:
+        draft: the draft's path.
+        unit: the unit.
+        bound: byte offset before which differences count; that of the draft's end of sequence always does.
+        tokens: what the assistant writes, in answer to `text_paths.unit_question`; none if it has no answer.
+
+    Returns:
+        None where the draft has not written far enough.
+    """
+    known = spelled(draft, unit, tokens)
+    if known is None:
+        return None
+    starts = [*accumulate((len(token.data) for token in tokens), initial=unit.start)]
+    if known < len(tokens) and (starts[known] < bound or unit.start == unit.end):
+        at, heard = starts[known], tuple(tokens[: known + 1])
+        reached = min(max(starts[known + 1], at + 1), unit.end)
+        end = draft.offset(begun_before(draft, unit.first, reached))  # whole tokens are recorded
+        return Walk(heard, Difference(at, end, None, heard, tokens[known:]))
+    if not tokens or (known == len(tokens) and starts[-1] < unit.end):
+        return Walk((), silent=True)
+    inside = [token for token, start in zip(tokens[:known], starts, strict=False) if start < unit.end]
+    return Walk(tuple(inside or tokens[:1]))
 
 
 def is_own(theirs: Token, own: int | None) -> bool:

@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from cosd_api.alignment import LONGEST
 from cosd_api.paths import FARTHEST, DraftPath, PathUnit, Restart, completes, is_safe_cut, look, word_starts
-from cosd_providers.contract import Token, WordEnds
+from cosd_providers.contract import Question, Token, WordEnds
 from cosd_providers.text import continues_word, whole
 
 _BEHIND = 5  # bytes that show whether a place is a safe cut: a space, and a visible character
@@ -84,6 +84,18 @@ def _is_apart(text: bytes, at: int, seen: int, words: WordEnds) -> bool:
     start = next((cut for cut in range(at - 1, start, -1) if is_safe_cut(text, cut)), 0)
     before, more = (text[start:end].decode("utf-8", "surrogateescape") for end in (at, seen))
     return [*words(before)] == [end for end in words(more) if end <= len(before)]
+
+
+def unit_question(draft: DraftPath, unit: PathUnit) -> Question:
+    """The question that an assistant is asked about a unit: what it would write from there, to behind the unit.
+
+    The token behind the unit, or a space in place of what will not follow, shows if the assistant's word goes on there.
+    """
+    tokens = draft.tokens[unit.first : unit.last + 1]
+    data = [one.data for one in tokens]
+    if unit.start < unit.end and (len(tokens) == unit.last - unit.first or tokens[-1].end):
+        data[unit.last - unit.first :] = [b" "]
+    return Question(unit.start, tuple(data), word=True)
 
 
 def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | None:

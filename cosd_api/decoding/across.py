@@ -36,7 +36,16 @@ from cosd_api.decoding.hearings import AboutTokens, Firing, PathHearing, PathMar
 from cosd_api.decoding.path_watches import PathWatches
 from cosd_api.decoding.run import Work
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.differences import AskedPlace, Difference, Walk, asked_places, begun_before, next_start, walk
+from cosd_api.differences import (
+    AskedPlace,
+    Difference,
+    Walk,
+    asked_places,
+    begun_before,
+    next_start,
+    walk,
+    walk_text,
+)
 from cosd_api.paths import (
     DraftPath,
     Encoder,
@@ -50,7 +59,7 @@ from cosd_api.paths import (
     restart,
     word_around,
 )
-from cosd_api.text_paths import next_text_unit, restart_text, resumed, spelled
+from cosd_api.text_paths import next_text_unit, restart_text, resumed, unit_question
 from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, tie_of, verifier_at
 from cosd_providers.contract import DraftEnd, Question, Ready, Token
 from cosd_providers.same_ids import by_ids
@@ -417,13 +426,7 @@ class AcrossTokenizers(AnswerWriter):
         if not new:
             return
         path = self._drafted
-        found = dict[int, Question]()
-        for unit in new:  # what is behind the unit shows if the assistant's word goes on there
-            tokens = path.tokens[unit.first : unit.last + 1]
-            data = [one.data for one in tokens]
-            if unit.start < unit.end and (len(tokens) == unit.last - unit.first or tokens[-1].end):
-                data[unit.last - unit.first :] = [b" "]
-            found[unit.first] = Question(unit.start, tuple(data), word=True)
+        found = {unit.first: unit_question(path, unit) for unit in new}
         try:
             number = next(self._asks)
             proposals = await self.calls.propose(hearing.model, bytes(path.text), [*found.values()], number=number)
@@ -527,21 +530,15 @@ class AcrossTokenizers(AnswerWriter):
             await self._ask_text(hearing, [unit])
         proposal = hearing.proposals[unit.first]
         tokens = () if proposal is None else proposal.tokens
-        while (known := spelled(self._drafted, unit, tokens)) is None:
+        while (walked := walk_text(self._drafted, unit, self._bound_bytes(), tokens)) is None:
             await self._starve(hearing)
         hearing.starving = False
-        starts = [*accumulate((len(token.data) for token in tokens), initial=unit.start)]
-        if known < len(tokens) and (starts[known] < self._bound_bytes() or unit.start == unit.end):
-            at = starts[known]
-            reached = min(max(starts[known + 1], at + 1), unit.end)
-            end = self._drafted.offset(begun_before(self._drafted, unit.first, reached))  # whole tokens are recorded
-            found = Difference(at, end, None, tokens[: known + 1], tokens[known:])
-            return await self._differ(hearing, unit, found)
-        if not tokens or (known == len(tokens) and starts[-1] < unit.end):
+        if walked.difference is not None:
+            return await self._differ(hearing, unit, walked.difference)
+        if walked.silent:
             self._pass_over(hearing, unit)
-            return True
-        walked = [token for token, start in zip(tokens[:known], starts, strict=False) if start < unit.end]
-        self._agree(hearing, unit, walked or tokens[:1])
+        else:
+            self._agree(hearing, unit, walked.heard)
         return True
 
     def _pass_over(self, hearing: PathHearing, unit: PathUnit) -> None:
