@@ -399,8 +399,6 @@ async def test_other_ids_are_fused_on_their_own_paths_or_by_text() -> None:
         result = await fuse("Q", draft=writer, assistant=assistant)
         assert (result.settings.contexts, result.ties, result.text) == (contexts, ties, "a b")
         assert all((one.id is not None) == writer.ids for one in result.tokens)
-    told = await fuse("Q", draft=served(draft), assistant=served(Shifted(draft.ids)), unit="token")
-    assert told.settings.contexts == "text"
 
 
 async def test_an_id_that_ends_the_draft_alone_is_agreed_on_as_its_end() -> None:

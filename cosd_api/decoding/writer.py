@@ -25,11 +25,12 @@ from cosd_api.decoding.pen import Pen
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import Work
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import DraftEnd, IdScores, Proposal, Question, Token, WordEnds, WordSplitter
+from cosd_providers.contract import DraftEnd, IdScores, Proposal, Question, Token, WordEnds
 from cosd_providers.errors import ProviderError, UnsupportedError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.sampling import other_seed
 from cosd_providers.text import merge, sendable
+from cosd_providers.tokenizers import words_of
 
 _log = logging.getLogger("cosd_api")
 
@@ -756,8 +757,7 @@ class AnswerWriter:
 
     async def splitter(self, model: int) -> WordEnds | None:
         """The words of a model's own tokenizer; None where they are not known."""
-        provider = self._work.turns[model].provider
-        return await provider.word_splitter() if isinstance(provider, WordSplitter) else None
+        return await words_of(self._work.turns[model].provider)
 
     async def _with_place(self, model: int, work: Awaitable[_T]) -> _T:
         try:

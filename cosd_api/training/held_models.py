@@ -19,7 +19,7 @@ from cosd_api.settings import DEFAULT_TIE
 from cosd_api.text_paths import next_text_unit, unit_question
 from cosd_api.training.reading import TextReading, ask_after
 from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Context, Question, Token
+from cosd_providers.contract import Context, Question, Token, WordEnds
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.usage import Usage
 
@@ -218,18 +218,21 @@ class AssistantByText:
         turn: the model and its prompt.
         text: the reference.
         reading: its own reading of it.
+        words: of its tokenizer, if that is known.
         usage: is billed.
     """
 
-    def __init__(self, turn: RenderedPrompt, text: bytes, reading: TextReading, *, usage: Usage) -> None:
-        self._turn, self._text, self._usage = turn, text, usage
+    def __init__(
+        self, turn: RenderedPrompt, text: bytes, reading: TextReading, words: WordEnds | None, *, usage: Usage
+    ) -> None:
+        self._turn, self._text, self._words, self._usage = turn, text, words, usage
         self._own = dict(zip(reading.starts, zip(reading.tokens, reading.choices, strict=True), strict=True))
         self._answers: dict[Question, tuple[Token, ...]] = {}
         self._missing: dict[Question, None] = {}
 
     async def unit(self, path: DraftPath, first: int) -> PathUnit:
         """See `HeldAssistant`."""
-        unit = next_text_unit(path, first)
+        unit = next_text_unit(path, first, self._words)
         assert unit is not None  # the path has an end
         return unit
 

@@ -26,6 +26,7 @@ from cosd_providers.contract import Context, HiddenStates, Piece, Proposal, Stat
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.same_ids import by_ids
+from cosd_providers.tokenizers import words_of
 from cosd_providers.usage import Usage
 
 __all__ = ["Wanted", "hold_by_tokens", "hold_on_paths"]
@@ -96,7 +97,7 @@ async def hold_on_paths(
     mine, other = await concurrently(jobs)
     assistant: HeldAssistant
     if isinstance(other, TextReading):
-        assistant = AssistantByText(turns[1], text, other, usage=ledgers[1])
+        assistant = AssistantByText(turns[1], text, other, await words_of(turns[1].provider), usage=ledgers[1])
     else:
         answers = {} if theirs is None else other.answers(theirs.ids)
         encoder = None if wanted.same else encoders[1]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
-from cosd_providers.contract import Piece, Provider, ServerInfo, WordEnds
+from cosd_providers.contract import Piece, Provider, ServerInfo, WordEnds, WordSplitter
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.vocabulary import Kind, decode_token, kind_of, spell
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import tiktoken
     import tokenizers
 
-__all__ = ["TEST_TEXT", "Tokenizer", "WordTokenizer", "count", "fingerprint", "load_tokenizer", "word_ends"]
+__all__ = ["TEST_TEXT", "Tokenizer", "WordTokenizer", "count", "fingerprint", "load_tokenizer", "word_ends", "words_of"]
 
 TEST_TEXT = (
     "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
@@ -106,6 +106,11 @@ def word_ends(tokenizer: Tokenizer) -> WordEnds | None:
     if not isinstance(tokenizer, WordTokenizer) or len(tokenizer.words(_WORDS) or ()) <= 1:
         return None
     return lambda text: tokenizer.words(text) or ()
+
+
+async def words_of(provider: Provider) -> WordEnds | None:
+    """The words into which a provider's model splits a text before it encodes them; None where they are not known."""
+    return await provider.word_splitter() if isinstance(provider, WordSplitter) else None
 
 
 def count(tokenizer: Tokenizer, prompt: str) -> int:

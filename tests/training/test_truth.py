@@ -18,6 +18,7 @@ from cosd_api.alignment import Unit
 from cosd_api.training.dataset import ExampleSamples
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import readable
+from cosd_providers.tokenizers import load_tokenizer, word_ends
 from drawn import costly
 from ngrams import learned
 from reference import generate, text_of, whole
@@ -167,11 +168,15 @@ async def test_by_words_after_texts(chance: random.Random, prompt: str) -> None:
     st.sampled_from((2, 3)),
     st.integers(0, 10_000),
     st.booleans(),
+    st.booleans(),
 )
 async def test_by_words_after_texts_and_after_ids(
-    names: Sequence[str], order: int, start: int, drafts_by_ids: bool
+    names: Sequence[str], order: int, start: int, drafts_by_ids: bool, known: bool
 ) -> None:
-    """Of real tokenizers, which look ahead; a draft that takes ids and an assistant that does not, or both do not."""
+    """Of real tokenizers, which look ahead; a draft that takes ids and an assistant that does not, or both do not.
+
+    The assistant's own words may be `known`.
+    """
     text = ngrams.passages()[start % len(ngrams.passages())]
     at = start % max(1, len(text) - 40)
     prompt = text[at : at + 30] or "The"
@@ -184,7 +189,9 @@ async def test_by_words_after_texts_and_after_ids(
         assume(draft.encode(answer) == own)
     else:
         assume(draft.encode(prompt.encode() + answer) == [*before, *own])
-    await check((ScriptedProvider(draft, ids=drafts_by_ids), ScriptedProvider(assistant)), prompt, 90)
+    asked = ScriptedProvider(assistant)
+    asked.words = word_ends(load_tokenizer(assistant.pieces.tokenizer)) if known else None
+    await check((ScriptedProvider(draft, ids=drafts_by_ids), asked), prompt, 90)
 
 
 async def check(pair: Sequence[ScriptedProvider], prompt: str, limit: int) -> None:
