@@ -26,7 +26,7 @@ from cosd_api.training.dataset import (
     check_examples,
     samples_line,
 )
-from cosd_api.training.holding import Wanted, hold_by_ids, hold_by_text
+from cosd_api.training.holding import Wanted, hold_by_tokens, hold_on_paths
 from cosd_api.training.json_lines import Appender, JsonLines
 from cosd_api.verification.deferral import MOST_LISTED
 from cosd_providers.contract import Provider
@@ -64,18 +64,18 @@ async def collect(
 ) -> Samples:
     """Hold both models to reference answers, and record where they differ and which is right (section 3.2).
 
-    The models are asked as a fusion asks them. Where both take ids, each reads the reference by its own encoding, in
-    one scoring request, and is asked again about the places that are not on it: at the units of the fusion where the
-    draft would write something else. A server that scores no ids needs a request for each token of the answer.
+    The samples are the decisions of a fusion along the reference, had the draft written it, and the models are asked as
+    a fusion asks them. A model that takes ids reads the reference by its own encoding, in one scoring request. A server
+    that scores no ids needs a request for each token of the answer. A model that takes text only is asked after texts:
+    in one scoring request for its next token at every boundary of its own encoding. A server such as Ollama that
+    neither scores texts nor takes several at once needs a request for each token.
 
-    Where one takes text only, both are asked after texts: one scoring request to each, for the model's next token at
-    every boundary of its own encoding. With different tokenizers the assistant gets a second one, for the draft's
-    boundaries inside its own tokens. Some cases take more: a token that is part of a character, and a server such as
-    Ollama that neither scores texts nor takes several at once, which needs a request for each token. A chat template
-    that writes white space before an answer is such a model, and so is any with `hidden_states`.
+    Either is asked again about what that does not tell: in the units of the fusion where the draft would write
+    something else, and where the assistant is judged from a place that is not on its own encoding of the reference.
 
-    By words such samples are finer than a fusion's decisions: they are taken at the draft's tokens, word by word, and a
-    fusion judges all that lies between two safe cuts at once.
+    Models compared by single tokens over texts, as a gate compares those that take text only, are asked at the draft's
+    boundaries. A chat template that writes white space before an answer makes a model one that takes text only;
+    `hidden_states` are of texts, too.
 
     `Samples.usage` reports the requests.
 
@@ -287,11 +287,12 @@ class _Run:
         notes = (*facts.warnings_for(example.prompt), *(words for turn in turns for words in turn.warnings))
         self._warnings.update(dict.fromkeys(notes))
         takes_ids = [(await turn.provider.describe()).capabilities.ids for turn in turns]
-        by_ids = self._contexts == "ids" and all(takes_ids)
-        if self._contexts == "ids" and not by_ids:
+        if self._contexts == "ids" and not all(takes_ids):
             self._warnings[_BY_TEXT] = None
-        hold = hold_by_ids if by_ids else hold_by_text
-        return await hold((turns[0], turns[1]), example, self._wanted, self._ledgers)
+        pair = turns[0], turns[1]
+        if facts.unit == "word" or (self._contexts == "ids" and all(takes_ids)):
+            return await hold_on_paths(pair, example, self._wanted, self._ledgers, (takes_ids[0], takes_ids[1]))
+        return await hold_by_tokens(pair, example, self._wanted, self._ledgers)
 
     def samples(self, wanted: Sequence[Example], header: Header) -> Samples:
         """The result of the run."""

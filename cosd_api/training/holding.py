@@ -9,9 +9,17 @@ from functools import partial
 from cosd_api.alignment import Unit
 from cosd_api.paths import Encode, Encoded, Encoder
 from cosd_api.training.dataset import DeferralSample, Example, ExampleSamples
+from cosd_api.training.held_models import (
+    AssistantByIds,
+    AssistantByText,
+    DraftByIds,
+    DraftByText,
+    HeldAssistant,
+    HeldDraft,
+)
 from cosd_api.training.likelihoods import deferral_samples
 from cosd_api.training.path_forcing import PathForcing
-from cosd_api.training.reading import PathReading, ask_after, read
+from cosd_api.training.reading import END, PathReading, TextReading, read, read_draft, read_text
 from cosd_api.training.teacher_forcing import TeacherForcing
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context, HiddenStates, Piece, Proposal, State, Token
@@ -20,7 +28,7 @@ from cosd_providers.messages import RenderedPrompt
 from cosd_providers.same_ids import by_ids
 from cosd_providers.usage import Usage
 
-__all__ = ["Wanted", "hold_by_ids", "hold_by_text"]
+__all__ = ["Wanted", "hold_by_tokens", "hold_on_paths"]
 
 Turns = tuple[RenderedPrompt, RenderedPrompt]
 """The draft and the assistant, each with its prompt."""
@@ -46,46 +54,84 @@ class Wanted:
     states: bool = False
 
 
-async def hold_by_ids(turns: Turns, example: Example, wanted: Wanted, ledgers: Ledgers) -> ExampleSamples:
-    """Hold both models to a reference, each asked after its own ids of it.
+async def hold_on_paths(
+    turns: Turns, example: Example, wanted: Wanted, ledgers: Ledgers, takes_ids: tuple[bool, bool]
+) -> ExampleSamples:
+    """Hold both models to a reference, each asked as a fusion asks it: after its own ids of it, or after its text.
 
-    One scoring request to each, and others for places that are not on a model's own encoding of the reference: what the
-    draft would write in place of it, and what the assistant would write there.
+    One scoring request to each, and others for what that does not tell: what the draft would write in place of the
+    reference, and what the assistant would write there, or from a place that is not on its own encoding.
+
+    Args:
+        turns: the models.
+        example: the reference.
+        wanted: what is sampled.
+        ledgers: are billed.
+        takes_ids: whether each model is asked after ids; if either is not, there are no deferral samples.
 
     Raises:
         ProviderError: a server failed.
     """
-    draft, assistant = turns
-    text = example.answer.encode()
-    encoders = [Encoder(_remembered(by_ids(turn.provider).encode)) for turn in turns]
-    own = await encoders[0].upto(text, len(text))
-    if own is None:  # its tokenizer changes the text: there is no path through it
+    text, listed = example.answer.encode(), wanted.listed
+    encoders = [
+        Encoder(_remembered(by_ids(turn.provider).encode)) if takes else None
+        for turn, takes in zip(turns, takes_ids, strict=True)
+    ]
+    own = None if encoders[0] is None else await encoders[0].upto(text, len(text))
+    if takes_ids[0] and own is None:  # its tokenizer changes the text: there is no path through it
         return ExampleSamples(example=example, samples=(), skipped=1)
-    theirs = own if wanted.same else await encoders[1].upto(text, len(text))
-    listed = wanted.listed
-    reads = [partial(read, draft, text, own, end=example.ends, listed=listed, usage=ledgers[0])]
-    if theirs is not None:
-        also = None if listed is None else 0
-        reads.append(partial(read, assistant, text, theirs, end=example.ends, listed=also, usage=ledgers[1]))
-    readings = await concurrently(reads)
-    answers = {} if theirs is None else readings[1].answers(theirs.ids)
-    encoder = None if wanted.same else encoders[1]
+    theirs = None if encoders[1] is None else own if wanted.same else await encoders[1].upto(text, len(text))
+
+    async def read_own(model: int, path: Encoded | None, more: int | None) -> PathReading | TextReading:
+        turn, usage = turns[model], ledgers[model]
+        if not takes_ids[model] and model == 0:
+            return await read_draft(turn, text, usage=usage)
+        if not takes_ids[model]:
+            return TextReading.of(text, await read_text(turn, text, usage=usage)).certain()
+        if path is None:  # none of its answers is ever needed
+            return PathReading(())
+        return await read(turn, text, path, end=example.ends, listed=more, usage=usage)
+
+    jobs = [partial(read_own, 0, own, listed), partial(read_own, 1, theirs, None if listed is None else 0)]
+    mine, other = await concurrently(jobs)
+    assistant: HeldAssistant
+    if isinstance(other, TextReading):
+        assistant = AssistantByText(turns[1], text, other, usage=ledgers[1])
+    else:
+        answers = {} if theirs is None else other.answers(theirs.ids)
+        encoder = None if wanted.same else encoders[1]
+        assistant = AssistantByIds(turns[1], encoder, answers, end_ids=wanted.end_ids, usage=ledgers[1])
+    tokens: Sequence[Token]
+    draft: HeldDraft
+    if isinstance(mine, TextReading):
+        tokens, draft = mine.tokens, DraftByText(turns[0], ledgers[0])
+    else:
+        assert own is not None  # it was read
+        tokens, draft = _tokens(text, own), DraftByIds(turns[0], ledgers[0])
     forcing = PathForcing(
-        _pieces(text, own), readings[0].choices, answers, encoder, ends=example.ends, end_ids=wanted.end_ids
+        tokens,
+        mine.choices,
+        draft,
+        assistant,
+        same=wanted.same,
+        ends=example.ends,
+        end_ids=wanted.end_ids,
+    )
+    samples, skipped = await forcing.samples()
+    found = ExampleSamples(example=example, samples=samples, skipped=skipped)
+    if listed is None or own is None or theirs is None:
+        return found
+    assert isinstance(mine, PathReading) and isinstance(other, PathReading)  # of ids
+    return _with_deferral(
+        found,
+        deferral_samples((_placed(mine, own), _placed(other, theirs)), (mine.scores, other.scores), listed=listed),
     )
 
-    asks = (partial(ask_after, turn, usage=ledger) for turn, ledger in zip(turns, ledgers, strict=True))
-    samples, skipped = await forcing.samples(*asks)
-    found = ExampleSamples(example=example, samples=samples, skipped=skipped)
-    if listed is None:
-        return found
-    placed = (_placed(readings[0], own), _placed(readings[1], own))
-    scores = (readings[0].scores, readings[1].scores)
-    return _with_deferral(found, deferral_samples(placed, scores, listed=listed))
 
-
-def _pieces(text: bytes, path: Encoded) -> list[Piece]:
-    return [Piece(one, text[path.offset(at) : path.offset(at + 1)]) for at, one in enumerate(path.ids)]
+def _tokens(text: bytes, path: Encoded) -> list[Token]:
+    """The tokens of a path through a text, and the end of sequence."""
+    spelled = (text[path.offset(at) : path.offset(at + 1)] for at in range(len(path.ids)))
+    return [*(Token(data, None, id=one) for data, one in zip(spelled, path.ids, strict=True)), END]
 
 
 def _placed(reading: PathReading, path: Encoded) -> list[Proposal | None]:
@@ -106,8 +152,8 @@ def _remembered(encode: Encode) -> Encode:
     return remembered
 
 
-async def hold_by_text(turns: Turns, example: Example, wanted: Wanted, ledgers: Ledgers) -> ExampleSamples:
-    """Hold both models to a reference, at least one of which is asked after texts alone.
+async def hold_by_tokens(turns: Turns, example: Example, wanted: Wanted, ledgers: Ledgers) -> ExampleSamples:
+    """Hold both models to a reference, asked after texts and compared token by token.
 
     One scoring request to each, and one more to the assistant for the draft's boundaries inside its own tokens.
 
@@ -116,8 +162,10 @@ async def hold_by_text(turns: Turns, example: Example, wanted: Wanted, ledgers: 
     """
     text = example.answer.encode()
     pairs = [*zip(turns, ledgers, (wanted.listed or 0, 0), strict=True)]
-    mine, theirs = await concurrently([partial(_proposals, turn, text, ledger, more) for turn, ledger, more in pairs])
-    forcing = TeacherForcing(text, mine, theirs, unit=wanted.unit, ends=example.ends)
+    mine, theirs = await concurrently(
+        [partial(read_text, turn, text, listed=more, usage=ledger) for turn, ledger, more in pairs]
+    )
+    forcing = TeacherForcing(TextReading.of(text, mine), TextReading.of(text, theirs), ends=example.ends)
     if forcing.missing:
         asks = turns[1]
         answers = await asks.provider.propose(Context(asks.prompt, text), forcing.missing, usage=ledgers[1])
@@ -135,11 +183,6 @@ async def hold_by_text(turns: Turns, example: Example, wanted: Wanted, ledgers: 
 def _with_deferral(found: ExampleSamples, deferral: tuple[tuple[DeferralSample, ...], int]) -> ExampleSamples:
     samples, others = deferral
     return found.model_copy(update={"deferral": samples, "deferral_skipped": others})
-
-
-async def _proposals(turn: RenderedPrompt, text: bytes, ledger: Usage, listed: int) -> list[Proposal | None]:
-    also = {"alternatives": listed} if listed else {}  # a provider need not know the keyword
-    return await turn.provider.propose(Context(turn.prompt, text), None, usage=ledger, **also)
 
 
 async def _scores(turn: RenderedPrompt, text: bytes, ledger: Usage, end: bool) -> list[Token]:

@@ -1,20 +1,25 @@
-"""A model's own choices at all places of a reference answer, read after its own ids."""
+"""A model's own choices at all places of a reference answer, read after its own ids or after the text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 from cosd_api.paths import Encoded
-from cosd_providers.contract import Context, IdScores, Token
+from cosd_providers.contract import Context, IdScores, Proposal, Question, Token
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.same_ids import by_given_ids, by_ids
+from cosd_providers.text import last_character
 from cosd_providers.usage import Usage
 
-__all__ = ["PathReading", "ask_after", "read"]
+__all__ = ["END", "PathReading", "TextReading", "ask_after", "read", "read_draft", "read_text"]
 
 
+END = Token(b"", None, end=True)
+"""The end of sequence behind a reference answer."""
 _LISTED = 2  # tokens beside each of a path: the most probable two, whichever the path's is
 
 
@@ -34,6 +39,104 @@ class PathReading:
     def answers(self, ids: Sequence[int]) -> dict[tuple[int, ...], Token | None]:
         """The choices by the ids before them, as far as the reading has them."""
         return {tuple(ids[:count]): one for count, one in enumerate(self.choices) if one is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class TextReading:
+    """A reading of a reference answer by a model that is asked after texts.
+
+    Attributes:
+        tokens: of the model's own encoding of the text, in whole characters, and the end of sequence behind them;
+            without ids and probabilities.
+        starts: byte offset of each.
+        choices: what the model would write in place of each; None where that, or the token, is not known.
+    """
+
+    tokens: tuple[Token, ...]
+    starts: tuple[int, ...]
+    choices: tuple[Token | None, ...]
+
+    @classmethod
+    def of(cls, text: bytes, proposals: Sequence[Proposal | None]) -> TextReading:
+        """The reading of a text from a model's proposals at all boundaries of its own encoding."""
+        known: dict[int, Token | None] = {0: None, len(text): None}
+        last = 0
+        for at, proposal in enumerate(proposals, 1):
+            if proposal is not None:
+                last = proposal.start
+                known[last] = proposal.tokens[0]
+            elif at < len(
+                proposals
+            ):  # the last boundary is the end; where another is, and what ends there, nobody knows
+                known[last] = None
+        starts = sorted(known)
+        tokens = [Token(text[start:end], None) for start, end in pairwise(starts)]
+        return cls((*tokens, END), tuple(starts), tuple([known[start] for start in starts]))
+
+    def certain(self) -> TextReading:
+        """The reading without choices behind white space.
+
+        Each place is asked about after a text that is cut there, and the model may encode white space at the end of a
+        text in other tokens than it would write.
+        """
+        known = [None if self._is_doubtful(at) else choice for at, choice in enumerate(self.choices)]
+        return replace(self, choices=tuple(known))
+
+    def _is_doubtful(self, at: int) -> bool:
+        return at > 0 and last_character(self.tokens[at - 1].data).isspace()
+
+    def questions(self) -> dict[int, Question]:
+        """Questions that the places behind white space take, by the index of the place from which the model writes."""
+        found, first = dict[int, Question](), 0
+        for at in range(1, len(self.tokens)):
+            if not self._is_doubtful(at):
+                first = at
+                continue
+            data = [token.data or b" " for token in self.tokens[first : at + 1]]  # with the choice behind all tokens
+            found[first] = Question(self.starts[first], tuple(data), word=True)
+        return found
+
+    def with_answers(self, answers: Mapping[int, Proposal | None]) -> TextReading:
+        """The certain reading, with answers to its questions as far as the model would write the text."""
+        choices = [*self.certain().choices]
+        for first, answer in answers.items():
+            for at, token in enumerate(answer.tokens if answer is not None else (), first):
+                if at > first and not self._is_doubtful(at):
+                    break
+                choices[at] = token
+                if (token.data, token.end) != (self.tokens[at].data, self.tokens[at].end):
+                    break
+        return replace(self, choices=tuple(choices))
+
+
+async def read_text(turn: RenderedPrompt, text: bytes, *, listed: int = 0, usage: Usage) -> list[Proposal | None]:
+    """A model's proposals at all boundaries of its own encoding of a text.
+
+    Args:
+        turn: the model and its prompt.
+        text: the text.
+        listed: other tokens to list with each.
+        usage: is billed.
+
+    Raises:
+        ProviderError: the server failed.
+    """
+    also: dict[str, Any] = {"alternatives": listed} if listed else {}  # a provider need not know the keyword
+    return await turn.provider.propose(Context(turn.prompt, text), None, usage=usage, **also)
+
+
+async def read_draft(turn: RenderedPrompt, text: bytes, *, usage: Usage) -> TextReading:
+    """The reading of a text by a model that has written it, after texts: one request more behind white space.
+
+    Raises:
+        ProviderError: the server failed.
+    """
+    reading = TextReading.of(text, await read_text(turn, text, usage=usage))
+    questions = reading.questions()
+    if not questions:
+        return reading
+    answers = await turn.provider.propose(Context(turn.prompt, text), [*questions.values()], usage=usage)
+    return reading.with_answers(dict(zip(questions, answers, strict=True)))
 
 
 async def read(

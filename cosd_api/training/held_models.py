@@ -1,0 +1,272 @@
+"""A draft and an assistant that are held to a reference answer: what each is asked, after ids or after texts.
+
+Each is asked by its own definition (`cosd_api.paths`, `cosd_api.text_paths`), as in a fusion. What is not known is
+collected while the reference is walked, and asked about together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from cosd_api.alignment import LONGEST
+from cosd_api.differences import Walk, asked_places, walk, walk_text
+from cosd_api.paths import DraftPath, Encoder, PathUnit, next_token, next_unit
+from cosd_api.settings import DEFAULT_TIE
+from cosd_api.text_paths import next_text_unit, unit_question
+from cosd_api.training.reading import TextReading, ask_after
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Context, Question, Token
+from cosd_providers.messages import RenderedPrompt
+from cosd_providers.usage import Usage
+
+__all__ = [
+    "AssistantByIds",
+    "AssistantByText",
+    "DraftByIds",
+    "DraftByText",
+    "HeldAssistant",
+    "HeldDraft",
+    "OwnPath",
+    "known_end",
+]
+
+
+def known_end(token: Token, end_ids: frozenset[int]) -> Token:
+    """The token as an end of sequence, where its id ends either of two models with the same ids."""
+    return replace(token, data=b"", end=True) if token.id in end_ids else token
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPath:
+    """A path that leaves the reference: what the draft would write in place of one of its tokens.
+
+    Attributes:
+        path: the reference before, the draft's own tokens, and an end of sequence.
+        wrong: index of the first of its own tokens.
+        written: index behind the last.
+    """
+
+    path: DraftPath
+    wrong: int
+    written: int
+
+    @property
+    def ended(self) -> bool:
+        """The draft would end there; else the end of sequence stands for what nobody knows."""
+        return self.path.tokens[self.written - 1].end
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All but the end of sequence."""
+        return tuple([token.id or 0 for token in self.path.tokens[: self.written]])
+
+
+class HeldDraft(Protocol):
+    """The draft model."""
+
+    async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
+        """What it writes behind paths of its own, by their first wrong token; None where it writes no more.
+
+        Raises:
+            ProviderError: the server failed.
+        """
+        ...
+
+
+class DraftByIds:
+    """A draft that takes ids: it is asked for one token behind each path, in one request.
+
+    Args:
+        turn: the model and its prompt.
+        usage: is billed.
+    """
+
+    def __init__(self, turn: RenderedPrompt, usage: Usage) -> None:
+        self._turn, self._usage = turn, usage
+
+    async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
+        """See `HeldDraft`."""
+        asked = [*paths]
+        found = await ask_after(self._turn, {one.ids: bytes(one.path.text) for one in asked}, usage=self._usage)
+        return {one.wrong: [found[one.ids]] for one in asked}
+
+
+class DraftByText:
+    """A draft that takes text only: it writes on from the reference, by its own ids, in one request for each path.
+
+    Args:
+        turn: the model and its prompt.
+        usage: is billed.
+    """
+
+    def __init__(self, turn: RenderedPrompt, usage: Usage) -> None:
+        self._turn, self._usage = turn, usage
+
+    async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
+        """See `HeldDraft`."""
+        asked = [*paths]
+        found = await concurrently([partial(self._written, one) for one in asked])
+        return {one.wrong: [*tokens, None] for one, tokens in zip(asked, found, strict=True)}
+
+    async def _written(self, own: OwnPath) -> list[Token]:
+        """All that it writes behind a path; nothing if it writes another one now."""
+        tokens, before = list[Token](), own.path.tokens[own.wrong : own.written]
+        context = Context(self._turn.prompt, bytes(own.path.text[: own.path.offset(own.wrong)]))
+        written = self._turn.provider.generate(context, max_tokens=LONGEST, usage=self._usage)
+        async with aclosing(written) as items:
+            async for item in items:
+                if isinstance(item, Token):
+                    tokens.append(item)
+        again = [(one.data, one.end) for one in tokens[: len(before)]]
+        return tokens[len(before) :] if again == [(one.data, one.end) for one in before] else []
+
+
+class HeldAssistant(Protocol):
+    """The assistant."""
+
+    async def unit(self, path: DraftPath, first: int) -> PathUnit:
+        """The unit of a path, which has an end, that begins with one of its tokens.
+
+        Raises:
+            ProviderError: the server that encodes failed.
+        """
+        ...
+
+    def walk(self, path: DraftPath, unit: PathUnit, *, ended: bool) -> Walk | None:
+        """Compare what the assistant writes with a unit; None if it has to be asked first.
+
+        Args:
+            path: the path.
+            unit: the unit, which is judged.
+            ended: whether the path ends there; else its end of sequence stands for what nobody knows.
+        """
+        ...
+
+    async def ask(self) -> bool:
+        """Ask what `walk` did not know; false if it knew everything.
+
+        Raises:
+            ProviderError: the server failed.
+        """
+        ...
+
+
+class AssistantByIds:
+    """An assistant that takes ids, asked at the boundaries of its own tokens.
+
+    Args:
+        turn: the model and its prompt.
+        encoder: of its own encoding; None if it has the draft's ids.
+        answers: its most probable token after some of its ids of the answer; None where it has none.
+        end_ids: ids that end either model, where they have the same.
+        usage: is billed.
+    """
+
+    def __init__(
+        self,
+        turn: RenderedPrompt,
+        encoder: Encoder | None,
+        answers: Mapping[tuple[int, ...], Token | None],
+        *,
+        end_ids: frozenset[int],
+        usage: Usage,
+    ) -> None:
+        self._turn, self._encoder, self._end_ids, self._usage = turn, encoder, end_ids, usage
+        self._answers: dict[tuple[int, ...], Token | None] = {}
+        self._missing: dict[tuple[int, ...], bytes] = {}
+        self._learn(answers)
+
+    def _learn(self, answers: Mapping[tuple[int, ...], Token | None]) -> None:
+        for ids, token in answers.items():
+            self._answers[ids] = None if token is None else known_end(token, self._end_ids)
+
+    async def unit(self, path: DraftPath, first: int) -> PathUnit:
+        """See `HeldAssistant`."""
+        if self._encoder is None:
+            return next_token(path, first)
+        unit = await next_unit(path, first, self._encoder)
+        assert unit is not None  # the path has an end
+        return unit
+
+    def walk(self, path: DraftPath, unit: PathUnit, *, ended: bool) -> Walk | None:  # noqa: ARG002
+        """See `HeldAssistant`."""
+        walked = walk(path, unit, unit.end + 1, self._answers, DEFAULT_TIE)
+        if walked.missing is None:
+            return walked
+        places = asked_places(unit, unit.end + 1)
+        self._missing |= {ids: bytes(path.text[:at]) for at, ids in places if ids not in self._answers}
+        return None
+
+    async def ask(self) -> bool:
+        """See `HeldAssistant`."""
+        missing, self._missing = self._missing, {}
+        if missing:
+            self._learn(await ask_after(self._turn, missing, usage=self._usage))
+        return bool(missing)
+
+
+class AssistantByText:
+    """An assistant that takes text only, asked what it writes from the beginning of a unit.
+
+    Along its own encoding of the reference that is known, as long as it would write it.
+
+    Args:
+        turn: the model and its prompt.
+        text: the reference.
+        reading: its own reading of it.
+        usage: is billed.
+    """
+
+    def __init__(self, turn: RenderedPrompt, text: bytes, reading: TextReading, *, usage: Usage) -> None:
+        self._turn, self._text, self._usage = turn, text, usage
+        self._own = dict(zip(reading.starts, zip(reading.tokens, reading.choices, strict=True), strict=True))
+        self._answers: dict[Question, tuple[Token, ...]] = {}
+        self._missing: dict[Question, None] = {}
+
+    async def unit(self, path: DraftPath, first: int) -> PathUnit:
+        """See `HeldAssistant`."""
+        unit = next_text_unit(path, first)
+        assert unit is not None  # the path has an end
+        return unit
+
+    def walk(self, path: DraftPath, unit: PathUnit, *, ended: bool) -> Walk | None:
+        """See `HeldAssistant`."""
+        question = unit_question(path, unit)
+        tokens = self._read(question)
+        if tokens is None and question not in self._answers:
+            self._missing[question] = None
+            return None
+        tokens = self._answers[question] if tokens is None else tokens
+        walked = walk_text(path, unit, len(path.text) + (not ended), tokens)
+        assert walked is not None  # the path has an end
+        return walked
+
+    def _read(self, question: Question) -> Sequence[Token] | None:
+        """The answer to a question along the reading, as far as it matters; None if that does not tell it."""
+        wanted, at, tokens = b"".join(question.tokens), question.start, list[Token]()
+        while at in self._own:
+            own, choice = self._own[at]
+            if choice is None:
+                return None
+            tokens.append(choice)
+            rest = wanted[at - question.start :]
+            if choice.end or not (rest.startswith(choice.data) and len(rest) > len(choice.data)):
+                return tokens  # it ends, it differs, or it covers what was asked
+            if choice.data != own.data:
+                return None
+            at += len(own.data)
+        return None
+
+    async def ask(self) -> bool:
+        """See `HeldAssistant`."""
+        missing, self._missing = [*self._missing], {}
+        if missing:
+            context = Context(self._turn.prompt, self._text)
+            proposals = await self._turn.provider.propose(context, missing, usage=self._usage)
+            for question, proposal in zip(missing, proposals, strict=True):
+                self._answers[question] = () if proposal is None else proposal.tokens
+        return bool(missing)
