@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cosd_providers.contract import Token
-from cosd_providers.text import first_character, join, last_character
+from cosd_providers.text import join
 
 Unit = Literal["token", "word"]
 LONGEST = 8
@@ -70,22 +70,6 @@ class Decision:
     tied: bool = False
 
 
-def starts_unit(unit: Unit, before: Sequence[Token], token: Token) -> bool:
-    """Decide if `token` starts a new unit after the tokens of the unit `before`, which is not empty."""
-    if unit == "token" or token.end or len(before) >= LONGEST:
-        return True
-    first = first_character(token.data)
-    if first.isspace():
-        return True
-    last = before[-1].data
-    # A space belongs to the word behind it, also where a tokenizer makes it a token of its own (most do before digits):
-    # others would never cut between the two. White space is always the start of its unit.
-    lone_space = len(before) == 1 and last.endswith(b" ") and last.isspace()
-    if last_character(last).isspace() and not lone_space:
-        return True
-    return is_unspaced(first)
-
-
 def is_unspaced(character: str) -> bool:
     """Test whether a character belongs to a script that is written without spaces between words."""
     return character > "\u0e00" and unicodedata.name(character, "").startswith(WRITTEN_WITHOUT_SPACES)
@@ -118,37 +102,6 @@ def judge(
     decision = Decision(assistant, 0, 1, data, p, q, agreed, False, mine.data, tied=tied)
     decision.fired = not agreed and p is not None and not (q is None and needs_q) and bool(replaces(decision))
     return decision
-
-
-def span(
-    tokens: Sequence[Token], proposal: Sequence[Token], i: int, a: int, *, whole_tokens: bool
-) -> tuple[int, int, bool | None]:
-    """The next span: the ends (one past) in both, and whether they agree; None where one side ends before that."""
-    mine, theirs = tokens[i], proposal[a]
-    if whole_tokens:
-        return i + 1, a + 1, same(mine, theirs)
-    left, right = mine.data, theirs.data  # what of the two current tokens was not compared yet
-    while True:
-        if mine.end or theirs.end:
-            return i + 1, a + 1, mine.end and theirs.end
-        n = min(len(left), len(right))
-        if left[:n] != right[:n]:
-            return i + 1, a + 1, False
-        left, right = left[n:], right[n:]
-        if not left and not right:
-            return i + 1, a + 1, True
-        if not left:
-            i += 1
-            if i == len(tokens):
-                return i, a, None
-            mine = tokens[i]
-            left = mine.data
-        else:
-            a += 1
-            if a == len(proposal):
-                return i, a, None
-            theirs = proposal[a]
-            right = theirs.data
 
 
 def same(mine: Token, theirs: Token) -> bool:

@@ -6,48 +6,13 @@ from typing import Any
 
 import pytest
 
-from cosd_api.alignment import Decision, judge, starts_unit
+from cosd_api.alignment import Decision, judge
 from cosd_providers.contract import Token
-
-
-def tokens(*parts: str | tuple[str, float]) -> list[Token]:
-    """Tokens from texts, each as sure as said or else quite sure; the empty text is the end."""
-    pairs = [(part, 0.9) if isinstance(part, str) else part for part in parts]
-    return [Token(text.encode(), prob, end=not text) for text, prob in pairs]
 
 
 def fires(one: Decision) -> bool:
     assert one.p is not None and one.q is not None
     return one.p < 0.5 and one.q > 0.5 * one.p
-
-
-@pytest.mark.parametrize(
-    ("before", "token", "starts"),
-    [
-        ([" Li"], "ma", False),
-        ([" Lima"], ".", False),
-        ([" Lima"], " is", True),
-        ([" Lima"], "\n", True),
-        (["\n"], "Then", True),
-        (["x "], "y", True),
-        ([" "], "4", False),
-        ([" ", "4"], "2", False),
-        ([" "], " x", True),
-        ([" "], "東", True),
-        (["\n  "], "return", False),
-        (["\n\t"], "return", True),
-        (["\u3000"], "x", True),
-        ([" Lima"], "", True),
-        (["東"], "京", True),
-        (["ท"], "ี", True),
-        (["한"], "국", False),
-        (list("abcdefgh"), "i", True),
-        (list("abcdefg"), "h", False),
-    ],
-)
-def test_units_start_where_words_do(before: list[str], token: str, starts: bool) -> None:
-    assert starts_unit("word", tokens(*before), tokens(token)[0]) is starts
-    assert starts_unit("token", tokens(*before), tokens(token)[0])
 
 
 ROME, LIMA = Token(b" Rome", 0.3), Token(b" Lima", 0.9)

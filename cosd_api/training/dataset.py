@@ -198,9 +198,9 @@ class Samples(Strict):
         draft: the draft endpoint; None for samples that were not collected.
         assistant: the assistant endpoint, likewise.
         unit: the unit that was judged: `"token"` where both models have the same tokenizer, else `"word"`.
-        contexts: `"ids"` if both models were asked after their own ids of the answer, at the units of a fusion;
-            `"text"` if one takes texts alone; None for samples of a file that does not say it, which were taken after
-            cut texts.
+        contexts: `"ids"` if both models were asked after their own ids of the answer; `"text"` if one takes texts
+            alone; None for samples of a file of an earlier version that were taken after cut texts, not at the units of
+            a fusion.
         listed: other tokens that the draft listed with each of its own; None if none were asked for.
         hidden_states: width of the draft's hidden states; None for samples without them.
         failed: the examples that could not be asked about.
@@ -389,7 +389,7 @@ class Header(Strict):
     """
 
     kind: Literal["cosd-samples"] = SAMPLES
-    schema_version: Literal[1, 2] = 2
+    schema_version: Literal[1, 2, 3] = 3
     draft: Endpoint
     assistant: Endpoint
     unit: Unit
@@ -516,10 +516,13 @@ def _header(path: Path, line: JsonLine) -> Header:
     if isinstance(version, int) and version > Header.model_fields["schema_version"].default:
         raise SettingError(f"{path} was written by a newer cosd-api (schema_version {version}): update cosd-api")
     try:
-        return Header.model_validate(line.fields)
+        header = Header.model_validate(line.fields)
     except ValidationError as error:
         reason = f"its header is broken: {problem(error, [*Header.model_fields])}"
         raise line_error(path, line.number, reason) from None
+    # Version 2 took words of models that take text only at each of the draft's tokens, after texts that were cut there.
+    cut = header.schema_version == 2 and (header.contexts, header.unit) == ("text", "word")
+    return header.model_copy(update={"contexts": None}) if cut else header
 
 
 def _row(path: Path, line: JsonLine) -> ExampleSamples:

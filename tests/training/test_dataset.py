@@ -259,7 +259,7 @@ def test_a_file_is_what_was_written(path: Path) -> None:
 
 def test_the_form_of_a_file() -> None:
     head, first, _ = (json.loads(line) for line in WHOLE.decode().split("\n")[:-1])
-    assert (head["kind"], head["schema_version"], head["draft"]["model"]) == ("cosd-samples", 2, "small")
+    assert (head["kind"], head["schema_version"], head["draft"]["model"]) == ("cosd-samples", 3, "small")
     assert list(first) == ["key", "prompt", "answer", "target", "ends", "samples", "skipped"]
     assert first["samples"][0] == {
         "p": 0.1,
@@ -346,8 +346,8 @@ SAMPLE = ROW["samples"][0]
         (HEAD + json.dumps({**ROW, "answer": ""}).encode(), "line 2: answer is empty"),
         (HEAD.replace(b'"unit":"token"', b'"unit":"letter"'), "line 1: its header is broken: unit: "),
         (
-            HEAD.replace(b'"schema_version":2', b'"schema_version":3'),
-            "was written by a newer cosd-api (schema_version 3)",
+            HEAD.replace(b'"schema_version":3', b'"schema_version":4'),
+            "was written by a newer cosd-api (schema_version 4)",
         ),
         (
             b'{"prompt": "Q", "answer": " a"}\n',

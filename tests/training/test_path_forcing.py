@@ -73,11 +73,13 @@ def agreed_in(result: FusionResult) -> list[tuple[float, float, int]]:
     st.sampled_from((2, 3, 4)),
     st.sampled_from((2, 3)),
     st.integers(0, 10_000),
-    st.booleans(),
+    st.sampled_from(("same", "others", "text")),
 )
 async def test_a_fusion_of_the_drafts_own_text_decides_what_is_sampled(
-    names: list[str], order: int, other: int, start: int, same: bool
+    names: list[str], order: int, other: int, start: int, ids_of_draft: str
 ) -> None:
+    """The draft's ids are the assistant's, or others, or it takes text only."""
+    same, by_text = ids_of_draft == "same", ids_of_draft == "text"
     text = ngrams.passages()[start % len(ngrams.passages())]
     at = start % max(1, len(text) - 40)
     prompt = text[at : at + 30] or "The"
@@ -87,14 +89,17 @@ async def test_a_fusion_of_the_drafts_own_text_decides_what_is_sampled(
     ended = ids[-1] == draft.end
     answer = b"".join(draft.tokens[one] for one in ids)
     assume(answer and answer.decode("utf-8", "ignore").encode() == answer)
-    assume(draft.encode(answer) == ids[: len(ids) - ended])  # else the reference is another path
+    before = prompt.encode() if by_text else b""
+    own = [*(draft.encode(before) if by_text else ()), *ids[: len(ids) - ended]]
+    assume(draft.encode(before + answer) == own)  # else the reference is another path
     never, unit = Never(), None if same else "word"
-    providers: dict[str, Any] = {"draft": served(draft), "assistant": served(assistant), "unit": unit}
+    drafts = served(draft, ids=not by_text)
+    providers: dict[str, Any] = {"draft": drafts, "assistant": served(assistant), "unit": unit}
     result = await fuse(prompt, **providers, verifier=never, ask="all", max_tokens=90)
     assert result.text.encode() == answer
-    found = await held(draft, assistant, prompt, answer.decode(), ends=ended, unit=unit)
+    found = await held(drafts, assistant, prompt, answer.decode(), ends=ended, unit=unit)
     [example] = found.examples
-    assert (found.contexts, found.unit) == ("ids", "token" if same else "word")
+    assert (found.contexts, found.unit) == ("text" if by_text else "ids", "token" if same else "word")
     # Behind a reference that goes on nobody knows what follows, and its last places are encoded without it.
     bound = len(answer) + 1 if same or ended else len(answer) - 160
     places = [one for one in example.samples if one.start < bound]
@@ -289,7 +294,7 @@ async def test_samples_by_ids_are_not_added_to_those_of_another_way(tmp_path: Pa
     with pytest.raises(SettingError, match="holds samples taken after ids, not after texts: give collect another file"):
         await held(by_text, Reciter(text), PROMPT, text, path=path)
     path.write_text(
-        path.read_text().replace('"schema_version":2', '"schema_version":1').replace('"contexts":"ids",', "")
+        path.read_text().replace('"schema_version":3', '"schema_version":1').replace('"contexts":"ids",', "")
     )
     assert Samples.load(path).contexts is None
     with pytest.raises(SettingError, match="taken after cut texts, by an earlier cosd-api, not after ids"):
