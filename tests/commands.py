@@ -60,7 +60,7 @@ ANSWER = " a c" + " d" * 20 + "\n"
 _ENDPOINT = {"endpoint": "http://user:sk-secret@x", "engine": "e"}
 HEADER = {
     "kind": "cosd-samples",
-    "schema_version": 2,
+    "schema_version": 3,
     "draft": {"name": "draft", "model": "m", **_ENDPOINT},
     "assistant": {"name": "assistant", "model": "n", **_ENDPOINT},
     "unit": "word",

@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_written(scripted: Scripted, examples: Path, tmp_p
 @posix
 def test_interrupted(examples: Path, output: Path) -> None:
     command = ("collect", str(examples), "-o", str(output), "--concurrency", "1")
-    with start_scripted(command=command, draft="faults=[Fault(None, request=2)]") as process:
+    with start_scripted(command=command, draft="faults=[Fault(None, request=3)]") as process:
         while not output.exists() or output.read_bytes().count(b"\n") < 2:  # the second example hangs
             assert process.poll() is None
             time.sleep(0.02)

@@ -72,7 +72,7 @@ def test_examples_are_asked_about_first_and_kept(scripted: Scripted, tmp_path: P
     examples, kept, tree = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "s.jsonl", tmp_path / "tree.json"
     result = cosd("train-tree", examples, *SERVERS, "--samples", str(kept), "-o", str(tree))
     assert result.exit_code == 0, words(result)
-    assert Samples.load(kept).labelled == 3
+    assert Samples.load(kept).labelled == 2
     assert "2 examples: 1 place where the draft is right" in words(result)
     assert "note: the tree's accuracy is unknown: 2 examples have a place" in words(result)
     assert TreeVerifier.load(tree).trained_on["depth"] == 2

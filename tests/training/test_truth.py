@@ -17,6 +17,7 @@ from cosd_api import FusionResult, RuleVerifier, collect, fuse
 from cosd_api.alignment import Unit
 from cosd_api.training.dataset import ExampleSamples
 from cosd_providers.testing import ScriptedProvider
+from cosd_providers.text import readable
 from drawn import costly
 from ngrams import learned
 from reference import generate, text_of, whole
@@ -87,8 +88,8 @@ async def held(
     assert found.unit == unit
     [samples] = found.examples
     for one in samples.samples:
-        stands = answer[one.start :].decode()
-        assert one.reference in stands and stands.startswith(one.draft)
+        stands = [readable(answer[one.start : end]) for end in range(one.start, len(answer) + 1)]
+        assert one.draft in stands and one.reference in stands
     return samples
 
 
