@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ WAYS = ["draft and assistant", "draft", "assistant"]
 class Recited(Reciter):
     """A model that recites a text of which its server encodes prompt and answer together."""
 
-    @property
-    def path(self) -> list[int]:  # type: ignore[override]
+    @cached_property
+    def path(self) -> list[int]:
+        """The ids that it writes."""
         return [*self.encode((PROMPT + self.text).encode()), *self.end_ids]
 
 
