@@ -69,7 +69,7 @@ class HeldDraft(Protocol):
     """The draft model."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
-        """What it writes behind paths of its own, by their first wrong token; None where it writes no more.
+        """Its tokens behind paths of its own, by their first wrong token; None where it writes no more.
 
         Raises:
             ProviderError: the server failed.

@@ -38,11 +38,11 @@ def test_from_samples_alone(tmp_path: Path) -> None:
         "right decisions, in % (*: best)\nbeta\n 0.5     0.0  *100.0 \n         0.1     0.5  alpha\n"
     )
     assert (
-        "Best by decisions: alpha 0.5 and beta 0.5. With it 100.0% of the decisions are right, at 2 places of 1 "
+        "Best by decisions: alpha 0.5 and beta 0.5. With it 100.0% of the decisions are right, at 1 place of 1 "
         "example where just one of the models is. It is the paper's own pair. Nothing is compared"
     ) in words(result)
     assert "Nothing is compared on held-out examples: 1 example has a place where just one" in words(result)
-    assert "cosd: note: all 2 labelled samples are the assistant's: the draft was never right" in result.stderr
+    assert "cosd: note: the only labelled sample is the assistant's: the draft was never right" in result.stderr
     assert "cosd: note: a single example says nothing about others: give at least 5\n" in result.stderr
     assert result.stdout.endswith(
         "\n\nRecommended (by decisions): alpha 0.5 and beta 0.5.\nTo use it: cosd fuse ... --alpha 0.5 --beta 0.5\n"

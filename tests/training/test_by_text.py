@@ -24,6 +24,7 @@ class Recited(Reciter):
 
     @cached_property
     def path(self) -> list[int]:
+        """The ids that it writes."""
         return [*self.encode((PROMPT + self.text).encode()), *self.end_ids]
 
 
