@@ -22,7 +22,7 @@ from benchmarks.real import TESTS, of_tests
 from benchmarks.report import Cell, Options, Table
 from cosd_api import Fusion, FusionResult, paths
 from cosd_api.alignment import is_unspaced
-from cosd_api.demo.questions import DemoQuestion, is_right, sample
+from cosd_api.demo.questions import is_right, sample
 from cosd_api.demo.servers import bundled_pair, serve
 from cosd_providers import Context, Provider, Token, Usage, connect
 from cosd_providers.same_ids import by_given_ids, by_ids
@@ -138,22 +138,23 @@ async def _pages(options: Options, pair: Sequence[str], urls: Sequence[str]) -> 
     """The pages of a draft and an assistant, by each rule."""
     prompts = of_tests("models.pages").PROMPTS[:: PROMPTS // QUICK if options.quick else 1]
     found: dict[str, list[Judged]] = {}
-    known: dict[tuple[str, str], tuple[float, float, float]] = {}
+    known: dict[tuple[str, str, bool], tuple[float, float, float]] = {}
     async with AsyncExitStack() as stack:
         models = [await stack.enter_async_context(connect(url)) for url in urls]
         fusion = await stack.enter_async_context(Fusion(draft=models[0], assistant=models[1]))
         for rule in RULES:
             options.say(f"units: {' asks '.join(pair)}: {rule}")
             with ruled(rule):
-                results = [await fusion.generate(prompt, max_tokens=LENGTH) for prompt in prompts]
+                results = await _answers(fusion, prompts)
             found[rule] = []
             for prompt, result in zip(prompts, results, strict=True):
                 assert (result.settings.unit, result.settings.contexts) == ("word", "ids")
-                if (prompt, result.text) not in known:
-                    known[prompt, result.text] = await _nats(models, prompt, result)
+                key = (prompt, result.text, result.tokens[-1].end)
+                if key not in known:
+                    known[key] = await _nats(models, prompt, result)
                 words = _words(result.text)
                 unknown = sum(word not in _known_words() for word in words)
-                found[rule].append(Judged(result, known[prompt, result.text], len(words), unknown))
+                found[rule].append(Judged(result, known[key], len(words), unknown))
     return found
 
 
@@ -271,7 +272,9 @@ async def right_answers(options: Options) -> Table:
             right: dict[str, list[bool]] = {}
             for rule in RULES:
                 options.say(f"units: {shown}: {rule}")
-                results = await _answers([servers[name] for name in pair], rule, questions)
+                async with Fusion(draft=servers[pair[0]], assistant=servers[pair[1]]) as fusion:
+                    with ruled(rule):
+                        results = await _answers(fusion, [one.prompt for one in questions])
                 right[rule] = [is_right(one, result.text) for one, result in zip(questions, results, strict=True)]
                 differences = [100.0 * (one - other) for one, other in zip(right[rule], right[WORDS], strict=True)]
                 costs = _costs(results)
@@ -287,10 +290,8 @@ async def right_answers(options: Options) -> Table:
     return Table("Units: right answers", columns, rows, [_RIGHT], figures)
 
 
-async def _answers(urls: Sequence[str], rule: str, questions: Sequence[DemoQuestion]) -> list[FusionResult]:
-    async with Fusion(draft=urls[0], assistant=urls[1]) as fusion:
-        with ruled(rule):
-            return [await fusion.generate(question.prompt, max_tokens=LENGTH) for question in questions]
+async def _answers(fusion: Fusion, prompts: Sequence[str]) -> list[FusionResult]:
+    return [result async for result in fusion.map(prompts, max_tokens=LENGTH, concurrency=4)]
 
 
 def _figures(page: Judged) -> dict[str, Any]:
