@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, product
 from statistics import fmean
 from typing import Any
 from unittest.mock import patch
 
 from benchmarks.real import TESTS, of_tests
 from benchmarks.report import Cell, Options, Table
-from cosd_api import Fusion, FusionResult, paths
+from cosd_api import Fusion, FusionResult, RuleVerifier, paths
 from cosd_api.alignment import is_unspaced
 from cosd_api.demo.questions import is_right, sample
 from cosd_api.demo.servers import bundled_pair, serve
@@ -37,11 +38,19 @@ DRAWN = 8000
 """Pages whose words count as known."""
 DRAWS, SEED = 2000, 23
 
+ALL = "all"
+_FIRST = ("pair", "alpha, beta", "a unit ends at")
+_COUNTED = (
+    *("tokens", "decisions a token", "places a token", "requests a token", "billed a token", "replacements"),
+    *("unjudged", "off path", "equal", "unknown words, of 1,000"),
+)
+_UNDER = ("draft", "assistant", "mixture")
 _ASKED = (
-    f"Answers to {PROMPTS} prompts a pair, at most {LENGTH} tokens, default settings (single questions). Each model "
-    "knows another world. Places are those that the assistant was asked about; requests are all to it, those for its "
-    "words included; billed tokens are those that it read, cached or not, and wrote. *Equal* are the answers with the "
-    f"same text as by words, and unknown words those that none of {DRAWN:,} pages has."
+    f"Answers to {PROMPTS} prompts a pair, at most {LENGTH} tokens, with rules of two pairs of alpha and beta, otherwise "
+    "default settings (single questions). Each model knows another world. Decisions are units of the answer that the "
+    "assistant judged, and places those that it was asked about; requests are all to it, those for its words included; "
+    "billed tokens are those that it read, cached or not, and wrote. *Equal* are the answers with the same text as by "
+    f"words, and unknown words those that none of {DRAWN:,} pages has."
 )
 _LIKELY = (
     "Negative log-likelihood in nats a byte, the end included where the answer ended by itself, under the draft model, "
@@ -71,7 +80,12 @@ RULES: Mapping[str, Mapping[str, Callable[..., bool]]] = {
     "common boundaries, of replacements too": {"ends_unit": _everywhere, "completes": _between_characters},
 }
 """For each rule the functions of `paths` that it has others for."""
-WORDS, *OTHERS = RULES
+WORDS, COMMON, _ = RULES
+GATES: Mapping[str, tuple[RuleVerifier, Sequence[str]]] = {
+    "0.5, 0.5": (RuleVerifier(), [*RULES]),
+    "1, 1": (RuleVerifier(alpha=1, beta=1), [WORDS, COMMON]),
+}
+"""The verifiers, by their alpha and beta, and the rules that each is measured with: one asks about every place."""
 
 
 @contextmanager
@@ -104,46 +118,39 @@ async def run(options: Options) -> list[Table]:
     asked: list[list[Cell]] = []
     likely: list[list[Cell]] = []
     figures: dict[str, Any] = {}
-    pooled: dict[str, list[list[Judged]]] = {rule: [] for rule in RULES}
+    pooled: dict[str, dict[str, list[list[Judged]]]] = {gate: {} for gate in GATES}
     for names in PAGES:
         with ExitStack() as stack:
             urls = {name: stack.enter_context(serve(TESTS / "models" / f"{name}.gguf")).url for name in names}
-            for pair in (names, names[::-1]):
-                found = await _pages(options, pair, [urls[name] for name in pair])
+            for pair, gate in product((names, names[::-1]), GATES):
                 shown = " asks ".join(pair)
-                asked += _asked(shown, found)
-                likely += _likely(shown, found)
-                figures[shown] = {rule: [_figures(one) for one in pages] for rule, pages in found.items()}
+                found = await _pages(options, pair, [urls[name] for name in pair], gate)
+                asked += _asked(shown, gate, found)
+                likely += _likely(shown, gate, {rule: [page.nats for page in pages] for rule, pages in found.items()})
+                figures[f"{shown}, {gate}"] = {rule: [_figures(one) for one in pages] for rule, pages in found.items()}
                 for rule, pages in found.items():
-                    pooled[rule].append(pages)
-    asked += _asked("all", {rule: [page for pages in several for page in pages] for rule, several in pooled.items()})
-    likely += _likely_together(pooled)
+                    pooled[gate].setdefault(rule, []).append(pages)
+    for gate, rules in pooled.items():
+        asked += _asked(ALL, gate, {rule: [*chain.from_iterable(several)] for rule, several in rules.items()})
+        likely += _likely(ALL, gate, {rule: _means(several) for rule, several in rules.items()})
     return [
-        Table(
-            "Units: what is asked",
-            [
-                *("pair", "a unit ends at", "tokens", "units a token", "places a token", "requests a token"),
-                *("billed a token", "replacements", "unjudged", "off path", "equal", "unknown words, of 1,000"),
-            ],
-            asked,
-            [_ASKED],
-            figures,
-        ),
-        Table("Units: how likely the text is", ["pair", "a unit ends at", *_UNDER], likely, [_LIKELY]),
+        Table("Units: what is asked", [*_FIRST, *_COUNTED], asked, [_ASKED], figures),
+        Table("Units: how likely the text is", [*_FIRST, *_UNDER], likely, [_LIKELY]),
         await right_answers(options),
     ]
 
 
-async def _pages(options: Options, pair: Sequence[str], urls: Sequence[str]) -> dict[str, list[Judged]]:
+async def _pages(options: Options, pair: Sequence[str], urls: Sequence[str], gate: str) -> dict[str, list[Judged]]:
     """The pages of a draft and an assistant, by each rule."""
+    verifier, rules = GATES[gate]
     prompts = of_tests("models.pages").PROMPTS[:: PROMPTS // QUICK if options.quick else 1]
     found: dict[str, list[Judged]] = {}
     known: dict[tuple[str, str, bool], tuple[float, float, float]] = {}
     async with AsyncExitStack() as stack:
         models = [await stack.enter_async_context(connect(url)) for url in urls]
-        fusion = await stack.enter_async_context(Fusion(draft=models[0], assistant=models[1]))
-        for rule in RULES:
-            options.say(f"units: {' asks '.join(pair)}: {rule}")
+        fusion = await stack.enter_async_context(Fusion(draft=models[0], assistant=models[1], verifier=verifier))
+        for rule in rules:
+            options.say(f"units: {' asks '.join(pair)}, {gate}: {rule}")
             with ruled(rule):
                 results = await _answers(fusion, prompts)
             found[rule] = []
@@ -192,23 +199,24 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     return fmean(differences), several[cut], several[-1 - cut]
 
 
-_UNDER = ("draft", "assistant", "mixture")
-
-
 def _costs(results: Sequence[FusionResult]) -> dict[str, float]:
-    """Units, and what was asked and billed, for each token of the answers."""
+    """Decisions, and what was asked and billed, for each token of the answers."""
     tokens = sum(len(result.tokens) for result in results)
     used = [result.usage["assistant"] for result in results]
     places = [one.places for result in results for one in result.requests if one.endpoint == "assistant"]
     return {
-        "units": sum(result.units or 0 for result in results) / tokens,
+        "decisions": sum(map(_decisions, results)) / tokens,
         "places": sum(places) / tokens,
         "requests": sum(one.requests for one in used) / tokens,
         "billed": sum(one.billed_tokens for one in used) / tokens,
     }
 
 
-def _asked(pair: str, found: Mapping[str, Sequence[Judged]]) -> list[list[Cell]]:
+def _decisions(result: FusionResult) -> int:
+    return len({token.unit for token in result.tokens if token.decisions})
+
+
+def _asked(pair: str, gate: str, found: Mapping[str, Sequence[Judged]]) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
     for rule, pages in found.items():
         results = [page.result for page in pages]
@@ -216,8 +224,8 @@ def _asked(pair: str, found: Mapping[str, Sequence[Judged]]) -> list[list[Cell]]
         costs = _costs(results)
         rows.append(
             [
-                *(pair, rule, sum(len(result.tokens) for result in results)),
-                *(round(costs[name], 3) for name in ("units", "places", "requests")),
+                *(pair, gate, rule, sum(len(result.tokens) for result in results)),
+                *(round(costs[name], 3) for name in ("decisions", "places", "requests")),
                 round(costs["billed"], 1),
                 *(sum(getattr(one, name) or 0 for one in results) for name in ("replacements", "unjudged", "off_path")),
                 f"{equal} of {len(pages)}",
@@ -227,23 +235,13 @@ def _asked(pair: str, found: Mapping[str, Sequence[Judged]]) -> list[list[Cell]]
     return rows
 
 
-def _likely(pair: str, found: Mapping[str, Sequence[Judged]]) -> list[list[Cell]]:
-    return _likely_rows(pair, {rule: [page.nats for page in pages] for rule, pages in found.items()})
+def _means(several: Sequence[Sequence[Judged]]) -> list[tuple[float, ...]]:
+    """The likelihoods of each prompt, as means over the pairs."""
+    prompts = zip(*several, strict=True)
+    return [tuple(map(fmean, zip(*(page.nats for page in pages), strict=True))) for pages in prompts]
 
 
-def _likely_together(pooled: Mapping[str, Sequence[Sequence[Judged]]]) -> list[list[Cell]]:
-    """The rows of all pairs together: of each prompt the mean over the pairs."""
-    means = {
-        rule: [
-            tuple(fmean(values) for values in zip(*(page.nats for page in pages), strict=True))
-            for pages in zip(*several, strict=True)
-        ]
-        for rule, several in pooled.items()
-    }
-    return _likely_rows("all", means)
-
-
-def _likely_rows(pair: str, found: Mapping[str, Sequence[Sequence[float]]]) -> list[list[Cell]]:
+def _likely(pair: str, gate: str, found: Mapping[str, Sequence[Sequence[float]]]) -> list[list[Cell]]:
     """A row for each rule; of each answer there are the three figures."""
     rows: list[list[Cell]] = []
     for rule, answers in found.items():
@@ -252,7 +250,7 @@ def _likely_rows(pair: str, found: Mapping[str, Sequence[Sequence[float]]]) -> l
             differences = [one[at] - other[at] for one, other in zip(answers, found[WORDS], strict=True)]
             mean = f"{fmean(one[at] for one in answers):.4f}"
             cells.append(mean if rule == WORDS else f"{mean} ({_signed(differences, '+.4f')})")
-        rows.append([pair, rule, *cells])
+        rows.append([pair, gate, rule, *cells])
     return rows
 
 
@@ -262,17 +260,17 @@ def _signed(differences: Sequence[float], form: str) -> str:
 
 
 async def right_answers(options: Options) -> Table:
-    """Right answers of the bundled pair, either drafting, by each rule."""
+    """Right answers of the bundled pair, either drafting, by each verifier and rule."""
     questions = sample("mixed", QUICK if options.quick else QUESTIONS, SEED)
     rows: list[list[Cell]] = []
     figures: dict[str, Any] = {}
     with bundled_pair() as servers:
-        for pair in (("sums", "facts"), ("facts", "sums")):
+        for pair, (gate, (verifier, rules)) in product((("sums", "facts"), ("facts", "sums")), GATES.items()):
             shown = " asks ".join(pair)
             right: dict[str, list[bool]] = {}
-            for rule in RULES:
-                options.say(f"units: {shown}: {rule}")
-                async with Fusion(draft=servers[pair[0]], assistant=servers[pair[1]]) as fusion:
+            for rule in rules:
+                options.say(f"units: {shown}, {gate}: {rule}")
+                async with Fusion(draft=servers[pair[0]], assistant=servers[pair[1]], verifier=verifier) as fusion:
                     with ruled(rule):
                         results = await _answers(fusion, [one.prompt for one in questions])
                 right[rule] = [is_right(one, result.text) for one, result in zip(questions, results, strict=True)]
@@ -280,13 +278,13 @@ async def right_answers(options: Options) -> Table:
                 costs = _costs(results)
                 rows.append(
                     [
-                        *(shown, rule, len(questions), sum(right[rule])),
+                        *(shown, gate, rule, len(questions), sum(right[rule])),
                         None if rule == WORDS else _signed(differences, "+.1f"),
-                        *(round(costs[name], 3) for name in ("places", "requests")),
+                        *(round(costs[name], 3) for name in ("decisions", "places", "requests")),
                     ]
                 )
-            figures[shown] = {rule: [int(one) for one in found] for rule, found in right.items()}
-    columns = ["pair", "a unit ends at", "questions", "right", "difference", "places a token", "requests a token"]
+            figures[f"{shown}, {gate}"] = {rule: [int(one) for one in found] for rule, found in right.items()}
+    columns = [*_FIRST, "questions", "right", "difference", *_COUNTED[1:4]]
     return Table("Units: right answers", columns, rows, [_RIGHT], figures)
 
 
@@ -299,7 +297,7 @@ def _figures(page: Judged) -> dict[str, Any]:
     return {
         "tokens": len(result.tokens),
         "bytes": len(result.text.encode()),
-        "units": result.units,
+        "decisions": _decisions(result),
         "replacements": result.replacements,
         "requests": result.usage["assistant"].requests,
         "nats a byte": [round(one, 5) for one in page.nats],
