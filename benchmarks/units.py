@@ -46,11 +46,11 @@ _COUNTED = (
 )
 _UNDER = ("draft", "assistant", "mixture")
 _ASKED = (
-    f"Answers to {PROMPTS} prompts a pair, at most {LENGTH} tokens, with rules of two pairs of alpha and beta, otherwise "
-    "default settings (single questions). Each model knows another world. Decisions are units of the answer that the "
-    "assistant judged, and places those that it was asked about; requests are all to it, those for its words included; "
-    "billed tokens are those that it read, cached or not, and wrote. *Equal* are the answers with the same text as by "
-    f"words, and unknown words those that none of {DRAWN:,} pages has."
+    f"Answers to {PROMPTS} prompts a pair, at most {LENGTH} tokens, with rules of two pairs of alpha and beta, "
+    "otherwise default settings (single questions). Each model knows another world. Decisions are units of the answer "
+    "that the assistant judged, and places those that it was asked about; requests are all to it, those for its words "
+    "included; billed tokens are those that it read, cached or not, and wrote. *Equal* are the answers with the same "
+    f"text as by words, and unknown words those that none of {DRAWN:,} pages has."
 )
 _LIKELY = (
     "Negative log-likelihood in nats a byte, the end included where the answer ended by itself, under the draft model, "
@@ -119,7 +119,7 @@ async def run(options: Options) -> list[Table]:
     likely: list[list[Cell]] = []
     figures: dict[str, Any] = {}
     pooled: dict[str, dict[str, list[list[Judged]]]] = {gate: {} for gate in GATES}
-    for names in PAGES:
+    for names in PAGES[:1] if options.quick else PAGES:
         with ExitStack() as stack:
             urls = {name: stack.enter_context(serve(TESTS / "models" / f"{name}.gguf")).url for name in names}
             for pair, gate in product((names, names[::-1]), GATES):
