@@ -278,8 +278,8 @@ def units_in_words(folder: Path = RESULTS) -> str:
         f"{bundled[0]['questions']} mixed questions the bundled pair, either drafting, got {right[0]} right, and "
         f"{right[1]} by words. There were {decisions:.2f} times as many decisions and {requests:.2f} times as many "
         f"requests with the default rule, {everywhere[0]:.2f} and {everywhere[1]:.2f} times as many with alpha = beta "
-        "= 1; where replacements ended at the first common boundary as well, not with their word, the bundled pair took "
-        f"up to {most:.1f} times as many requests (`make bench ARGS=units`)."
+        "= 1; where replacements ended at the first common boundary as well, not with their word, the bundled pair "
+        f"took up to {most:.1f} times as many requests (`make bench ARGS=units`)."
     )
 
 
