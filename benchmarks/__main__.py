@@ -25,6 +25,10 @@ SECTIONS = {
     "imports": ("benchmarks.imports", "the processor time of `import cosd_api`, against that of its dependencies"),
     "methods": ("benchmarks.each_method", "every method: requests, billed tokens and time on the bundled models"),
     "trees": ("benchmarks.trees", "trees and a tuned rule on two bundled models: from samples to right answers"),
+    "units": (
+        "benchmarks.units",
+        "units that are words, and units that end at every common boundary of two tokenizers",
+    ),
     "batch": ("benchmarks.batch", "cosd batch: memory on many lines, and what their order does for prefix caches"),
     "ray": (
         "benchmarks.cluster",

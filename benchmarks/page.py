@@ -31,6 +31,7 @@ _SECTIONS = {
     "vllm": "The same on vLLM",
     "strategies": "Ways to ask an assistant",
     "trees": "Trees and a tuned rule",
+    "units": "Where a unit ends",
     "advice": "Advice where the answer is known",
     "imports": "The time of an import",
 }
@@ -125,6 +126,23 @@ distribution.
 The tree of 100 examples is 2 points above the tuned rule on mixed questions; smaller ones are not. Each tree is one
 draw of examples; [all tables](benchmark-tables.md#trees-and-a-tuned-rule) have ten draws, and the pair the other way
 round.
+
+## Where a unit ends
+
+Models with different tokenizers are judged [by words](concepts.md#units-one-tokenizer-or-several): a unit ends at a
+common boundary of both encodings at which a word starts. By the alternative every common boundary ends one, and, last,
+a replacement as well (`make bench ARGS=units`). Four pairs of models that write pages, together:
+
+{units}
+
+How likely those texts are, as negative log-likelihoods in nats a byte under each model and their mixture, with the
+difference from words and its 95 % interval:
+
+{likely}
+
+Right answers of the bundled pair:
+
+{rights}
 """
 
 _TABLES = """# All tables
@@ -167,6 +185,7 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
         loops=_noted(loops),
         cpu=_bare(Table("", cpu.columns[:4], [row[:4] for row in cpu.rows])),
         trees=_bare(right_answers(folder)),
+        **dict(zip(("units", "likely", "rights"), map(_bare, where_units_end(folder)), strict=True)),
     )
     texts = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in _HOSTS}
     [added] = tables("gateway", folder)
@@ -234,6 +253,43 @@ def advice_in_words(folder: Path = RESULTS) -> str:
         f"it said to use the one model alone; where the worse one drafts, CoSD loses {-min(losses)} points (`make "
         "bench ARGS=advice`)."
     )
+
+
+def where_units_end(folder: Path = RESULTS) -> list[Table]:
+    """What is asked by each rule, and how likely the text is, of all pairs together; right answers."""
+    asked, likely, rights = tables("units", folder)
+    together = [_columns(one, [row for row in one.rows if row[0] == "all"], but=("pair",)) for one in (asked, likely)]
+    return [*together, rights]
+
+
+def units_in_words(folder: Path = RESULTS) -> str:
+    """The sentences of the concepts on why a unit is a word."""
+    asked, likely, rights = map(_named, where_units_end(folder))
+    by_words, boundaries, _, *every_place = asked
+    nats, between = str(likely[1]["mixture"]).rstrip(")").split(" (")[1].split(": ")
+    bundled = [row for row in rights if row["alpha, beta"] == by_words["alpha, beta"]]
+    words, common, both = bundled[::3], bundled[1::3], bundled[2::3]
+    right = [" and ".join(str(row["right"]) for row in rows) for rows in (common, words)]
+    most = max(_times(*rows)[1] for rows in zip(words, both, strict=True))
+    (decisions, requests), everywhere = _times(by_words, boundaries), _times(*every_place)
+    return (
+        f"Four pairs that write pages gave the same text in {boundaries['equal']} answers, with a mean difference of "
+        f"{nats} nats a byte under the mixture of both models (95 % interval {between}; less is likelier); of "
+        f"{bundled[0]['questions']} mixed questions the bundled pair, either drafting, got {right[0]} right, and "
+        f"{right[1]} by words. There were {decisions:.2f} times as many decisions and {requests:.2f} times as many "
+        f"requests with the default rule, {everywhere[0]:.2f} and {everywhere[1]:.2f} times as many with alpha = beta "
+        "= 1; where replacements ended at the first common boundary as well, not with their word, the bundled pair "
+        f"took up to {most:.1f} times as many requests (`make bench ARGS=units`)."
+    )
+
+
+def _named(table: Table) -> list[dict[str, Any]]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def _times(one: dict[str, Any], other: dict[str, Any]) -> list[float]:
+    """The decisions and the requests of a token, as multiples of others."""
+    return [other[name] / one[name] for name in ("decisions a token", "requests a token")]
 
 
 def client_in_words(folder: Path = RESULTS) -> str:

@@ -29,7 +29,7 @@ from cosd_providers import Context, Message, Token, Usage, connect
 from cosd_providers.messages import ChatProvider
 from cosd_providers.strategies import Strategy
 
-__all__ = ["Answer", "Both", "Case", "run"]
+__all__ = ["TESTS", "Answer", "Both", "Case", "of_tests", "run"]
 
 PROMPTS, QUICK, LENGTH, COLD = 20, 3, 128, 100
 AGAIN = 5
@@ -361,18 +361,18 @@ def _served(model: Path, core: int) -> Iterator[str]:
 
 def _folder() -> Path | None:
     """The folder of the model, if it was fetched."""
-    install = _of_tests("smollm2.install")
+    install = of_tests("smollm2.install")
     folder: Path = install.folder()
     return folder if (folder / install.SHORTER).is_file() else None
 
 
 def _prompts() -> Sequence[str]:
     """Prompts of the tests, one in two: of all kinds."""
-    found: Sequence[str] = _of_tests("live_real.prompts").PROMPTS
+    found: Sequence[str] = of_tests("live_real.prompts").PROMPTS
     return found[::2]
 
 
-def _of_tests(name: str) -> Any:
+def of_tests(name: str) -> Any:
     """A module that lies beside the tests."""
     sys.path.insert(0, str(TESTS))
     try:

@@ -81,6 +81,15 @@ def word_starts(text: bytes, at: int) -> bool:
     return not here or here.isspace() or text[:at][-4:].decode("utf-8", "ignore")[-1:].isspace() or is_unspaced(here)
 
 
+def ends_unit(text: bytes, at: int) -> bool:
+    """Test whether a unit ends at a common boundary: where a word starts.
+
+    Each decision is then about whole words, and a replacement is one. `benchmarks/units.py` measures the alternative,
+    by which every common boundary ends a unit.
+    """
+    return word_starts(text, at)
+
+
 def word_around(text: bytes, at: int) -> tuple[int, int]:
     """The word that holds byte `at`: where it starts, and where the next one does, or the text ends."""
     start, end = at, at + 1
@@ -326,7 +335,7 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool
         seen = look(text, end, ended=draft.ended)
         if seen is None:
             return None
-        word = word_starts(text, end)
+        word = ends_unit(text, end)
         if aligned and not word and passed < LONGEST:
             continue
         encoding = await encoder.upto(text, seen)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.page import advice_in_words, all_tables, client_in_words, excerpts, pages, tables
+from benchmarks.page import advice_in_words, all_tables, client_in_words, excerpts, pages, tables, units_in_words
 from benchmarks.report import Table, save
 
 README = Path(__file__).parents[2] / "README.md"
+CONCEPTS = README.parent / "docs" / "concepts.md"
 
 # The README says in words what the tables name by letters.
 METHODS = {
@@ -40,6 +41,10 @@ def test_the_readmes_words_on_advice_are_what_was_kept() -> None:
 
 def test_the_readmes_words_on_the_client_are_what_was_kept() -> None:
     assert client_in_words() in " ".join(README.read_text(encoding="utf-8").split()), "run `make bench ARGS=client`"
+
+
+def test_the_concepts_words_on_units_are_what_was_kept() -> None:
+    assert units_in_words() in " ".join(CONCEPTS.read_text(encoding="utf-8").split()), "run `make bench ARGS=units`"
 
 
 def test_tables_come_back_as_they_were_kept(tmp_path: Path) -> None:

@@ -1,0 +1,305 @@
+"""Words, or every common boundary: where a unit of models with different tokenizers ends, on real llama.cpp servers.
+
+By the library's rule a unit ends at a common boundary of both encodings at which a word starts (`paths.ends_unit`). By
+the alternative every common boundary ends one, also inside words. It is measured twice: with a replacement that is a
+whole word, as it is now, and with one that ends at the first common boundary as well (`paths.completes`).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, product
+from statistics import fmean
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks.real import TESTS, of_tests
+from benchmarks.report import Cell, Options, Table
+from cosd_api import Fusion, FusionResult, RuleVerifier, paths
+from cosd_api.alignment import is_unspaced
+from cosd_api.demo.questions import is_right, sample
+from cosd_api.demo.servers import bundled_pair, serve
+from cosd_providers import Context, Provider, Token, Usage, connect
+from cosd_providers.same_ids import by_given_ids, by_ids
+from cosd_providers.text import whole
+
+__all__ = ["RULES", "WORDS", "interval", "right_answers", "ruled", "run"]
+
+PAGES = ("pages-gpt2", "pages-llama3-other"), ("pages-gpt2-other", "pages-llama3")
+LENGTH = 96
+PROMPTS, QUESTIONS, QUICK = 40, 200, 2
+DRAWN = 8000
+"""Pages whose words count as known."""
+DRAWS, SEED = 2000, 23
+
+ALL = "all"
+_FIRST = ("pair", "alpha, beta", "a unit ends at")
+_COUNTED = (
+    *("tokens", "decisions a token", "places a token", "requests a token", "billed a token", "replacements"),
+    *("unjudged", "off path", "equal", "unknown words, of 1,000"),
+)
+_UNDER = ("draft", "assistant", "mixture")
+_ASKED = (
+    f"Answers to {PROMPTS} prompts a pair, at most {LENGTH} tokens, with rules of two pairs of alpha and beta, "
+    "otherwise default settings (single questions). Each model knows another world. Decisions are units of the answer "
+    "that the assistant judged, and places those that it was asked about; requests are all to it, those for its words "
+    "included; billed tokens are those that it read, cached or not, and wrote. *Equal* are the answers with the same "
+    f"text as by words, and unknown words those that none of {DRAWN:,} pages has."
+)
+_LIKELY = (
+    "Negative log-likelihood in nats a byte, the end included where the answer ended by itself, under the draft model, "
+    "under the assistant, and under their equal mixture (the logarithm of the mean of both probabilities of the whole "
+    "answer): less is likelier. Each model reads its own encoding behind its prompt. Means over the answers; in "
+    "brackets the difference from words, with its 95 % interval by a paired bootstrap of the prompts "
+    f"({DRAWS:,} draws)."
+)
+_RIGHT = (
+    "Right answers of mixed questions with numbers that were kept out of both models' training, and the difference "
+    "from words in points, with its interval as above. The tokenizers differ at digits: `sums` has one a token."
+)
+
+
+def _everywhere(text: bytes, at: int) -> bool:  # noqa: ARG001 - in place of `paths.ends_unit`
+    return True
+
+
+def _between_characters(tokens: Sequence[Token], count: int) -> bool:
+    data = b"".join(token.data for token in tokens[:count])
+    return whole(data) == len(data)
+
+
+RULES: Mapping[str, Mapping[str, Callable[..., bool]]] = {
+    "words": {},
+    "common boundaries": {"ends_unit": _everywhere},
+    "common boundaries, of replacements too": {"ends_unit": _everywhere, "completes": _between_characters},
+}
+"""For each rule the functions of `paths` that it has others for."""
+WORDS, COMMON, _ = RULES
+GATES: Mapping[str, tuple[RuleVerifier, Sequence[str]]] = {
+    "0.5, 0.5": (RuleVerifier(), [*RULES]),
+    "1, 1": (RuleVerifier(alpha=1, beta=1), [WORDS, COMMON]),
+}
+"""The verifiers, by their alpha and beta, and the rules that each is measured with: one asks about every place."""
+
+
+@contextmanager
+def ruled(rule: str) -> Iterator[None]:
+    """All answers that are written during the block are by a rule."""
+    with ExitStack() as stack:
+        for name, function in RULES[rule].items():
+            stack.enter_context(patch.object(paths, name, function))
+        yield
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A page, and how likely it is.
+
+    Attributes:
+        result: the answer.
+        nats: negative log-likelihoods of a byte under the draft, the assistant, and their mixture.
+        words, unknown: number of its words, and of those that no page has.
+    """
+
+    result: FusionResult
+    nats: tuple[float, float, float]
+    words: int
+    unknown: int
+
+
+async def run(options: Options) -> list[Table]:
+    """The tables."""
+    asked: list[list[Cell]] = []
+    likely: list[list[Cell]] = []
+    figures: dict[str, Any] = {}
+    pooled: dict[str, dict[str, list[list[Judged]]]] = {gate: {} for gate in GATES}
+    for names in PAGES[:1] if options.quick else PAGES:
+        with ExitStack() as stack:
+            urls = {name: stack.enter_context(serve(TESTS / "models" / f"{name}.gguf")).url for name in names}
+            for pair, gate in product((names, names[::-1]), GATES):
+                shown = " asks ".join(pair)
+                found = await _pages(options, pair, [urls[name] for name in pair], gate)
+                asked += _asked(shown, gate, found)
+                likely += _likely(shown, gate, {rule: [page.nats for page in pages] for rule, pages in found.items()})
+                figures[f"{shown}, {gate}"] = {rule: [_figures(one) for one in pages] for rule, pages in found.items()}
+                for rule, pages in found.items():
+                    pooled[gate].setdefault(rule, []).append(pages)
+    for gate, rules in pooled.items():
+        asked += _asked(ALL, gate, {rule: [*chain.from_iterable(several)] for rule, several in rules.items()})
+        likely += _likely(ALL, gate, {rule: _means(several) for rule, several in rules.items()})
+    return [
+        Table("Units: what is asked", [*_FIRST, *_COUNTED], asked, [_ASKED], figures),
+        Table("Units: how likely the text is", [*_FIRST, *_UNDER], likely, [_LIKELY]),
+        await right_answers(options),
+    ]
+
+
+async def _pages(options: Options, pair: Sequence[str], urls: Sequence[str], gate: str) -> dict[str, list[Judged]]:
+    """The pages of a draft and an assistant, by each rule."""
+    verifier, rules = GATES[gate]
+    prompts = of_tests("models.pages").PROMPTS[:: PROMPTS // QUICK if options.quick else 1]
+    found: dict[str, list[Judged]] = {}
+    known: dict[tuple[str, str, bool], tuple[float, float, float]] = {}
+    async with AsyncExitStack() as stack:
+        models = [await stack.enter_async_context(connect(url)) for url in urls]
+        fusion = await stack.enter_async_context(Fusion(draft=models[0], assistant=models[1], verifier=verifier))
+        for rule in rules:
+            options.say(f"units: {' asks '.join(pair)}, {gate}: {rule}")
+            with ruled(rule):
+                results = await _answers(fusion, prompts)
+            found[rule] = []
+            for prompt, result in zip(prompts, results, strict=True):
+                assert (result.settings.unit, result.settings.contexts) == ("word", "ids")
+                key = (prompt, result.text, result.tokens[-1].end)
+                if key not in known:
+                    known[key] = await _nats(models, prompt, result)
+                words = _words(result.text)
+                unknown = sum(word not in _known_words() for word in words)
+                found[rule].append(Judged(result, known[key], len(words), unknown))
+    return found
+
+
+async def _nats(models: Sequence[Provider], prompt: str, result: FusionResult) -> tuple[float, float, float]:
+    """Negative log-likelihoods of an answer, a byte."""
+    totals: list[float] = []
+    for model in models:
+        ids = tuple([piece.id for piece in await by_ids(model).encode(result.text)])
+        context = Context(prompt, result.text.encode(), ids)
+        tokens = await by_given_ids(model).score_ids(context, 0, end=result.tokens[-1].end, usage=Usage())
+        totals.append(math.fsum(math.log(token.prob or 0.0) for token in tokens))
+    size = len(result.text.encode())
+    most = max(totals)
+    mixture = most + math.log(fmean(math.exp(total - most) for total in totals))
+    return -totals[0] / size, -totals[1] / size, -mixture / size
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text in letters, but for scripts without spaces."""
+    return [word for word in re.findall(r"[^\W\d_]+", text) if not is_unspaced(word[0])]
+
+
+@cache
+def _known_words() -> frozenset[str]:
+    """The words of pages, which are the same in each world."""
+    world, rng = of_tests("models.pages").World(seed=SEED), random.Random(SEED)
+    return frozenset(word for _ in range(DRAWN) for word in _words(world.page(rng).text))
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float, float]:
+    """The mean of paired differences, and its 95 % interval by bootstrap."""
+    draw = random.Random(SEED)
+    several = sorted(fmean(draw.choices(differences, k=len(differences))) for _ in range(DRAWS))
+    cut = round(DRAWS * 0.025)
+    return fmean(differences), several[cut], several[-1 - cut]
+
+
+def _costs(results: Sequence[FusionResult]) -> dict[str, float]:
+    """Decisions, and what was asked and billed, for each token of the answers."""
+    tokens = sum(len(result.tokens) for result in results)
+    used = [result.usage["assistant"] for result in results]
+    places = [one.places for result in results for one in result.requests if one.endpoint == "assistant"]
+    return {
+        "decisions": sum(map(_decisions, results)) / tokens,
+        "places": sum(places) / tokens,
+        "requests": sum(one.requests for one in used) / tokens,
+        "billed": sum(one.billed_tokens for one in used) / tokens,
+    }
+
+
+def _decisions(result: FusionResult) -> int:
+    return len({token.unit for token in result.tokens if token.decisions})
+
+
+def _asked(pair: str, gate: str, found: Mapping[str, Sequence[Judged]]) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
+    for rule, pages in found.items():
+        results = [page.result for page in pages]
+        equal = sum(one.result.text == other.result.text for one, other in zip(pages, found[WORDS], strict=True))
+        costs = _costs(results)
+        rows.append(
+            [
+                *(pair, gate, rule, sum(len(result.tokens) for result in results)),
+                *(round(costs[name], 3) for name in ("decisions", "places", "requests")),
+                round(costs["billed"], 1),
+                *(sum(getattr(one, name) or 0 for one in results) for name in ("replacements", "unjudged", "off_path")),
+                f"{equal} of {len(pages)}",
+                round(1000 * sum(page.unknown for page in pages) / sum(page.words for page in pages), 2),
+            ]
+        )
+    return rows
+
+
+def _means(several: Sequence[Sequence[Judged]]) -> list[tuple[float, ...]]:
+    """The likelihoods of each prompt, as means over the pairs."""
+    prompts = zip(*several, strict=True)
+    return [tuple(map(fmean, zip(*(page.nats for page in pages), strict=True))) for pages in prompts]
+
+
+def _likely(pair: str, gate: str, found: Mapping[str, Sequence[Sequence[float]]]) -> list[list[Cell]]:
+    """A row for each rule; of each answer there are the three figures."""
+    rows: list[list[Cell]] = []
+    for rule, answers in found.items():
+        cells: list[Cell] = []
+        for at in range(len(_UNDER)):
+            differences = [one[at] - other[at] for one, other in zip(answers, found[WORDS], strict=True)]
+            mean = f"{fmean(one[at] for one in answers):.4f}"
+            cells.append(mean if rule == WORDS else f"{mean} ({_signed(differences, '+.4f')})")
+        rows.append([pair, gate, rule, *cells])
+    return rows
+
+
+def _signed(differences: Sequence[float], form: str) -> str:
+    value, low, high = interval(differences)
+    return f"{value:{form}}: {low:{form}} to {high:{form}}"
+
+
+async def right_answers(options: Options) -> Table:
+    """Right answers of the bundled pair, either drafting, by each verifier and rule."""
+    questions = sample("mixed", QUICK if options.quick else QUESTIONS, SEED)
+    rows: list[list[Cell]] = []
+    figures: dict[str, Any] = {}
+    with bundled_pair() as servers:
+        for pair, (gate, (verifier, rules)) in product((("sums", "facts"), ("facts", "sums")), GATES.items()):
+            shown = " asks ".join(pair)
+            right: dict[str, list[bool]] = {}
+            for rule in rules:
+                options.say(f"units: {shown}, {gate}: {rule}")
+                async with Fusion(draft=servers[pair[0]], assistant=servers[pair[1]], verifier=verifier) as fusion:
+                    with ruled(rule):
+                        results = await _answers(fusion, [one.prompt for one in questions])
+                right[rule] = [is_right(one, result.text) for one, result in zip(questions, results, strict=True)]
+                differences = [100.0 * (one - other) for one, other in zip(right[rule], right[WORDS], strict=True)]
+                costs = _costs(results)
+                rows.append(
+                    [
+                        *(shown, gate, rule, len(questions), sum(right[rule])),
+                        None if rule == WORDS else _signed(differences, "+.1f"),
+                        *(round(costs[name], 3) for name in ("decisions", "places", "requests")),
+                    ]
+                )
+            figures[f"{shown}, {gate}"] = {rule: [int(one) for one in found] for rule, found in right.items()}
+    columns = [*_FIRST, "questions", "right", "difference", *_COUNTED[1:4]]
+    return Table("Units: right answers", columns, rows, [_RIGHT], figures)
+
+
+async def _answers(fusion: Fusion, prompts: Sequence[str]) -> list[FusionResult]:
+    return [result async for result in fusion.map(prompts, max_tokens=LENGTH, concurrency=4)]
+
+
+def _figures(page: Judged) -> dict[str, Any]:
+    result = page.result
+    return {
+        "tokens": len(result.tokens),
+        "bytes": len(result.text.encode()),
+        "decisions": _decisions(result),
+        "replacements": result.replacements,
+        "requests": result.usage["assistant"].requests,
+        "nats a byte": [round(one, 5) for one in page.nats],
+        "unknown words": page.unknown,
+    }
