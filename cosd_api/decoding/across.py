@@ -23,7 +23,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, count
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -109,7 +108,6 @@ class AcrossTokenizers(AnswerWriter):
         self._begun = 0  # tokens of the path before those that the draft wrote since the start or a replacement
         self._again = b""  # what a draft that takes text only is to write once more
         self._stuck = -1  # tokens of the path at which it did not
-        self._goes_on: tuple[int, Any] = (-1, None)  # tokens of the path, and what goes on behind them
 
     def _encoder(self, model: int) -> Encoder | None:
         """A model's encodings; None if it takes text only."""
@@ -182,18 +180,11 @@ class AcrossTokenizers(AnswerWriter):
                 self._ready = None
 
     def _next_draft(self, room: int) -> StartDraft:
-        """A draft of so many tokens behind the path.
-
-        One that takes text only writes what is behind the last safe cut once more, unless its server goes on from its
-        own ids.
-        """
+        """A draft of so many tokens behind the path; by text, what is behind the last safe cut is written once more."""
         path, text = self._drafted, bytes(self._drafted.text)
         self._again = b""
         if self._draft_encoder is not None:
             return StartDraft(self._draft, text, room, None, (), ids=tuple(token.id or 0 for token in path.tokens))
-        written, continuation = self._goes_on
-        if written == len(path.tokens) and continuation is not None:
-            return StartDraft(self._draft, text, room, continuation, ())
         at = resumed(path, self._begun) if self._stuck != len(path.tokens) else None
         if at is None:
             at = len(text)
@@ -247,7 +238,6 @@ class AcrossTokenizers(AnswerWriter):
             if item.reason in ("context", "filter"):
                 self._draft_end, path.over = item, True
             self._stuck = len(path.tokens) if self._again else -1
-            self._goes_on = len(path.tokens), item.continuation
         elif item.end and self._again:
             self._stuck = len(path.tokens)
         elif (token := self._anew(item)) is not None:
@@ -786,7 +776,7 @@ class AcrossTokenizers(AnswerWriter):
         self._draft_error = self._draft_end = None
         self._stop_end = None
         self._find_stop(len(path.text))
-        self._begun, self._stuck, self._goes_on = len(path.tokens), -1, (-1, None)
+        self._begun, self._stuck = len(path.tokens), -1
         first = min(kept, firing.unit.first)
         size = path.offset(first)
         winners = [mark.winner for mark in self._marks[:first]]
