@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -56,6 +56,7 @@ from cosd_providers.same_ids import by_ids
 
 LOOKAHEAD = 16
 """Tokens that the draft may write behind the end of the answer, so that its last places can be encoded."""
+_Place = tuple[int, int | None]  # the byte at which a token ends, and its id
 _MOST_UNITS = 32  # units that one request is about
 _LISTED = 4  # tokens that the draft lists beside its own where it is asked how probable that is
 
@@ -112,7 +113,8 @@ class AcrossTokenizers(AnswerWriter):
     def _encoder(self, model: int) -> Encoder | None:
         """A model's encodings; None if it takes text only."""
         takes_ids = model in self.models and self._work.by_ids and self._work.by_ids[model]
-        return Encoder(by_ids(self._work.turns[model].provider).encode) if takes_ids else None
+        turn = self._work.turns[model]
+        return Encoder(by_ids(turn.on_path).encode, turn.lead) if takes_ids else None
 
     # ------------------------------------------------------------------------------------------------------- the run
 
@@ -380,6 +382,8 @@ class AcrossTokenizers(AnswerWriter):
     def _contestable(self, unit: PathUnit) -> bool:
         """True if an assistant is asked about a unit."""
         last = min(unit.last, self._bound())
+        if unit.start < unit.end and self._drafted.offset(last) == unit.start:  # a lead alone comes out
+            return False
         return unit.judged and any(self._could_change(at) for at in range(unit.first, last))
 
     def _bound_of(self, unit: PathUnit) -> int:
@@ -408,10 +412,11 @@ class AcrossTokenizers(AnswerWriter):
         path = self._drafted
         found = dict[int, Question]()
         for unit in new:  # what is behind the unit shows if the assistant's word goes on there
-            tokens = path.tokens[unit.first : unit.last + 1]
-            data = [one.data for one in tokens]
-            if unit.start < unit.end and (len(tokens) == unit.last - unit.first or tokens[-1].end):
-                data[unit.last - unit.first :] = [b" "]
+            tokens = path.tokens[unit.first : unit.last]
+            data = [one.data for one in tokens if one.data or one.end]  # those of a lead have no bytes
+            behind = path.tokens[unit.last : unit.last + 1]
+            if unit.start < unit.end:
+                data.append(behind[0].data if behind and not behind[0].end else b" ")
             found[unit.first] = Question(unit.start, tuple(data), word=True)
         try:
             number = next(self._asks)
@@ -658,9 +663,9 @@ class AcrossTokenizers(AnswerWriter):
         tokens = own if ids is not None else []
 
         def behind() -> list[Token]:
-            """The tokens from the difference on."""
+            """The tokens from the difference on, without those of a lead, which have no bytes."""
             starts = accumulate((len(token.data) for token in tokens), initial=start)
-            return [token for token, at in zip(tokens, starts, strict=False) if at >= found.at]
+            return [token for token, at in zip(tokens, starts, strict=False) if at >= found.at and token.data]
 
         def take(item: Token | DraftEnd) -> bool:
             if isinstance(item, DraftEnd) or item.end:
@@ -675,10 +680,10 @@ class AcrossTokenizers(AnswerWriter):
                 if item is None:
                     break
                 if take(item):
-                    return tokens
+                    return behind()
                 path.append(item.id or 0)
             if len(tokens) > 2 * LOOKAHEAD:
-                return tokens
+                return behind()
             text = before + b"".join(token.data for token in tokens)
             most, ids = 2 * LOOKAHEAD + 1 - len(tokens), tuple(path)
         else:
@@ -803,7 +808,7 @@ class AcrossTokenizers(AnswerWriter):
             The number of tokens that stay.
         """
         path, way, unit, decision = self._drafted, firing.way, firing.unit, firing.decision
-        own = {end: token for token, end in old if end <= firing.at}
+        own = {(end, token.id): token for token, end in old if end <= firing.at}
         over = unit.first + decision.last
         over = over if same else max(over, next((n for n, (_, end) in enumerate(old, 1) if end > firing.changed), over))
         keep = bisect_right([end for token, end in old if not token.end], firing.at) if way is None else way.keep
@@ -815,7 +820,7 @@ class AcrossTokenizers(AnswerWriter):
         if way is None and path.offset(keep) < firing.at:  # the end comes inside a token of the draft
             part, _ = old[keep]
             self._append(replace(part, data=part.data[: firing.at - path.offset(keep)], id=None), self._mark())
-        while tokens and not same and own.get(len(path.text) + len(tokens[0].data)) is tokens[0]:
+        while tokens and not same and own.get((len(path.text) + len(tokens[0].data), tokens[0].id)) is tokens[0]:
             self._append(tokens.pop(0), self._mark())
         start = len(path.text)
         replaced = tuple(
@@ -839,12 +844,12 @@ class AcrossTokenizers(AnswerWriter):
         self._drafted.add(token)
         self._marks.append(mark)
 
-    def _spelled(self, way: Restart, own: dict[int, Token], firing: Firing) -> list[Token]:
+    def _spelled(self, way: Restart, own: Mapping[_Place, Token], firing: Firing) -> list[Token]:
         """The tokens of the draft's encoding, with the probabilities of whoever wrote their text."""
         tokens, start = list[Token](), self._drafted.offset(way.keep)
         for id_, end in zip(way.ids, way.ends, strict=True):
-            mine = own.get(end)
-            if mine is not None and mine.id == id_ and len(mine.data) == end - start:
+            mine = own.get((end, id_))
+            if mine is not None and len(mine.data) == end - start:
                 tokens.append(mine)
             else:
                 tokens.append(Token(way.text[start:end], _least_over(firing, start, end), id=id_))
