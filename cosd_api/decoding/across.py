@@ -558,7 +558,7 @@ class AcrossTokenizers(AnswerWriter):
         p = least(path.tokens[unit.first : unit.last])
         data = bytes(path.text[unit.start : unit.end])
         count = unit.last - unit.first
-        decision = Decision(hearing.model - 1, 0, count, data, p, least(qs), True, False, data, tied=tied)
+        decision = Decision(hearing.model - 1, data, p, least(qs), True, False, data, tied=tied, count=count)
         self._decide(hearing, unit, unit.end + 1, decision)
         hearing.first = unit.last
 
@@ -582,7 +582,7 @@ class AcrossTokenizers(AnswerWriter):
         fires = fires and verifier.replaces(p or 0.0, math.nan if q is None else q)
         coin = getattr(verifier, "coin", None)
         data = found.own[0].data
-        decision = Decision(hearing.model - 1, 0, over - unit.first, data, p, q, False, fires, mine, coin=coin)
+        decision = Decision(hearing.model - 1, data, p, q, False, fires, mine, coin=coin, count=over - unit.first)
         if fires:
             firing = await self._fire(hearing, unit, found, decision)
             if firing is not None:
@@ -809,7 +809,7 @@ class AcrossTokenizers(AnswerWriter):
         """
         path, way, unit, decision = self._drafted, firing.way, firing.unit, firing.decision
         own = {(end, token.id): token for token, end in old if end <= firing.at}
-        over = unit.first + decision.last
+        over = unit.first + decision.count
         over = over if same else max(over, next((n for n, (_, end) in enumerate(old, 1) if end > firing.changed), over))
         keep = bisect_right([end for token, end in old if not token.end], firing.at) if way is None else way.keep
         keep = min(keep, unit.first) if same else keep
