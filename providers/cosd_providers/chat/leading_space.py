@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from cosd_providers.contract import (
     Context,
     DraftEnd,
     HiddenStates,
+    IdContexts,
+    IdScores,
     Piece,
     Proposal,
     Provider,
@@ -31,15 +33,19 @@ from cosd_providers.errors import UnsupportedError
 from cosd_providers.forwarding import Forwarding
 from cosd_providers.hidden_states import no_states
 from cosd_providers.messages import RenderedPrompt
-from cosd_providers.same_ids import by_given_ids, by_ids
 from cosd_providers.sampling import other_seed
 from cosd_providers.text import join
 from cosd_providers.usage import Usage
 
-__all__ = ["AfterLead", "WithoutLeadingSpace", "led"]
+__all__ = ["AfterLead", "TakesIds", "WithoutLeadingSpace", "led"]
 
 _ANYTHING = b"\0"
 """Stand-in for any token, in a question about the one after the space."""
+
+
+@runtime_checkable
+class TakesIds(Provider, IdContexts, IdScores, Protocol):
+    """A provider with all that is asked by ids; whether its server takes them is in its capabilities."""
 
 
 def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = ()) -> RenderedPrompt:
@@ -52,8 +58,8 @@ def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = 
         warnings: see `RenderedPrompt`.
     """
     space = lead.encode()
-    text, path = WithoutLeadingSpace(provider, space, prompt), AfterLead(provider, space, prompt)
-    return RenderedPrompt(text, prompt, warnings, lead, path)
+    path = AfterLead(provider, space, prompt) if isinstance(provider, TakesIds) else None
+    return RenderedPrompt(WithoutLeadingSpace(provider, space, prompt), prompt, warnings, lead, path)
 
 
 class WithoutLeadingSpace(Forwarding):
@@ -251,13 +257,14 @@ class AfterLead(WithoutLeadingSpace):
         prompt: the prompt that it answers, for `tokenize`.
     """
 
-    def __init__(self, provider: Provider, space: bytes, prompt: str = "") -> None:
+    def __init__(self, provider: TakesIds, space: bytes, prompt: str = "") -> None:
         super().__init__(provider, space, prompt)
+        self._model = provider
         self._known: dict[int, bytes] = {}  # tokens that were seen at the beginning of a path
 
     async def describe(self) -> ServerInfo:
         """The provider's description."""
-        return await self._provider.describe()
+        return await self._model.describe()
 
     async def generate(
         self, context: Context, *, max_tokens: int, usage: Usage, **options: Any
@@ -267,7 +274,7 @@ class AfterLead(WithoutLeadingSpace):
         if context.ids is None:
             items = super().generate(context, max_tokens=max_tokens, usage=usage, **options)
         else:
-            items = self._provider.generate(self._sent(context, left), max_tokens=max_tokens, usage=usage, **options)
+            items = self._model.generate(self._sent(context, left), max_tokens=max_tokens, usage=usage, **options)
         async with aclosing(items):
             async for item in items:
                 if left and isinstance(item, Token):
@@ -282,16 +289,18 @@ class AfterLead(WithoutLeadingSpace):
         """See `contract.IdContexts`."""
         lefts = [await self._left(context) for context in contexts]
         asked = [self._sent(*one) for one in zip(contexts, lefts, strict=True)]
-        found = await by_ids(self._provider).next_tokens(asked, alternatives=alternatives, usage=usage)
+        found = await self._model.next_tokens(asked, alternatives=alternatives, usage=usage)
         return [token and self._behind(token, left) for token, left in zip(found, lefts, strict=True)]
 
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
         """See `contract.IdScores`."""
-        ids, given = context.ids or (), by_given_ids(self._provider)
+        ids = context.ids or ()
         options: dict[str, Any] = {"alternatives": alternatives, "end": end}
-        found = await given.score_ids(self._sent(context, await self._left(context)), first, usage=usage, **options)
+        found = await self._model.score_ids(
+            self._sent(context, await self._left(context)), first, usage=usage, **options
+        )
         for at, token in enumerate(found if alternatives else ()):
             left = await self._left(replace(context, text=b"", ids=ids[: first + at]))
             if not left:
@@ -301,13 +310,13 @@ class AfterLead(WithoutLeadingSpace):
 
     async def encode(self, text: str) -> list[Piece]:
         """The provider's encoding: of the space and a response that begins behind it, or of what goes on in one."""
-        pieces = await by_ids(self._provider).encode(text)
+        pieces = await self._model.encode(text)
         self._known |= {piece.id: piece.data for piece in pieces[: len(self._space)]}
         return pieces
 
     async def decode(self, ids: Sequence[int]) -> str:
         """See `contract.IdContexts`; the space is shown, too."""
-        return await by_ids(self._provider).decode(ids)
+        return await self._model.decode(ids)
 
     def _sent(self, context: Context, left: bytes) -> Context:
         """A context in the model's own text, which has all but what is left of the space."""
