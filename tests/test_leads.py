@@ -319,3 +319,24 @@ async def test_the_view_by_ids() -> None:
 async def drafted(view: AfterLead, ids: tuple[int, ...], text: bytes, limit: int) -> list[Token]:
     stream = view.generate(Context("The draft", text, ids), max_tokens=limit, usage=Usage())
     return [replace(one, alternatives=()) async for one in stream if not isinstance(one, DraftEnd)]
+
+
+@pytest.mark.parametrize("method", ["average", "safe", "cool", "rerank"])
+@pytest.mark.parametrize("lead", [" ", "\n\n"])
+async def test_other_methods_write_what_the_model_writes_alone(method: str, lead: str) -> None:
+    model = learned("llama3", 0)
+    task = Task("The draft", (model, model), (lead, lead), (True, True), max_tokens=24)
+    servers = task.servers()
+    draft, assistant = servers
+    result = await fuse(
+        [Message("user", task.prompt)], draft=draft, assistant=assistant, method=method, max_tokens=task.max_tokens
+    )
+    writer, ids = task.leading[0], list[int]()
+    while len(ids) < task.max_tokens + len(lead):
+        probs = writer.next([*writer.begin, *ids])
+        ids.append(probs.index(max(probs)))
+    alone = b"".join(model.tokens[one] for one in ids).removeprefix(lead.encode())
+    assert len(result.text) > len(lead)
+    assert sendable(alone).startswith(result.text)
+    assert result.settings.contexts == "ids"
+    assert {call.kind for server in servers for call in server.calls} <= {"generate", "next_tokens", "score_ids"}
