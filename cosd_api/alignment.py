@@ -35,12 +35,10 @@ WRITTEN_WITHOUT_SPACES = (
 
 @dataclass(slots=True)
 class Decision:
-    """One span of the draft that an assistant was heard about.
+    """One token of the draft, or several, that an assistant was heard about.
 
     Attributes:
         assistant: index of the assistant.
-        first: index, in the unit, of the span's first draft token.
-        last: index one past its last.
         text: what the assistant wrote there, as bytes.
         p: the draft's probability of its least probable token there; None where unknown.
         q: the assistant's, likewise.
@@ -52,11 +50,10 @@ class Decision:
         ask: number of the question that brought the answer.
         strategy: the way in which the endpoint was asked, if its provider reports it.
         tied: they agree because the draft's token is the assistant's second choice, as probable as its first.
+        count: number of the draft's tokens.
     """
 
     assistant: int
-    first: int
-    last: int
     text: bytes
     p: float | None
     q: float | None
@@ -68,6 +65,7 @@ class Decision:
     ask: int | None = None
     strategy: str | None = None
     tied: bool = False
+    count: int = 1
 
 
 def is_unspaced(character: str) -> bool:
@@ -99,7 +97,7 @@ def judge(
     # One id may be the end of one model and a text of the other, and servers show parts of characters differently.
     data = mine.data if agreed else theirs.data
     agreed = agreed or tied
-    decision = Decision(assistant, 0, 1, data, p, q, agreed, False, mine.data, tied=tied)
+    decision = Decision(assistant, data, p, q, agreed, False, mine.data, tied=tied)
     decision.fired = not agreed and p is not None and not (q is None and needs_q) and bool(replaces(decision))
     return decision
 

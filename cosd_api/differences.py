@@ -162,7 +162,7 @@ def next_start(draft: DraftPath, unit: PathUnit, end: int) -> int:
     if unit.encoding is None:
         return unit.last
     for at in range(unit.first, unit.last):
-        whole = draft.ends[at] >= end and draft.is_whole(at + 1)
+        whole = draft.ends[at] >= max(end, unit.start + 1) and draft.is_whole(at + 1)
         if whole and unit.encoding.count(draft.offset(at + 1)) is not None:
             return at + 1
     return unit.last

@@ -400,7 +400,7 @@ class _GatedMixture:
                 agreed = agreed or tied
                 fired = not agreed and verifier.replaces(drafted.prob, choice.prob)
                 mine, theirs = drafted.token.data, choice.token.data
-                decision = Decision(assistant, 0, 1, theirs, drafted.prob, choice.prob, agreed, fired, mine, coin=coin)
+                decision = Decision(assistant, theirs, drafted.prob, choice.prob, agreed, fired, mine, coin=coin)
                 decision.tied = tied
                 decisions.append(decision)
         firing = [one for one in decisions if one.fired]

@@ -11,7 +11,7 @@ All offsets are in bytes of the answer. Everything is a function of the draft's 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -201,11 +201,14 @@ class Encoder:
 
     Args:
         encode: the model's own.
+        lead: white space before every answer, in which the model's path begins: a token of only that ends at byte 0,
+            and one that goes on into the answer where it ends there.
     """
 
-    def __init__(self, encode: Encode) -> None:
+    def __init__(self, encode: Encode, lead: str = "") -> None:
         self._encode = encode
-        self._text = b""  # what is known
+        self._lead = lead
+        self._text: bytes | None = None if lead else b""  # what is known
         self._known = Encoded((), ())
         self._cuts: tuple[tuple[int, int], ...] = ((0, 0),)  # byte offset and tokens before
 
@@ -218,21 +221,23 @@ class Encoder:
         given, before, known, cuts = text[:end], self._text, self._known, self._cuts
         if given == before:
             return known
-        same = common(given, before)
+        same = common(given, before or b"")
         kept = max(1, bisect_left(cuts, same - 1, key=itemgetter(0)))
         cuts = cuts[:kept]
         cut, count = cuts[kept - 1]
+        lead = "" if cut else self._lead
+        start = cut - len(lead.encode())
         try:
-            tail = given[cut:].decode()
+            tail = lead + given[cut:].decode()
         except UnicodeDecodeError:
             return None
         pieces = await self._encode(tail) if tail else ()
-        if sum(len(piece.data) for piece in pieces) != end - cut:
+        if sum(len(piece.data) for piece in pieces) != end - start:
             return None  # it normalises the text: its tokens have no places there
         sizes = accumulate(len(piece.data) for piece in pieces)
         found = Encoded(
             known.ids[:count] + tuple([piece.id for piece in pieces]),
-            known.ends[:count] + tuple([cut + size for size in sizes]),
+            known.ends[:count] + tuple([max(start + size, 0) for size in sizes]),
         )
         starts = [match.start() for match in _SAFE_CUT.finditer(given, cut + 1)]
         more = [(at, tokens) for at in starts if (tokens := found.count(at)) is not None]
@@ -453,7 +458,7 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
         encoding = await encoder.upto(text, end)
         assert encoding is not None
     keep, least = first, draft.fixed(first)
-    while keep > least and encoding.count(draft.offset(keep)) is None:
+    while keep > least and not (draft.offset(keep) and encoding.count(draft.offset(keep)) is not None):
         keep -= 1
     if encoding.count(draft.offset(keep)) is None:
         cut, start = True, draft.offset(keep)
@@ -464,4 +469,6 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
         encoding = Encoded(own + behind.ids, (*draft.ends[:keep], *(start + one for one in behind.ends)))
     begin, count = encoding.count(draft.offset(keep)), encoding.count(end)
     assert begin is not None and count is not None
+    if keep and not draft.offset(keep):  # the tokens of a lead stay
+        begin = bisect_right(encoding.ends, 0)
     return Restart(keep, encoding.ids[begin:count], encoding.ends[begin:count], text[:end], cut)

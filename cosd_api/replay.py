@@ -152,5 +152,7 @@ def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *
     if drawn or (stands.startswith(winner.text) and bool(stands) == bool(winner.text)):
         return
     cut = winner.text.startswith(stands) or winner.text.encode().startswith(data)  # perhaps inside a character
-    if whole or not stands or not cut:  # the last one may have been cut
+    if (
+        whole or (not stands and token.end) or not cut
+    ):  # the last one may have been cut, within a template's white space
         raise TraceError(f"token {number} is {token.text!r}, but the decision put {winner.text!r} there")

@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeGuard
@@ -28,7 +29,7 @@ from cosd_api.settings import AnswerLimits, FusionSettings, Settings
 from cosd_api.telemetry.fusion_span import FusionSpan
 from cosd_api.telemetry.start import fusion_span
 from cosd_providers.contract import ServerInfo
-from cosd_providers.errors import BudgetError, ProviderError
+from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
@@ -196,7 +197,8 @@ class FusionStream:
         self._turns = turns
         facts = await endpoints.check_length(turns, facts)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
-        infos = {at: await turn.provider.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
+        facts = self._apart(facts)
+        infos = {at: await turn.on_path.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
         takes_ids = {at: info.capabilities.ids for at, info in infos.items()}
         by_ids, own_paths = all(takes_ids.values()), settings.method.own_paths
         judges = by_ids and settings.method.asks_by_ids
@@ -239,6 +241,22 @@ class FusionStream:
         )
         self._budget = budget
         return facts, budget, settings.method.start(work)
+
+    def _apart(self, facts: Facts) -> Facts:
+        """The facts of this answer: models have the same path only if their templates write the same before it.
+
+        Where tokens are compared, and the user has not asked for that, they are judged as models with other ids then.
+        """
+        leads = [turn.lead for turn in self._turns]
+        if len({lead for at, lead in enumerate(leads, -1) if at not in facts.without}) == 1:
+            return facts
+        method, unit = self._settings.method, facts.unit
+        if facts.ids and self._endpoints.unit is None and not method.one_tokenizer:
+            with suppress(UnsupportedError):  # a verifier may look at single tokens
+                method.examine_unit("word", facts.draft.endpoint)
+                unit = "word"
+        shares = tuple([share and lead == leads[0] for share, lead in zip(facts.shares, leads[1:], strict=False)])
+        return replace(facts, ids=False, unit=unit, shares=shares)
 
     async def _fuse(self, budget: Budget, run: Run) -> None:
         await self._expect(budget, self._turns[0])

@@ -91,10 +91,11 @@ def unit_question(draft: DraftPath, unit: PathUnit) -> Question:
 
     The token behind the unit, or a space in place of what will not follow, shows if the assistant's word goes on there.
     """
-    tokens = draft.tokens[unit.first : unit.last + 1]
-    data = [one.data for one in tokens]
-    if unit.start < unit.end and (len(tokens) == unit.last - unit.first or tokens[-1].end):
-        data[unit.last - unit.first :] = [b" "]
+    tokens = draft.tokens[unit.first : unit.last]
+    data = [one.data for one in tokens if one.data or one.end]  # those of a lead have no bytes
+    behind = draft.tokens[unit.last : unit.last + 1]
+    if unit.start < unit.end:
+        data.append(behind[0].data if behind and not behind[0].end else b" ")
     return Question(unit.start, tuple(data), word=True)
 
 

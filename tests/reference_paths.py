@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 Fires = Callable[[int, float, float], bool]
 """Decides by the byte at which the place begins, the draft's probability and the assistant's."""
@@ -41,6 +41,15 @@ class Model(Protocol):
 
     def next(self, ids: Sequence[int]) -> Sequence[float]:
         """The probability of every id after others."""
+        ...
+
+
+@runtime_checkable
+class Leading(Protocol):
+    """A model whose answers begin with white space: its `encode` puts that before a text, and `apart` does not."""
+
+    def apart(self, text: bytes) -> list[int]:
+        """The ids of a text within an answer."""
         ...
 
 
@@ -309,11 +318,13 @@ class Reference:
         Its ids and boundaries; None where the draft has not written the lookahead.
         """
         assistant, far = self.assistants[index], look(written.text, end, written.ended)
+        apart = assistant.apart if isinstance(assistant, Leading) else assistant.encode
         if far is None:
             return None
         if not is_text(written.text[:far]):  # bytes that no text has, so that nobody encodes it
             return [], []
-        ids = [one for part in (written.text[:cut], written.text[cut:far]) for one in assistant.encode(part)]
+        before = assistant.encode(written.text[:cut]) if cut else []
+        ids = [*before, *(apart if cut else assistant.encode)(written.text[cut:far])]
         return ids, bounds(assistant, ids)
 
     def unit(self, index: int, written: Written, start: int) -> Span | None:
@@ -358,7 +369,7 @@ class Reference:
             if self.contestable(at, p):
                 break
             behind = characters(text[end:])
-            between = end < len(text) and behind[0] == " " and len(behind) > 1 and not behind[1].isspace()
+            between = 0 < end < len(text) and behind[0] == " " and len(behind) > 1 and not behind[1].isspace()
             if between and not characters(text[:end])[-1].isspace():
                 found = end
         return found
@@ -393,9 +404,13 @@ class Reference:
         return span.end, None
 
     def least(self, written: Written, start: int, end: int) -> float:
-        """The least probability of the draft's tokens from a byte on that begin before another; of no lookahead."""
-        pairs = zip(written.offsets, written.probs[: written.limit], strict=False)
-        return min(p for at, p in pairs if start <= at < end)
+        """The least probability of the draft's tokens from a byte on that begin before another; of no lookahead.
+
+        At least the first of them counts: white space of a template is before all bytes.
+        """
+        pairs = [*zip(written.offsets, written.probs[: written.limit], strict=False)]
+        first = next(p for at, p in pairs if at >= start)
+        return min([first, *(p for at, p in pairs if start <= at < end)])
 
     def judge_end(self, index: int, written: Written, start: int) -> Firing | None:
         """Judge the draft's end of sequence."""
@@ -419,7 +434,10 @@ class Reference:
         """The replacement at a place, or None where it spells what the draft wrote."""
         assistant = self.assistants[index]
         tokens = self.continuation(assistant, [*assistant.encode(self.prompt), *context], written.text[:place])
-        return self.put(index, written, span, place, [assistant.tokens[one] for one in tokens], p, q)
+        pieces = [assistant.tokens[one] for one in tokens]
+        if any(pieces) or not pieces:
+            return self.put(index, written, span, place, [one for one in pieces if one], p, q)
+        return None  # white space of a template, and then the end
 
     def put(
         self, index: int, written: Written, span: Span, place: int, pieces: Sequence[bytes], p: float, q: float
@@ -479,7 +497,7 @@ class Reference:
         tokens: list[int] = []
         for _ in count():
             data = b"".join(assistant.tokens[one] for one in tokens)
-            end = end_of_word([assistant.tokens[one] for one in tokens], before)
+            end = end_of_word([assistant.tokens[one] for one in tokens if assistant.tokens[one]], before)
             if end is not None and look(before + data, end, False) is not None:
                 return tokens
             one, _ = ranked(assistant, [*ids, *tokens])[0]

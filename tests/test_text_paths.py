@@ -107,19 +107,19 @@ def check_requests(models: dict[str, Any], text: Sequence[int]) -> None:
 
 
 @costly(60)
-@given(some_by_text(), st.sampled_from(WAYS), st.sampled_from((1, 64)), DELAYS, st.booleans())
+@given(some_by_text(), st.sampled_from(WAYS), st.sampled_from((1, 64)), DELAYS)
 async def test_equal_to_the_reference(
-    given: tuple[Task, Sequence[int], Sequence[int]], way: dict[str, Any], places: int, delays: Any, keeps_ids: bool
+    given: tuple[Task, Sequence[int], Sequence[int]], way: dict[str, Any], places: int, delays: Any
 ) -> None:
     task, text, known = given
-    models = servers(task, text, places, delays, known, token_ids=keeps_ids)
+    models = servers(task, text, places, delays, known)
     result = await fused(task, models, **way)
     check_requests(models, text)
     check_record(result, task.max_tokens)
     assert result.trace.replay() == result.text
     assert result.off_path is not None
     wanted = expected(task, text, known)
-    if DRAFT in text and not keeps_ids and "ask" not in way and way and result.off_path > wanted.off_path:
+    if DRAFT in text and "ask" not in way and way and result.off_path > wanted.off_path:
         return  # a pause came where no safe cut is near
     assert result.text == sendable(wanted.text)
     assert result.finish_reason == wanted.finish_reason

@@ -18,8 +18,6 @@ __all__ = ["MOST_SAMPLES", "Later", "Measure", "equal_bill", "estimated", "with_
 MOST_SAMPLES = 40
 """Samples of self-consistency, at most: where CoSD's bill pays for more, they would change little."""
 
-_LOOKED_AT = 3
-"""Questions that an estimate is made of: the shortest, one in the middle and the longest."""
 _TWICE = 2
 """Requests for one sample, at most; see `Switch.cost`."""
 

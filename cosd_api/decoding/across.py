@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, count
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -66,6 +65,7 @@ from cosd_providers.same_ids import by_ids
 
 LOOKAHEAD = 16
 """Tokens that the draft may write behind the end of the answer, so that its last places can be encoded."""
+_Place = tuple[int, int | None]  # the byte at which a token ends, and its id
 _MOST_UNITS = 32  # units that one request is about
 _LISTED = 4  # tokens that the draft lists beside its own where it is asked how probable that is
 
@@ -118,12 +118,12 @@ class AcrossTokenizers(AnswerWriter):
         self._begun = 0  # tokens of the path before those that the draft wrote since the start or a replacement
         self._again = b""  # what a draft that takes text only is to write once more
         self._stuck = -1  # tokens of the path at which it did not
-        self._goes_on: tuple[int, Any] = (-1, None)  # tokens of the path, and what goes on behind them
 
     def _encoder(self, model: int) -> Encoder | None:
         """A model's encodings; None if it takes text only."""
         takes_ids = model in self.models and self._work.by_ids and self._work.by_ids[model]
-        return Encoder(by_ids(self._work.turns[model].provider).encode) if takes_ids else None
+        turn = self._work.turns[model]
+        return Encoder(by_ids(turn.on_path).encode, turn.lead) if takes_ids else None
 
     # ------------------------------------------------------------------------------------------------------- the run
 
@@ -191,18 +191,11 @@ class AcrossTokenizers(AnswerWriter):
                 self._ready = None
 
     def _next_draft(self, room: int) -> StartDraft:
-        """A draft of so many tokens behind the path.
-
-        One that takes text only writes what is behind the last safe cut once more, unless its server goes on from its
-        own ids.
-        """
+        """A draft of so many tokens behind the path; by text, what is behind the last safe cut is written once more."""
         path, text = self._drafted, bytes(self._drafted.text)
         self._again = b""
         if self._draft_encoder is not None:
             return StartDraft(self._draft, text, room, None, (), ids=tuple(token.id or 0 for token in path.tokens))
-        written, continuation = self._goes_on
-        if written == len(path.tokens) and continuation is not None:
-            return StartDraft(self._draft, text, room, continuation, ())
         at = resumed(path, self._begun) if self._stuck != len(path.tokens) else None
         if at is None:
             at = len(text)
@@ -256,7 +249,6 @@ class AcrossTokenizers(AnswerWriter):
             if item.reason in ("context", "filter"):
                 self._draft_end, path.over = item, True
             self._stuck = len(path.tokens) if self._again else -1
-            self._goes_on = len(path.tokens), item.continuation
         elif item.end and self._again:
             self._stuck = len(path.tokens)
         elif (token := self._anew(item)) is not None:
@@ -400,6 +392,8 @@ class AcrossTokenizers(AnswerWriter):
     def _contestable(self, unit: PathUnit) -> bool:
         """True if an assistant is asked about a unit."""
         last = min(unit.last, self._bound())
+        if unit.start < unit.end and self._drafted.offset(last) == unit.start:  # a lead alone comes out
+            return False
         return unit.judged and any(self._could_change(at) for at in range(unit.first, last))
 
     def _bound_of(self, unit: PathUnit) -> int:
@@ -561,7 +555,7 @@ class AcrossTokenizers(AnswerWriter):
         p = least(path.tokens[unit.first : unit.last])
         data = bytes(path.text[unit.start : unit.end])
         count = unit.last - unit.first
-        decision = Decision(hearing.model - 1, 0, count, data, p, least(qs), True, False, data, tied=tied)
+        decision = Decision(hearing.model - 1, data, p, least(qs), True, False, data, tied=tied, count=count)
         self._decide(hearing, unit, unit.end + 1, decision)
         hearing.first = unit.last
 
@@ -585,7 +579,7 @@ class AcrossTokenizers(AnswerWriter):
         fires = fires and verifier.replaces(p or 0.0, math.nan if q is None else q)
         coin = getattr(verifier, "coin", None)
         data = found.own[0].data
-        decision = Decision(hearing.model - 1, 0, over - unit.first, data, p, q, False, fires, mine, coin=coin)
+        decision = Decision(hearing.model - 1, data, p, q, False, fires, mine, coin=coin, count=over - unit.first)
         if fires:
             firing = await self._fire(hearing, unit, found, decision)
             if firing is not None:
@@ -666,9 +660,9 @@ class AcrossTokenizers(AnswerWriter):
         tokens = own if ids is not None else []
 
         def behind() -> list[Token]:
-            """The tokens from the difference on."""
+            """The tokens from the difference on, without those of a lead, which have no bytes."""
             starts = accumulate((len(token.data) for token in tokens), initial=start)
-            return [token for token, at in zip(tokens, starts, strict=False) if at >= found.at]
+            return [token for token, at in zip(tokens, starts, strict=False) if at >= found.at and token.data]
 
         def take(item: Token | DraftEnd) -> bool:
             if isinstance(item, DraftEnd) or item.end:
@@ -683,10 +677,10 @@ class AcrossTokenizers(AnswerWriter):
                 if item is None:
                     break
                 if take(item):
-                    return tokens
+                    return behind()
                 path.append(item.id or 0)
             if len(tokens) > 2 * LOOKAHEAD:
-                return tokens
+                return behind()
             text = before + b"".join(token.data for token in tokens)
             most, ids = 2 * LOOKAHEAD + 1 - len(tokens), tuple(path)
         else:
@@ -784,7 +778,7 @@ class AcrossTokenizers(AnswerWriter):
         self._draft_error = self._draft_end = None
         self._stop_end = None
         self._find_stop(len(path.text))
-        self._begun, self._stuck, self._goes_on = len(path.tokens), -1, (-1, None)
+        self._begun, self._stuck = len(path.tokens), -1
         first = min(kept, firing.unit.first)
         size = path.offset(first)
         winners = [mark.winner for mark in self._marks[:first]]
@@ -811,8 +805,8 @@ class AcrossTokenizers(AnswerWriter):
             The number of tokens that stay.
         """
         path, way, unit, decision = self._drafted, firing.way, firing.unit, firing.decision
-        own = {end: token for token, end in old if end <= firing.at}
-        over = unit.first + decision.last
+        own = {(end, token.id): token for token, end in old if end <= firing.at}
+        over = unit.first + decision.count
         over = over if same else max(over, next((n for n, (_, end) in enumerate(old, 1) if end > firing.changed), over))
         keep = bisect_right([end for token, end in old if not token.end], firing.at) if way is None else way.keep
         keep = min(keep, unit.first) if same else keep
@@ -823,7 +817,7 @@ class AcrossTokenizers(AnswerWriter):
         if way is None and path.offset(keep) < firing.at:  # the end comes inside a token of the draft
             part, _ = old[keep]
             self._append(replace(part, data=part.data[: firing.at - path.offset(keep)], id=None), self._mark())
-        while tokens and not same and own.get(len(path.text) + len(tokens[0].data)) is tokens[0]:
+        while tokens and not same and own.get((len(path.text) + len(tokens[0].data), tokens[0].id)) is tokens[0]:
             self._append(tokens.pop(0), self._mark())
         start = len(path.text)
         replaced = tuple(
@@ -847,12 +841,12 @@ class AcrossTokenizers(AnswerWriter):
         self._drafted.add(token)
         self._marks.append(mark)
 
-    def _spelled(self, way: Restart, own: dict[int, Token], firing: Firing) -> list[Token]:
+    def _spelled(self, way: Restart, own: Mapping[_Place, Token], firing: Firing) -> list[Token]:
         """The tokens of the draft's encoding, with the probabilities of whoever wrote their text."""
         tokens, start = list[Token](), self._drafted.offset(way.keep)
         for id_, end in zip(way.ids, way.ends, strict=True):
-            mine = own.get(end)
-            if mine is not None and mine.id == id_ and len(mine.data) == end - start:
+            mine = own.get((end, id_))
+            if mine is not None and len(mine.data) == end - start:
                 tokens.append(mine)
             else:
                 tokens.append(Token(way.text[start:end], _least_over(firing, start, end), id=id_))

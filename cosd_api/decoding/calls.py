@@ -172,7 +172,8 @@ class Calls:
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
-        provider = self.turns[model].provider
+        turn = self.turns[model]
+        provider = turn.provider if paths is None else turn.on_path
         self._budget.check()
         self.assistant_requests += 1
         sizes = [self._sizes[model] + question.start for question in questions]
@@ -181,12 +182,11 @@ class Calls:
             with self._budget.spending(model, sizes) as usage:
                 span.usage = usage
                 also = {"alternatives": alternatives} if alternatives else {}  # a provider need not know the keyword
-                prompt = self.turns[model].prompt
                 if paths is None:
-                    proposals = await provider.propose(Context(prompt, text), questions, usage=usage, **also)
+                    proposals = await provider.propose(Context(turn.prompt, text), questions, usage=usage, **also)
                 else:
                     places = [one.start for one in questions]
-                    contexts = [Context(prompt, text[:at], ids) for at, ids in zip(places, paths, strict=True)]
+                    contexts = [Context(turn.prompt, text[:at], ids) for at, ids in zip(places, paths, strict=True)]
                     tokens = await by_ids(provider).next_tokens(contexts, usage=usage, **also)
                     proposals = [
                         None if token is None else Proposal(at, (token,))
@@ -249,7 +249,7 @@ class Calls:
             ProviderError: the model failed, or a limit is reached.
         """
         turn, pieces = self.turns[model], path.pieces(first)
-        provider = turn.provider
+        provider = turn.on_path
         self._budget.check()
         self.assistant_requests += 1
         size, start = self._sizes[model] + len(path.text), len(path.text) - sum(len(piece.data) for piece in pieces)
@@ -287,7 +287,8 @@ def _stream(turn: RenderedPrompt, command: StartDraft, usage: Usage) -> AsyncGen
     also: dict[str, Any] = {"alternatives": command.alternatives} if command.alternatives else {}
     if command.temperature:
         also |= {"temperature": command.temperature, "seed": command.seed}
-    generate: Callable[..., AsyncGenerator[Token | DraftEnd, None]] = turn.provider.generate
+    provider = turn.provider if command.ids is None else turn.on_path
+    generate: Callable[..., AsyncGenerator[Token | DraftEnd, None]] = provider.generate
     if command.states:
         generate = _with_states(turn.provider).generate_with_states
     return generate(

@@ -281,7 +281,8 @@ class Paths:
         sent = sendable(text)
         encoder = self._encoders.get(model)
         if encoder is None:
-            encoder = self._encoders[model] = Encoder(by_ids(self._turns[model].provider).encode)
+            turn = self._turns[model]
+            encoder = self._encoders[model] = Encoder(by_ids(turn.on_path).encode, turn.lead)
         try:
             found = await encoder.upto(sent.encode(), len(sent.encode()))
         except UnsupportedError:
@@ -294,7 +295,7 @@ class Paths:
             ends = [offsets[end] for end in ends]
         base = own.before(max({0, *ends}.intersection((0, *own.ends))))
         assert base is not None, "it is a boundary"
-        first = bisect_right(ends, len(base.text))
+        first = bisect_right(ends, len(base.text)) if base.text else 0  # the tokens of a lead end at 0
         return Path(text, base.ids + found.ids[first:], base.ends + tuple(ends[first:]), base.mass)
 
 

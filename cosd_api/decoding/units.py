@@ -88,8 +88,7 @@ class Verdict:
         error: why it failed or was lost.
         decision: what came of it, once it was heard.
         replacement: its token, if the verifier replaces.
-        unanswered: how often it had no answer.
-        ties: how often the draft's token stood because it was as probable to the assistant as its own.
+        unanswered: whether it had no answer.
         pending: what it proposed instead of a token whose probability the draft is asked for.
         ask: number of the question that brought it.
     """
@@ -99,8 +98,7 @@ class Verdict:
     error: Exception | None = None
     decision: Decision | None = None
     replacement: Token | None = None
-    unanswered: int = 0
-    ties: int = 0
+    unanswered: bool = False
     pending: Proposal | None = None
     ask: int = 0
 
@@ -208,7 +206,7 @@ class DraftUnit:
     def hear(self, assistant: int, proposal: Proposal | None, verifier: UnitVerifier, ask: int) -> None:
         """Judge what an assistant proposed in answer to question `ask`; None if it had no answer."""
         verdict = self.verdicts[assistant]
-        verdict.unanswered += proposal is None
+        verdict.unanswered = proposal is None
         decision = None if proposal is None else self._judged(assistant, proposal, verifier)
         if decision is not None and decision.p is None and not decision.agreed and self._may_ask_p:
             verdict.pending, verdict.ask, verdict.hearing = proposal, ask, Hearing.WITHOUT_P
@@ -217,7 +215,6 @@ class DraftUnit:
         verdict.hearing, verdict.decision = Hearing.DONE, decision
         if decision is None or proposal is None:
             return
-        verdict.ties += decision.tied
         decision.ask, decision.strategy = ask, proposal.strategy
         if (place := verifier.place(self, proposal.tokens[0])) is not None:
             decision.coin, decision.draft_q = getattr(verifier.at(place), "coin", None), place.draft_q

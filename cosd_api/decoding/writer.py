@@ -640,7 +640,7 @@ class AnswerWriter:
         return [*_joined(one for one in tokens if not one.end), *(one for one in tokens if one.end)]
 
     def _scores_ids(self, model: int) -> bool:
-        return isinstance(self._work.turns[model].provider, IdScores)
+        return isinstance(self._work.turns[model].on_path, IdScores)
 
     async def score_behind(self, model: int, text: bytes, data: bytes, *, end: bool = False) -> list[Token]:
         """The tokens of a model's own path through `text` and `data` that lie in the latter, with their probabilities.

@@ -292,11 +292,6 @@ class DemoQuestion:
         parts = {"{number}": self.number, "{fact}": self.fact, "{word}": self.word}
         return " " + re.sub(r"{\w+}", lambda part: str(parts[part.group()]), self.reply)
 
-    @property
-    def fact_first(self) -> bool:
-        """True where the answer names a fact before a number."""
-        return -1 < self.reply.find("{fact}") < self.reply.find("{number}")
-
 
 class World(Protocol):
     """The subjects of questions, and the true answers."""

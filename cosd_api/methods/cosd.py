@@ -634,7 +634,7 @@ class CoSDDecoder:
             counts.iterations += unit.drafted_on
             for verdict in unit.verdicts:
                 counts.unanswered += verdict.unanswered
-            counts.ties += not unit.replaced and any(verdict.ties for verdict in unit.verdicts)
+            counts.ties += not unit.replaced and any(decision.tied for decision in unit.decisions)
         if not (self.response.over and not self.units):  # else all goes out with the end
             tokens = self.response.settle(end)
             if tokens:

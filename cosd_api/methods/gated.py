@@ -189,8 +189,6 @@ class GatedDraws:
             fired = not agreed and known and verifier.replaces(mine.prob or 0.0, q)
             found[model] = Decision(
                 model - 1,
-                0,
-                1,
                 theirs.token.data,
                 mine.prob,
                 theirs.prob,

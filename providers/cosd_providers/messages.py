@@ -55,11 +55,21 @@ class RenderedPrompt:
         provider: the provider to ask: the endpoint itself, or a view of it that shares its connections.
         prompt: the text that the model continues, for `generate`, `propose` and `score` of this provider.
         warnings: what a reader of the answer should know.
+        lead: white space that the template writes before every answer: the first part of the model's own path, and of
+            no text that models share.
+        led: the provider whose contexts by ids begin with the ids of that; None where `provider` takes contexts by ids.
     """
 
     provider: Provider
     prompt: str
     warnings: tuple[str, ...] = ()
+    lead: str = ""
+    led: Provider | None = None
+
+    @property
+    def on_path(self) -> Provider:
+        """The provider to ask after ids."""
+        return self.led or self.provider
 
 
 @runtime_checkable

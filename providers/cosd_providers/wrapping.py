@@ -70,7 +70,8 @@ class ForwardingProvider(Forwarding):
         if not isinstance(self._provider, ChatProvider):
             raise UnsupportedError("the provider takes no messages: it has no render_prompt()", endpoint=self.name)
         turn = await self._provider.render_prompt(messages, on_special_tokens=on_special_tokens)
-        return replace(turn, provider=self.around(turn.provider))
+        led = None if turn.led is None else self.around(turn.led)
+        return replace(turn, provider=self.around(turn.provider), led=led)
 
     def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`."""

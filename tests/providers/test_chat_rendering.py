@@ -179,6 +179,24 @@ async def test_two_conversations_at_once() -> None:
     assert all(isinstance(one.provider, WithoutLeadingSpace) for one in found.values())
 
 
+async def test_the_answer_by_ids_begins_with_the_templates_space() -> None:
+    """The model's own path: the prompt, then the space, which is a token of its own here and has no bytes."""
+    server = Server(MISTRAL)
+    found = await turn(server, talk("Hi"))
+    assert (found.lead, (await found.on_path.describe()).capabilities.ids) == (" ", True)
+    assert not (await found.provider.describe()).capabilities.ids
+    context = Context(found.prompt, ids=())
+    items = [one async for one in found.on_path.generate(context, max_tokens=9, usage=Usage())]
+    tokens = [one for one in items if isinstance(one, Token)]
+    assert [(one.id, one.data) for one in tokens] == [(32, b""), (52, b"4"), (50, b"2"), (257, b"")]
+    view: Any = found.on_path
+    contexts = [Context(found.prompt, b"42"[: max(at - 1, 0)], (32, 52, 50)[:at]) for at in range(4)]
+    assert [(one.id, one.data) for one in await view.next_tokens(contexts, usage=Usage())] == [
+        (one.id, one.data) for one in tokens
+    ]
+    assert read(server) == "<s>[INST] Hi[/INST] 42"
+
+
 # The beginning of sequence.
 
 

@@ -91,13 +91,6 @@ def close(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
         assert other.prob is None or one.prob == near(other.prob)
 
 
-def close_proposals(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
-    assert [one and one.start for one in ours] == [one and one.start for one in theirs]
-    for one, other in zip(ours, theirs, strict=True):
-        if one is not None:
-            close(one.tokens, other.tokens)
-
-
 def asked(server: StandInTgi, path: str) -> list[Any]:
     return [body for where, body in server.requests if where == path]
 

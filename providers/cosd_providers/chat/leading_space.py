@@ -1,7 +1,11 @@
-"""A view of a model without the white space that its chat template writes before each answer.
+"""Views of a model without the white space that its chat template writes before each answer.
 
 After `"[INST] Q[/INST]"` such a model says `" The"`; another one, after its own template, `"The"`. Both begin the same
 answer. The model's own text is always the space and then the answer; models share the answer alone.
+
+By ids (`AfterLead`) the space is the first part of the model's path: tokens of their own, which have no bytes in the
+shared text, or the beginning of the answer's first token. By text (`WithoutLeadingSpace`) it is put before what is
+sent, and taken off what comes back.
 """
 
 from __future__ import annotations
@@ -9,33 +13,57 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from cosd_providers.contract import (
     Context,
     DraftEnd,
     HiddenStates,
+    IdContexts,
+    IdScores,
     Piece,
     Proposal,
     Provider,
     Question,
+    ServerInfo,
     State,
     Token,
 )
+from cosd_providers.errors import UnsupportedError
 from cosd_providers.forwarding import Forwarding
 from cosd_providers.hidden_states import no_states
+from cosd_providers.messages import RenderedPrompt
 from cosd_providers.sampling import other_seed
 from cosd_providers.text import join
 from cosd_providers.usage import Usage
 
-__all__ = ["WithoutLeadingSpace"]
+__all__ = ["AfterLead", "TakesIds", "WithoutLeadingSpace", "led"]
 
 _ANYTHING = b"\0"
 """Stand-in for any token, in a question about the one after the space."""
 
 
+@runtime_checkable
+class TakesIds(Provider, IdContexts, IdScores, Protocol):
+    """A provider with all that is asked by ids; whether its server takes them is in its capabilities."""
+
+
+def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = ()) -> RenderedPrompt:
+    """The prompt of a model whose template writes white space before every answer.
+
+    Args:
+        provider: the model.
+        lead: the white space; not empty.
+        prompt: the prompt before it.
+        warnings: see `RenderedPrompt`.
+    """
+    space = lead.encode()
+    path = AfterLead(provider, space, prompt) if isinstance(provider, TakesIds) else None
+    return RenderedPrompt(WithoutLeadingSpace(provider, space, prompt), prompt, warnings, lead, path)
+
+
 class WithoutLeadingSpace(Forwarding):
-    """A provider whose answers begin after the space.
+    """A provider, asked after texts, whose answers begin after the space.
 
     Args:
         provider: the model.
@@ -215,6 +243,124 @@ class WithoutLeadingSpace(Forwarding):
             pieces.append(replace(piece, data=piece.data[:start] + piece.data[max(start, stop) :]))
             at += len(piece.data)
         return pieces
+
+
+class AfterLead(WithoutLeadingSpace):
+    """The same view of a provider that is asked after ids, too: its path begins with the space.
+
+    A token has the bytes that are behind the space: one of only space has none, and one that begins with the space and
+    goes on has the rest. A model that begins without the space has its tokens as they are.
+
+    Args:
+        provider: the model.
+        space: white space; not empty.
+        prompt: the prompt that it answers, for `tokenize`.
+    """
+
+    def __init__(self, provider: TakesIds, space: bytes, prompt: str = "") -> None:
+        super().__init__(provider, space, prompt)
+        self._model = provider
+        self._known: dict[int, bytes] = {}  # tokens that were seen at the beginning of a path
+
+    async def describe(self) -> ServerInfo:
+        """The provider's description."""
+        return await self._model.describe()
+
+    async def generate(
+        self, context: Context, *, max_tokens: int, usage: Usage, **options: Any
+    ) -> AsyncGenerator[Token | DraftEnd, None]:
+        """See `contract.Provider`."""
+        left = b"" if context.ids is None else await self._left(context)
+        if context.ids is None:
+            items = super().generate(context, max_tokens=max_tokens, usage=usage, **options)
+        else:
+            items = self._model.generate(self._sent(context, left), max_tokens=max_tokens, usage=usage, **options)
+        async with aclosing(items):
+            async for item in items:
+                if left and isinstance(item, Token):
+                    yield self._behind(item, left)
+                    left = _rest(left, item)
+                else:
+                    yield item
+
+    async def next_tokens(
+        self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
+    ) -> list[Token | None]:
+        """See `contract.IdContexts`."""
+        lefts = [await self._left(context) for context in contexts]
+        asked = [self._sent(*one) for one in zip(contexts, lefts, strict=True)]
+        found = await self._model.next_tokens(asked, alternatives=alternatives, usage=usage)
+        return [token and self._behind(token, left) for token, left in zip(found, lefts, strict=True)]
+
+    async def score_ids(
+        self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
+    ) -> list[Token]:
+        """See `contract.IdScores`."""
+        ids = context.ids or ()
+        options: dict[str, Any] = {"alternatives": alternatives, "end": end}
+        found = await self._model.score_ids(
+            self._sent(context, await self._left(context)), first, usage=usage, **options
+        )
+        for at, token in enumerate(found if alternatives else ()):
+            left = await self._left(replace(context, text=b"", ids=ids[: first + at]))
+            if not left:
+                break
+            found[at] = self._behind(token, left)
+        return found
+
+    async def encode(self, text: str) -> list[Piece]:
+        """The provider's encoding: of the space and a response that begins behind it, or of what goes on in one."""
+        pieces = await self._model.encode(text)
+        self._known |= {piece.id: piece.data for piece in pieces[: len(self._space)]}
+        return pieces
+
+    async def decode(self, ids: Sequence[int]) -> str:
+        """See `contract.IdContexts`; the space is shown, too."""
+        return await self._model.decode(ids)
+
+    def _sent(self, context: Context, left: bytes) -> Context:
+        """A context in the model's own text, which has all but what is left of the space."""
+        return replace(context, text=self._space[: len(self._space) - len(left)] + context.text)
+
+    def _behind(self, token: Token, left: bytes) -> Token:
+        """A token, and those listed beside it, behind what is left of the space."""
+        if not left:
+            return token
+        if token.id is not None and token.data:
+            self._known[token.id] = token.data
+        others = tuple([_cut(one, left) for one in token.alternatives])
+        return replace(_cut(token, left), alternatives=others)
+
+    async def _left(self, context: Context) -> bytes:
+        """The part of the space that is not yet on a path."""
+        left = b"" if context.text else self._space
+        for token_id in context.ids or ():
+            if not left:
+                break
+            left = _rest(left, Token(await self._bytes(token_id), None))
+        return left
+
+    async def _bytes(self, token_id: int) -> bytes:
+        if token_id not in self._known:
+            try:
+                self._known[token_id] = (await self.decode([token_id])).encode()
+            except UnsupportedError:  # then the space is taken to be over
+                return b""
+        return self._known[token_id]
+
+
+def _goes_along(data: bytes, left: bytes) -> bool:
+    return bool(data) and (data.startswith(left) or left.startswith(data))
+
+
+def _cut(token: Token, left: bytes) -> Token:
+    """A token without its part of what is left of the space."""
+    return replace(token, data=token.data[len(left) :]) if _goes_along(token.data, left) else token
+
+
+def _rest(left: bytes, token: Token) -> bytes:
+    """The part of the space that is left behind a token; nothing where the model goes on without it."""
+    return left[len(token.data) :] if _goes_along(token.data, left) else b"" if token.data else left
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Protocol
 
-from cosd_providers.chat.leading_space import WithoutLeadingSpace
+from cosd_providers.chat.leading_space import led
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.contract import Piece, Provider
 from cosd_providers.errors import UnsupportedError
@@ -113,7 +113,7 @@ class ChatRenderer:
         provider = adapter if literal is None else literal
         prompt = "".join(pieces)
         if self._lead and not answer:
-            provider = WithoutLeadingSpace(provider, self._lead.encode(), prompt)
+            return led(provider, self._lead, prompt, warnings)
         return RenderedPrompt(provider, prompt, warnings)
 
     async def _special(self, adapter: ChatAdapter, messages: Sequence[Message]) -> list[str]:

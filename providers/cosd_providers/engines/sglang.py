@@ -681,9 +681,6 @@ async def _read(client: SglangClient) -> list[int]:
 # The probe's client.
 
 
-_Tops = Sequence[Sequence[Triple] | None] | None
-
-
 class SglangProbeClient(ProbeClient):
     """An SGLang server.
 

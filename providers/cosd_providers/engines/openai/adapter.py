@@ -25,7 +25,7 @@ from collections.abc import AsyncGenerator, Sequence
 from copy import copy
 from typing import Any, Literal, Self, Unpack
 
-from cosd_providers.chat.leading_space import WithoutLeadingSpace
+from cosd_providers.chat.leading_space import led
 from cosd_providers.chat.templates import Template
 from cosd_providers.concurrency import Lazy
 from cosd_providers.contract import Capabilities, Context, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
@@ -253,7 +253,7 @@ class OpenAICompatible(Adapter):
         whole = after_own(self.own_messages, messages)
         around, prompt, lead, warnings = await self._renderer.begin(self, whole, on_special_tokens)
         view = await self._for_chat(around)
-        return RenderedPrompt(WithoutLeadingSpace(view, lead.encode(), prompt) if lead else view, prompt, warnings)
+        return led(view, lead, prompt, warnings) if lead else RenderedPrompt(view, prompt, warnings)
 
     async def _for_chat(self, conversation: Conversation | None = None) -> Self:
         """The view within a conversation, where special tokens are text."""
