@@ -221,7 +221,7 @@ class Endpoints:
     ) -> None:
         """Refuse single tokens as the unit of models whose ids are known to mean other things, if words would do."""
         first, *others = vocabularies
-        if self.method.one_tokenizer or not self.method.asks_by_ids:
+        if self._compared:
             return
         try:
             self.method.examine_unit("word", named[0][1].endpoint)
