@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,8 +44,8 @@ Progress = Callable[[int, int], None]
 
 
 _BY_TEXT = (
-    "a chat template writes white space before an answer: that model is asked after texts, as in a fusion, and p and q "
-    "of these conversations were measured so"
+    "a chat template writes white space before an answer: single tokens of such a conversation are compared after "
+    "texts, and p and q were measured so"
 )
 
 
@@ -74,8 +75,7 @@ async def collect(
     something else, and where the assistant is judged from a place that is not on its own encoding of the reference.
 
     Models compared by single tokens over texts, as a gate compares those that take text only, are asked at the draft's
-    boundaries. A chat template that writes white space before an answer makes a model one that takes text only;
-    `hidden_states` are of texts, too.
+    boundaries. So is a gate's pair where a chat template writes white space before an answer, or with `hidden_states`.
 
     `Samples.usage` reports the requests.
 
@@ -286,12 +286,19 @@ class _Run:
         turns, facts = await self._endpoints.turns(example.prompt, self._on_special_tokens, self._facts)
         notes = (*facts.warnings_for(example.prompt), *(words for turn in turns for words in turn.warnings))
         self._warnings.update(dict.fromkeys(notes))
-        takes_ids = [(await turn.provider.describe()).capabilities.ids for turn in turns]
-        if self._contexts == "ids" and not all(takes_ids):
-            self._warnings[_BY_TEXT] = None
         pair = turns[0], turns[1]
-        if facts.unit == "word" or (self._contexts == "ids" and all(takes_ids)):
+        takes_ids = [(await turn.on_path.describe()).capabilities.ids for turn in turns]
+        if facts.unit == "word":
             return await hold_on_paths(pair, example, self._wanted, self._ledgers, (takes_ids[0], takes_ids[1]))
+        by_ids, leads = self._contexts == "ids" and all(takes_ids), [turn.lead for turn in turns]
+        if by_ids and not any(leads):
+            return await hold_on_paths(pair, example, self._wanted, self._ledgers, (True, True))
+        gate = self._wanted.listed is not None or self._wanted.states
+        if by_ids and not gate and (leads[0] == leads[1] or self._endpoints.unit is None):
+            apart = replace(self._wanted, same=self._wanted.same and leads[0] == leads[1])  # as in a fusion
+            return await hold_on_paths(pair, example, apart, self._ledgers, (True, True))
+        if self._contexts == "ids":
+            self._warnings[_BY_TEXT] = None
         return await hold_by_tokens(pair, example, self._wanted, self._ledgers)
 
     def samples(self, wanted: Sequence[Example], header: Header) -> Samples:

@@ -75,7 +75,7 @@ async def hold_on_paths(
     """
     text, listed = example.answer.encode(), wanted.listed
     encoders = [
-        Encoder(_remembered(by_ids(turn.provider).encode)) if takes else None
+        Encoder(_remembered(by_ids(turn.on_path).encode), turn.lead) if takes else None
         for turn, takes in zip(turns, takes_ids, strict=True)
     ]
     own = None if encoders[0] is None else await encoders[0].upto(text, len(text))

@@ -156,13 +156,14 @@ async def read(
         UnsupportedError: scores are needed, and the server scores no ids.
         ProviderError: the server failed.
     """
-    can = (await turn.provider.describe()).capabilities
+    provider = turn.on_path
+    can = (await provider.describe()).capabilities
     # Where the end is not reported, a list does not say whether it is the most probable token.
-    able = isinstance(turn.provider, IdScores) and can.score and can.score_top_k >= _LISTED and can.end_prob
+    able = isinstance(provider, IdScores) and can.score and can.score_top_k >= _LISTED and can.end_prob
     if able or listed is not None:
         try:
             context = Context(turn.prompt, text, path.ids)
-            found = await by_given_ids(turn.provider).score_ids(
+            found = await by_given_ids(provider).score_ids(
                 context, 0, alternatives=max(_LISTED, listed or 0), end=end, usage=usage
             )
         except UnsupportedError:  # a wrapper has the method, whatever it wraps
@@ -171,7 +172,7 @@ async def read(
         else:
             if [token.id for token in found[: len(path.ids)]] != [*path.ids] or len(found) != len(path.ids) + end:
                 words = "score_ids() gave other tokens than the ids that it was asked about"
-                raise ResponseError(words, endpoint=turn.provider.name)
+                raise ResponseError(words, endpoint=provider.name)
             pieces = [text[path.offset(at) : path.offset(at + 1)] for at in range(len(path.ids))]
             scores = [replace(token, data=data) for token, data in zip(found, pieces, strict=False)]
             scores += found[len(scores) :]
@@ -191,7 +192,7 @@ async def ask_after(
         ProviderError: the server failed.
     """
     contexts = [Context(turn.prompt, text, ids) for ids, text in places.items()]
-    found = await by_ids(turn.provider).next_tokens(contexts, usage=usage)
+    found = await by_ids(turn.on_path).next_tokens(contexts, usage=usage)
     return dict(zip(places, found, strict=True))
 
 

@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import ngrams
+import test_leads
 from cosd_api import FusionResult, Samples, SettingError, collect, fuse
 from cosd_api.settings import DEFAULT_TIE
 from cosd_api.training.dataset import Label, Sample
@@ -110,6 +111,46 @@ async def test_a_fusion_of_the_drafts_own_text_decides_what_is_sampled(
     assert differing == never.asked[: len(differing)]
     if bound > len(answer):
         assert len(differing) == len(never.asked)
+
+
+@costly(60)
+@given(
+    st.lists(st.sampled_from(test_leads.NAMES), min_size=2, max_size=2),
+    st.lists(st.sampled_from(("", *test_leads.LEADS)), min_size=2, max_size=2).filter(any),
+    st.integers(0, 10_000),
+    st.booleans(),
+)
+async def test_white_space_of_a_template_is_the_beginning_of_a_path_here_too(
+    names: Sequence[str], leads: Sequence[str], start: int, same: bool
+) -> None:
+    """Models with the same ids have one path only if their templates write the same."""
+    text = ngrams.passages()[start % len(ngrams.passages())]
+    prompt = text[:20] or "The"
+    models = [learned(names[0], 0), learned(names[0 if same else 1], 1)]
+    task = test_leads.Task(prompt, tuple(models), tuple(leads), (True, True), max_tokens=90, tie=DEFAULT_TIE)
+    draft, assistant = task.servers()
+    never = Never()
+    result = await task.fused([draft, assistant], verifier=never, ask="all")
+    answer, ended = result.text.encode(), result.tokens[-1].end
+    assume(b"".join(one.data for one in result.tokens) == answer)
+    own = [one.id for one in result.tokens if not one.end]
+    assume(models[0].encode(leads[0].encode() + answer) == own)
+    example = {"prompt": [{"role": "user", "content": prompt}], "answer": result.text, "ends": ended}
+    found = await collect([example], draft=draft, assistant=assistant)
+    assert found.contexts == "ids"
+    assert not found.warnings
+    alike = result.settings.unit == "token"
+    assert not alike or leads[0] == leads[1]
+    assert alike or names[0] != names[1] or leads[0] != leads[1]
+    bound = len(answer) + 1 if alike or ended else len(answer) - 160
+    places = [one for one in found.examples[0].samples if one.start < bound]
+    assert {one.label for one in places} <= {0}
+    differing = [(one.p, one.q) for one in places if not one.agreed]
+    assert differing == never.asked[: len(differing)]
+    if bound > len(answer):
+        assert len(differing) == len(never.asked)
+    units = [(one.p, one.q, one.start) for one in places if one.agreed]
+    assert units == [one for one in agreed_in(result) if one[2] < bound]
 
 
 @costly(30)
@@ -301,8 +342,8 @@ async def test_samples_by_ids_are_not_added_to_those_of_another_way(tmp_path: Pa
         await held(Reciter(text), Reciter(text), PROMPT, text, path=path)
 
 
-async def test_a_template_that_writes_white_space_is_asked_after_texts() -> None:
-    """As in a fusion; and the reader is told."""
+async def test_a_template_that_writes_white_space_is_asked_after_texts_if_it_must() -> None:
+    """A view by texts alone; the reader is told."""
     text = "It rained."
     servers = [served(Reciter(text), template=prompted) for _ in range(2)]
     model: Any = Reciter(text)
@@ -312,7 +353,7 @@ async def test_a_template_that_writes_white_space_is_asked_after_texts() -> None
     assert found.contexts == "ids" and found.positions
     assert {call.kind for one in servers for call in one.calls} == {"propose"}
     [warning] = [one for one in found.warnings if "white space" in one]
-    assert "asked after texts, as in a fusion" in warning
+    assert "single tokens of such a conversation are compared after texts" in warning
 
 
 def prompted(messages: Sequence[Any]) -> str:
