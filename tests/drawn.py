@@ -34,8 +34,8 @@ def examples(number: int, *, most: int | None = None) -> settings:
 
 
 def costly(number: int) -> settings:
-    """Settings for a test whose examples take long: at most the default by default, and `number` in another profile."""
-    return settings(max_examples=min(number, _PROFILE) if _PROFILE <= DEFAULT else number)
+    """Settings for a test whose examples take long: as many as the profile says, and at most `number`."""
+    return settings(max_examples=min(number, _PROFILE))
 
 
 decoder_examples = examples(50)
