@@ -150,7 +150,8 @@ async def measured(python: Path | str, case: Case, more: Sequence[str]) -> Measu
         async with simulated(QUICKER) as drafting, simulated(QUICKER) as assisting:
             draft, assistant = drafting.model(SPEECH, "draft", "a"), assisting.model(SPEECH, "assistant", "a")
             config = folder / "fusion.json"
-            config.write_text(json.dumps({"draft": draft, "assistants": [assistant]}), encoding="utf-8")
+            settings = {"draft": draft, "assistants": [assistant], "unit": "token"}
+            config.write_text(json.dumps(settings), encoding="utf-8")
             command = [
                 str(python),
                 "-m",

@@ -10,7 +10,8 @@ from cosd_api import Fusion, Tuning
 async def hedged(draft: str, assistant: str, prompts: Sequence[str]) -> None:
     """Some of these drafts are taken over, and no text is another one.
 
-    In tokens, where a draft that does not know a fact has what the assistant says among its next choices now and then.
+    The models have one tokenizer. A draft that does not know a word has what the assistant says among its next choices
+    now and then.
     """
     texts, hits = [], 0
     for hedge in (0, 1, 8):

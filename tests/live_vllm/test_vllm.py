@@ -11,7 +11,7 @@ import pytest
 from asked import draft
 from cosd_api import Fusion
 from cosd_api.demo.questions import sample
-from cosd_api.demo.servers import Pair, bundled_pair
+from cosd_api.demo.servers import Pair, bundled_pair, bundled_three
 from cosd_providers import ContextLengthError, DraftEnd, ModelChoiceError, Question, Usage
 from cosd_providers.contract import Context
 from cosd_providers.engines.vllm import Vllm
@@ -269,5 +269,7 @@ async def test_a_fusion_is_the_same_as_over_llama_cpp(vllm_pair: Pair, strategy:
 
 
 async def test_hedges_that_hit_leave_the_text(vllm_pair: Pair) -> None:
-    prompts = [question.prompt for question in (*sample("symbol", 12, seed=5), *sample("capital", 12, seed=5))]
-    await hedged(vllm_pair.sums, vllm_pair.facts, prompts)
+    """Of a draft on vLLM, and an assistant on llama.cpp that has its ids."""
+    prompts = [question.prompt for question in sample("translation", 24, seed=5)]
+    with bundled_three() as three:
+        await hedged(vllm_pair.sums, three.words, prompts)
