@@ -39,7 +39,7 @@ docs: $(STAMPS)/test  ## Write docs/reference.md from the docstrings, and tables
 test: $(STAMPS)/test  ## Run the tests, on live llama.cpp servers too (three minutes on two cores)
 	@$(BIN)/python -m pytest $(WORKERS) -m "not extended" $(ARGS)
 
-test-all: $(STAMPS)/test  ## Run all tests, with 25 examples of each property (as CI does)
+test-all: $(STAMPS)/test  ## Run all tests, the extended ones too, each drawing the same examples (as CI does)
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-browser: $(STAMPS)/browser  ## Run the tests of the report in a headless Chromium (installs Debian's where it may)

@@ -52,7 +52,9 @@ async def test_actors_share_the_lines(on_ray: Any, cluster: StandInCluster, tmp_
     found, target = await answered(on_ray.RayAnswering([slow] * 2, 4), tmp_path)
     assert (found.answered, found.failed) == (6, 0)
     assert texts(target) == {one[0]: " yes." for one in PROMPTS}
-    assert [one.calls.count("answer") for one in cluster.actors] == [3, 3]
+    shares = [one.calls.count("answer") for one in cluster.actors]
+    assert sum(shares) == 6
+    assert min(shares) >= 2
     assert all(one.killed for one in cluster.actors)
 
 

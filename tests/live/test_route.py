@@ -77,7 +77,7 @@ async def test_fifty_prompts(
     await compared(pair, models, names, method, PROMPTS)
 
 
-@pytest.mark.parametrize("count", partly([3, 50]))
+@pytest.mark.parametrize("count", partly([3, 20]))
 @pytest.mark.parametrize("names", SETS, ids="-".join)
 async def test_weights_of_other_methods(
     pair: Pair, models: dict[str, naive.HttpModel], names: tuple[str, ...], count: int

@@ -27,7 +27,7 @@ MAY_DIFFER = 3  # answers of 50: a server's digits change with what it does besi
 NEAR = 0.02
 
 
-@pytest.mark.parametrize("count", partly([2, 50]))
+@pytest.mark.parametrize("count", partly([2, 20]))
 @pytest.mark.parametrize("direction", partly([("sums", "sums"), ("sums", "facts"), ("facts", "sums")]))
 async def test_each_token_is_kept_as_the_definition_says(pair: Pair, direction: tuple[str, str], count: int) -> None:
     """The bundled models have two tokenizers; a token of one is text for the other."""

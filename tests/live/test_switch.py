@@ -35,7 +35,7 @@ async def drawn(model: Provider, at: int, number: int, prompt: str) -> Fused:
     return fused
 
 
-@pytest.mark.parametrize("count", partly([2, 50]))
+@pytest.mark.parametrize("count", partly([2, 20]))
 @pytest.mark.parametrize("names", partly([("sums", "facts"), ("facts", "sums")]), ids="-".join)
 async def test_the_answers_are_the_votes(pair: Pair, names: tuple[str, str], count: int) -> None:
     method = Switch(samples=SAMPLES, answer=LAST_NUMBER)
