@@ -14,7 +14,7 @@ from live_real.prompts import PROMPTS
 from live_real.test_null_control import say
 
 LENGTH = 64
-SOME = PROMPTS[::4]
+SOME = PROMPTS[::8]
 
 
 class TextOnly(ForwardingProvider):
@@ -44,7 +44,7 @@ async def test_the_model_with_itself(draft: str, assistant: str, alone: dict[str
     by_ids, by_text = [await equal(draft, assistant, alone, method, ids=ids) for ids in (True, False)]
     say(f"{method}: {by_ids} of {len(SOME)} equal by ids, {by_text} by text")
     assert by_ids >= by_text
-    assert by_ids >= 0.9 * len(SOME), "near ties alone may make a difference"
+    assert by_ids >= len(SOME) - 1, "near ties alone may make a difference"
 
 
 async def test_a_sample_is_the_models_own_draw(draft: str, assistant: str) -> None:

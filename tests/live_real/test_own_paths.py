@@ -38,7 +38,7 @@ async def fused(
         return [await fusion.generate(one, max_tokens=LENGTH) for one in conversations]
 
 
-CASES = [(1.0, 40, "singles"), (0.5, 12, "singles"), (1.0, 20, "watch")]
+CASES = [(1.0, 40, "singles"), (0.5, 8, "singles"), (1.0, 12, "watch")]
 
 
 @pytest.mark.parametrize(("bound", "count", "way"), CASES, ids=["everywhere", "rule", "everywhere by watch"])
@@ -67,7 +67,7 @@ async def test_the_model_with_itself_writes_what_it_writes_alone(
     requests, tokens = sum(one.requests for one in usages), sum(len(result.tokens) for result in results)
     words += f"; {requests} requests for {tokens} tokens, {sum(one.completion_tokens for one in usages)} written"
     sys.stderr.write("\n" + "\n".join([words, *different]) + "\n")
-    assert len(different) <= count // 20
+    assert len(different) <= max(1, count // 20)
     if way == "watch":
         assert {name for one in usages for name in one.strategies} == {"watch"}
         assert requests <= 0.02 * tokens
