@@ -228,7 +228,7 @@ def test_text_that_looks_like_html_stays_text(report: Open) -> None:
     texts: dict[str, list[ScriptToken]] = {"Q:": [" a", (HOSTILE, 0.2)], "Q: a\u202eb</p>": ["."]}
     draft = ScriptedProvider.from_texts(texts, name="<b>draft</b>")
     other = ScriptedProvider.from_texts({"Q: a": [("\u202eb</p>", 0.9)]}, name="</title><script>document.title=`run`")
-    opened = report(fuse_sync("Q:", draft=draft, assistant=other), title=HOSTILE)
+    opened = report(fuse_sync("Q:", draft=draft, assistant=other, unit="token"), title=HOSTILE)
     assert opened.page.title() == visible(HOSTILE)
     assert opened.page.text_content("del") == HOSTILE
     assert opened.page.text_content("ins") == "\\u202eb</p>"

@@ -19,10 +19,9 @@ async def test_samples_are_those_of_the_same_models_on_llama_cpp(
     expected = await collect(EXAMPLES, draft=pair[draft], assistant=pair[assistant])
     assert (found.unit, found.failed) == ("word", ())
     assert found.skipped == expected.skipped < found.positions / 4
-    assert found.usage["draft"].requests == len(EXAMPLES)
-    assert set(found.usage["draft"].strategies) == {"echo"}
-    # A scoring request each, and one more where the draft ends a token and the assistant does not.
-    assert len(EXAMPLES) <= found.usage["assistant"].requests <= 2 * len(EXAMPLES)
+    # A scoring request each, and a few about what would be written in place of the reference.
+    for usage in found.usage.values():
+        assert len(EXAMPLES) <= usage.requests <= 4 * len(EXAMPLES)
     for one, other in zip(found.examples, expected.examples, strict=True):
         assert [(place.start, place.label, place.agreed, place.draft) for place in one.samples] == [
             (place.start, place.label, place.agreed, place.draft) for place in other.samples
