@@ -37,7 +37,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 PATTERNS = {"gpt2": ngrams.GPT2, "digits": ngrams.DIGITS, "llama3": ngrams.LLAMA3, "o200k": ngrams.O200K}
-"""How the tokenizers that have words split a text."""
+"""The patterns by which the tokenizers that have words split a text."""
 
 
 def words_of(name: str) -> Callable[[str], Sequence[str]]:
