@@ -256,7 +256,7 @@ def advice_in_words(folder: Path = RESULTS) -> str:
 
 
 def where_units_end(folder: Path = RESULTS) -> list[Table]:
-    """What is asked by each rule, and how likely the text is, of all pairs together; right answers."""
+    """Requests by each rule and the likelihood of the text, of all pairs together; right answers."""
     asked, likely, rights = tables("units", folder)
     together = [_columns(one, [row for row in one.rows if row[0] == "all"], but=("pair",)) for one in (asked, likely)]
     return [*together, rights]
