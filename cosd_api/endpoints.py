@@ -70,6 +70,10 @@ class Facts:
     shares: tuple[bool, ...] = ()
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
+    def across(self, method: Method) -> bool:
+        """True if a method judges the models as models of which some have ids of their own, or take none."""
+        return method.asks_by_ids and not self.ids and self.unit == "word"
+
     def warnings_for(self, prompt: str | Sequence[Message]) -> tuple[str, ...]:
         """Warnings about the answer to `prompt` that are known before it."""
         if not isinstance(prompt, str):
@@ -278,6 +282,27 @@ class Endpoints:
 
         await concurrently([partial(ask, at) for at in range(len(everybody)) if at - 1 not in facts.without])
         return turns, replace(facts, without=without)
+
+    def apart(self, method: Method, turns: Sequence[RenderedPrompt], facts: Facts) -> Facts:
+        """The facts of one answer: models have the same path only if their templates write the same before it.
+
+        Where tokens are compared, and the user has not asked for that, they are judged as models with other ids then.
+
+        Args:
+            method: of the answer.
+            turns: the draft's and the assistants' prompts.
+            facts: about the endpoints.
+        """
+        leads = [turn.lead for turn in turns]
+        if len({lead for at, lead in enumerate(leads, -1) if at not in facts.without}) == 1:
+            return facts
+        unit = facts.unit
+        if facts.ids and self.unit is None and not method.one_tokenizer:
+            with suppress(UnsupportedError):  # a verifier may look at single tokens
+                method.examine_unit("word", facts.draft.endpoint)
+                unit = "word"
+        shares = tuple([share and lead == leads[0] for share, lead in zip(facts.shares, leads[1:], strict=False)])
+        return replace(facts, ids=False, unit=unit, shares=shares)
 
     async def render(
         self, at: int, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens, own: OwnByName = _NOBODYS

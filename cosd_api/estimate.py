@@ -132,17 +132,17 @@ async def estimate(
         ProviderError: an endpoint failed when it was asked what it is, or how many tokens the prompt has.
     """
     turns, facts = await endpoints.turns(asked, settings.on_special_tokens, await endpoints.discover())
-    infos = {at: await turn.provider.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
+    facts = endpoints.apart(settings.method, turns, facts)
+    infos = {at: await turn.on_path.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
     by_ids = settings.method.asks_by_ids and all(info.capabilities.ids for info in infos.values())
     asked_by_ids = by_ids and (facts.ids or facts.unit == "word")
     pace = replace(settings.pace, watched=watched(infos, endpoints.speeds) if asked_by_ids else frozenset())
-    across = settings.method.asks_by_ids and not facts.ids and facts.unit == "word"
     plan = Plan(
         max_tokens=max_tokens,
         models=len(turns),
         pace=pace,
         skip=settings.ask == "contestable",
-        lookahead=LOOKAHEAD if across else 0,
+        lookahead=LOOKAHEAD if facts.across(settings.method) else 0,
     )
     found: dict[str, EndpointEstimate] = {}
     for model, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True)):

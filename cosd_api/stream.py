@@ -6,7 +6,6 @@ import asyncio
 import codecs
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeGuard
@@ -29,7 +28,7 @@ from cosd_api.settings import AnswerLimits, FusionSettings, Settings
 from cosd_api.telemetry.fusion_span import FusionSpan
 from cosd_api.telemetry.start import fusion_span
 from cosd_providers.contract import ServerInfo
-from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
+from cosd_providers.errors import BudgetError, ProviderError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
@@ -197,13 +196,13 @@ class FusionStream:
         self._turns = turns
         facts = await endpoints.check_length(turns, facts)
         budget = Budget(self._ledgers, max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
-        facts = self._apart(facts)
+        facts = endpoints.apart(settings.method, self._turns, facts)
         infos = {at: await turn.on_path.describe() for at, turn in enumerate(turns, -1) if at not in facts.without}
         takes_ids = {at: info.capabilities.ids for at, info in infos.items()}
         by_ids, own_paths = all(takes_ids.values()), settings.method.own_paths
         judges = by_ids and settings.method.asks_by_ids
         self._same_ids = judges and facts.ids
-        self._across = settings.method.asks_by_ids and not facts.ids and facts.unit == "word"
+        self._across = facts.across(settings.method)
         self._ids = by_ids and (self._judges_ids or own_paths)
         self._ties = self._same_ids or (self._across and any(takes for at, takes in takes_ids.items() if at >= 0))
         self._parts = self._ids or (self._across and takes_ids[-1])
@@ -241,22 +240,6 @@ class FusionStream:
         )
         self._budget = budget
         return facts, budget, settings.method.start(work)
-
-    def _apart(self, facts: Facts) -> Facts:
-        """The facts of this answer: models have the same path only if their templates write the same before it.
-
-        Where tokens are compared, and the user has not asked for that, they are judged as models with other ids then.
-        """
-        leads = [turn.lead for turn in self._turns]
-        if len({lead for at, lead in enumerate(leads, -1) if at not in facts.without}) == 1:
-            return facts
-        method, unit = self._settings.method, facts.unit
-        if facts.ids and self._endpoints.unit is None and not method.one_tokenizer:
-            with suppress(UnsupportedError):  # a verifier may look at single tokens
-                method.examine_unit("word", facts.draft.endpoint)
-                unit = "word"
-        shares = tuple([share and lead == leads[0] for share, lead in zip(facts.shares, leads[1:], strict=False)])
-        return replace(facts, ids=False, unit=unit, shares=shares)
 
     async def _fuse(self, budget: Budget, run: Run) -> None:
         await self._expect(budget, self._turns[0])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import ngrams
 import reference_paths as naive
 import virtual_time
-from cosd_api import FusionResult, Message, RuleVerifier, Tuning, fuse
+from cosd_api import Fusion, FusionResult, Message, RuleVerifier, Tuning, fuse
 from cosd_providers import DraftEnd, Token, Usage
 from cosd_providers.chat.leading_space import AfterLead, led
 from cosd_providers.contract import Context
@@ -340,3 +340,14 @@ async def test_other_methods_write_what_the_model_writes_alone(method: str, lead
     assert sendable(alone).startswith(result.text)
     assert result.settings.contexts == "ids"
     assert {call.kind for server in servers for call in server.calls} <= {"generate", "next_tokens", "score_ids"}
+
+
+@pytest.mark.parametrize("leads", [("\n", "\n"), ("", "\n")])
+async def test_an_estimate_is_of_words_where_the_paths_are_apart(leads: tuple[str, str]) -> None:
+    task = Task("The draft", (learned("gpt2", 0), learned("gpt2", 1)), leads, (True, True))
+    told, estimates = [Message("user", task.prompt)], []
+    for unit in (None, "word"):
+        draft, assistant = task.servers()
+        async with Fusion(draft=draft, assistant=assistant, unit=unit) as fusion:
+            estimates.append(await fusion.estimate(told, max_tokens=8))
+    assert (estimates[0].endpoints == estimates[1].endpoints) == (leads[0] != leads[1])
