@@ -66,10 +66,7 @@ class TestCollect:
             for one in sample("capital", 2, 7)
         ]
         found = await collect(chat, draft=pair.facts, assistant=pair.sums)
-        [warning] = found.warnings
-        assert warning.startswith(
-            "a chat template writes white space before an answer: that model is asked after texts"
-        )
+        assert found.warnings == ()  # the template's white space is the first part of either model's path
         assert all(sample.label == 0 for one in found.examples for sample in one.samples)  # the draft knows them
         assert found.labelled and found.examples[0].samples[0].start == 0
 
