@@ -345,6 +345,20 @@ async def test_other_methods_write_what_the_model_writes_alone(method: str, lead
     assert {call.kind for server in servers for call in server.calls} <= {"generate", "next_tokens", "score_ids"}
 
 
+@pytest.mark.parametrize("lead", [" ", "\n"])
+async def test_models_that_take_text_only_score_it_behind_the_prompt(lead: str) -> None:
+    task = Task("The draft", (learned("gpt2", 0), learned("llama3", 1)), (lead, lead), (True, True), max_tokens=24)
+    servers = task.servers()
+    for server in servers:
+        server.ids = False
+    draft, assistant = servers
+    told = [Message("user", task.prompt)]
+    result = await fuse(told, draft=draft, assistant=assistant, method="safe", max_tokens=task.max_tokens)
+    scored = [call for server in servers for call in server.calls if call.kind == "score"]
+    assert {call.prompt for call in scored} == {task.prompt}
+    assert all(call.text.startswith(lead.encode() + result.text.encode()[:4]) for call in scored)
+
+
 @pytest.mark.parametrize("leads", [("\n", "\n"), ("", "\n")])
 async def test_an_estimate_is_of_words_where_the_paths_are_apart(leads: tuple[str, str]) -> None:
     task = Task("The draft", (learned("gpt2", 0), learned("gpt2", 1)), leads, (True, True))
