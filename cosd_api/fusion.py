@@ -303,9 +303,10 @@ class Fusion:
         CoSD with `unit="token"` writes the most probable token of the *gated mixture*: the assistant's distribution
         where the two models' most probable tokens differ and the verifier replaces, and the draft's elsewhere. It is
         defined for models with one tokenizer. Models with the same ids read the draft's encoding of the continuation
-        behind their prompts; others, and servers that take no ids, prompt and continuation as one text. Each model is
-        sent one scoring request, and one question more where the tokens that it lists leave its most probable one
-        open. With an assistant missing it would be another distribution: `on_assistant_error` means nothing here.
+        behind their prompts, and behind the white space that their chat templates write before every answer; others,
+        and servers that take no ids, prompt and continuation as one text. Each model is sent one scoring request, and
+        one question more where the tokens that it lists leave its most probable one open. With an assistant missing it
+        would be another distribution: `on_assistant_error` means nothing here.
 
         Args:
             prompt: see `stream`; empty text for models that have a beginning-of-sequence token.
@@ -317,8 +318,9 @@ class Fusion:
 
         Raises:
             SettingError: the method is not CoSD, or judges words; or an argument is invalid.
-            UnsupportedError: an endpoint does not report what is needed; the tokenizers differ; or, after text, a place
-                has no distribution: one character of several tokens, or a token that begins in the prompt.
+            UnsupportedError: an endpoint does not report what is needed; the tokenizers differ, or that white space;
+                or, after text, a place has no distribution: one character of several tokens, or a token that begins in
+                the prompt.
             BudgetError: a limit is reached.
         """
         refuse(limits, Fusion.log_likelihood)

@@ -15,7 +15,9 @@ model is needed only where the list leaves its choice open: where two tokens are
 is not listed (part of a character, say) could be more probable than all that are.
 
 Models with the same ids, on servers that take them, read the draft's encoding of the text behind each one's prompt, as
-a fusion asks them; the others read prompt and text as one text.
+a fusion asks them; the others read prompt and text as one text. White space that their chat templates write before
+every answer is the first part of that encoding, and of its probability; with different such space they have no path in
+common, and no likelihood.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import SettingError
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.lists import key_of, most_probable
+from cosd_api.paths import Encoder
 from cosd_api.records import DRAFT, Endpoint, EndpointUsage, Probability, Record, Request, Seconds, TokenDecision
 from cosd_api.settings import FusionSettings, LikelihoodLimits
 from cosd_api.telemetry.fusion_span import FusionSpan
@@ -65,6 +68,7 @@ from cosd_providers.usage import Usage
 _LISTED = 20
 """Alternatives to ask for: what servers usually list. The more there are, the fewer places are asked about again."""
 
+_ANOTHER = "the draft's server read another text than the continuation"
 _OTHER = "Each model by itself can score such a text: Provider.score."
 
 
@@ -73,7 +77,7 @@ class LikelihoodToken(Record):
 
     Attributes:
         text: its text; empty for the end of sequence. Of models that are asked after ids, the characters that it
-            completes, so that the texts join to the continuation.
+            completes, so that the texts join to the continuation: white space before the answer is in none.
         end: whether it is the end of sequence.
         source: the model whose distribution counts here: `"draft"`, or an assistant's name.
         logprob: natural logarithm of its probability there; `-inf` for probability 0.
@@ -187,10 +191,15 @@ async def _found(
     for error in facts.without.values():  # without an assistant it would be another distribution
         raise error
     await _check_endpoints(turns, names, facts)
+    facts = endpoints.apart(settings.method, turns, facts)
+    if facts.unit != "token":
+        words = "the models' chat templates write different white space before an answer: they have no path in common"
+        hint = 'With unit="token" they are asked after text.'
+        raise UnsupportedError(words, endpoint=facts.draft.endpoint, hint=hint)
     budget = Budget([*ledgers.values()], max_requests=limits.max_requests, max_billed_tokens=limits.max_billed_tokens)
     timeline = Timeline(began, span.observer((facts.draft, *facts.assistants)))
-    shared = facts.ids and all(isinstance(turn.provider, IdScores) for turn in turns)
-    ends = {one for turn in turns for one in (await turn.provider.describe()).ends} if shared else None
+    shared = facts.ids and all(isinstance(turn.on_path, IdScores) for turn in turns)
+    ends = {one for turn in turns for one in (await turn.on_path.describe()).ends} if shared else None
     mixture = _GatedMixture(Calls(turns, budget, timeline), settings, names, continuation.encode(), ends)
     tokens = await mixture.tokens(end=limits.end)
     return LogLikelihood(
@@ -305,10 +314,12 @@ class _GatedMixture:
 
     async def _encoded(self) -> Path:
         """The draft's encoding of the continuation, on which all models with its ids are asked."""
+        turn = self._calls.turns[0]
         with self._located(0):
-            pieces = await by_ids(self._calls.turns[0].provider).encode(self._text.decode())
-        ends = [*accumulate(len(piece.data) for piece in pieces)]
-        return Path(self._text, tuple(piece.id for piece in pieces), tuple(ends))
+            found = await Encoder(by_ids(turn.on_path).encode, turn.lead).upto(self._text, len(self._text))
+        if found is None:
+            raise self._refusal(0, _ANOTHER)
+        return Path(self._text, found.ids, found.ends)
 
     async def _score(self, model: int, *, end: bool) -> list[Token]:
         with self._located(model):
@@ -332,7 +343,7 @@ class _GatedMixture:
         """Refuse models that read the continuation as different tokens."""
         mine = [key_of(token) for token in self._given[0]]
         if b"".join(token.data for token in self._given[0]) != self._text:
-            raise self._refusal(0, "the draft's server read another text than the continuation")
+            raise self._refusal(0, _ANOTHER)
         for model, given in enumerate(self._given):
             theirs = [key_of(token) for token in given]
             if theirs != mine:

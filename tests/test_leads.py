@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
 
 import pytest
@@ -15,14 +17,15 @@ from hypothesis import strategies as st
 import ngrams
 import reference_paths as naive
 import virtual_time
-from cosd_api import Fusion, FusionResult, Message, RuleVerifier, Tuning, fuse
-from cosd_providers import DraftEnd, Token, Usage
+from cosd_api import Fusion, FusionResult, LogLikelihood, Message, RuleVerifier, Tuning, fuse, log_likelihood
+from cosd_providers import DraftEnd, Token, UnsupportedError, Usage
 from cosd_providers.chat.leading_space import AfterLead, led
 from cosd_providers.contract import Context
 from cosd_providers.messages import RenderedPrompt
-from cosd_providers.testing import Model, ScriptedProvider
+from cosd_providers.testing import Model, ScriptedProvider, TableModel
 from cosd_providers.text import sendable
 from drawn import costly, examples
+from gated import gated
 from ngrams import NGram, learned
 
 NAMES = ("gpt2", "llama3", "o200k", "spaces")
@@ -45,7 +48,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 class Leading:
     """A model that begins its answer to one prompt with white space, in tokens of its own or in that of a word."""
 
-    model: NGram
+    model: Model
     prompt: str
     lead: str
     obeys: bool = True
@@ -56,7 +59,7 @@ class Leading:
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        return self.model.end_ids
+        return tuple(self.model.end_ids)
 
     def encode(self, text: bytes) -> list[int]:
         return self.model.encode(text)
@@ -342,6 +345,20 @@ async def test_other_methods_write_what_the_model_writes_alone(method: str, lead
     assert {call.kind for server in servers for call in server.calls} <= {"generate", "next_tokens", "score_ids"}
 
 
+@pytest.mark.parametrize("lead", [" ", "\n"])
+async def test_models_that_take_text_only_score_it_behind_the_prompt(lead: str) -> None:
+    task = Task("The draft", (learned("gpt2", 0), learned("llama3", 1)), (lead, lead), (True, True), max_tokens=24)
+    servers = task.servers()
+    for server in servers:
+        server.ids = False
+    draft, assistant = servers
+    told = [Message("user", task.prompt)]
+    result = await fuse(told, draft=draft, assistant=assistant, method="safe", max_tokens=task.max_tokens)
+    scored = [call for server in servers for call in server.calls if call.kind == "score"]
+    assert {call.prompt for call in scored} == {task.prompt}
+    assert all(call.text.startswith(lead.encode() + result.text.encode()[:4]) for call in scored)
+
+
 @pytest.mark.parametrize("leads", [("\n", "\n"), ("", "\n")])
 async def test_an_estimate_is_of_words_where_the_paths_are_apart(leads: tuple[str, str]) -> None:
     task = Task("The draft", (learned("gpt2", 0), learned("gpt2", 1)), leads, (True, True))
@@ -351,3 +368,124 @@ async def test_an_estimate_is_of_words_where_the_paths_are_apart(leads: tuple[st
         async with Fusion(draft=draft, assistant=assistant, unit=unit) as fusion:
             estimates.append(await fusion.estimate(told, max_tokens=8))
     assert (estimates[0].endpoints == estimates[1].endpoints) == (leads[0] != leads[1])
+
+
+# ---------------------------------------------------------------------------------------------------- likelihoods
+
+
+@costly(40)
+@given(
+    prompts(),
+    st.sampled_from(NAMES),
+    st.sampled_from(LEADS),
+    st.tuples(st.booleans(), st.booleans()),
+    st.sampled_from(((0.5, 0.5), (0.9, 0.2), (1.01, 0.0))),
+    st.integers(0, 10_000),
+    st.booleans(),
+)
+async def test_a_likelihood_is_that_of_the_path_that_begins_with_the_white_space(
+    prompt: str, name: str, lead: str, obeys: tuple[bool, bool], rule: tuple[float, float], start: int, end: bool
+) -> None:
+    """By the definition, one next token after the other; the white space's own tokens are some of them."""
+    models = learned(name, 0), learned(name, 1)
+    alpha, beta = rule
+    task = Task(prompt, models, (lead, lead), obeys, alpha=alpha, beta=beta)
+    passage = ngrams.passages()[start % len(ngrams.passages())]
+    text = passage[start % len(passage) :][:24] or "a"
+    servers = task.servers()
+    found = await likelihood(task, servers, text, end=end)
+    draft, assistant = task.leading
+    begin, ids = draft.begin, draft.encode((lead + text).encode())
+    assert "".join(token.text for token in found.tokens) == text
+    assert len(found.tokens) == len(ids) + end
+    for count, token in enumerate(found.tokens):
+        own = ids[count] if count < len(ids) else models[0].end
+        here = [*begin, *ids[:count]]
+        model, choice = gated(draft.next, [assistant.next], task.verifier.replaces, here)
+        prob = model(here)[own]
+        assert math.isclose(token.logprob, math.log(prob) if prob else -math.inf)
+        assert token.is_greedy == (own == choice)
+        assert token.source == ("draft" if model == draft.next else "assistant")
+        assert token.end == (own == models[0].end)
+    kinds = {call.kind for server in servers for call in server.calls}
+    assert kinds <= {"score_ids", "next_tokens"}
+
+
+async def likelihood(
+    task: Task, servers: Sequence[Templated], text: str, *, end: bool = False, **settings: Any
+) -> LogLikelihood:
+    draft, *assistants = servers
+    options: dict[str, Any] = {"verifier": task.verifier, "tie": task.tie, "end": end, **settings}
+    return await log_likelihood([Message("user", task.prompt)], text, draft=draft, assistant=assistants, **options)
+
+
+BYTES = tuple(bytes([byte]) for byte in range(256))
+"""With them every text has ids."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """White space before answers, and the tokens that models write; each text has one path."""
+
+    lead: str
+    letters: tuple[bytes, ...]
+    others: tuple[bytes, ...] = ()
+
+    @property
+    def tokens(self) -> tuple[bytes, ...]:
+        return (b"", *BYTES, *self.others)
+
+    def paths(self, length: int) -> Iterator[tuple[str, bool]]:
+        """The texts of all paths of models that obey: those that end within so many tokens, and those that do not."""
+        for size in range(1, length + 1):
+            for path in product(self.letters, repeat=size):
+                if goes_along(path[0], self.lead.encode()):
+                    text = b"".join(path).removeprefix(self.lead.encode()).decode()
+                    yield text, size < length
+
+    def model(self, seed: int) -> TableModel:
+        """A model of its letters, all of which are possible everywhere, and sometimes two equally probable."""
+
+        def following(ids: Sequence[int]) -> list[float]:
+            rng, probs = random.Random(repr((seed, tuple(ids)))), [0.0] * len(self.tokens)
+            weights = rng.sample(rng.choice(((1, 2, 4, 9), (1, 2, 4, 4))), 4)
+            for letter, weight in zip((b"", *self.letters), weights, strict=True):
+                probs[self.tokens.index(letter)] = weight / sum(weights)
+            return probs
+
+        return TableModel(self.tokens, following, end_ids=(0,))
+
+
+APART = Vocabulary("\n", (b"\n", b"a", b"b"))
+WITHIN = Vocabulary(" ", (b"a", b" a", b" b"), others=(b" a", b" b"))
+
+
+@costly(40)
+@given(st.sampled_from((APART, WITHIN)), st.lists(st.integers(0, 2**16), min_size=2, max_size=3))
+async def test_all_answers_together_are_certain(vocabulary: Vocabulary, seeds: list[int]) -> None:
+    """And of all of them one is greedy: the fusion's."""
+    models = [Leading(vocabulary.model(seed), "ab", vocabulary.lead) for seed in seeds]
+    draft, *assistants = [served(model, vocabulary.lead) for model in models]
+    total, greedy, length, told = 0.0, list[tuple[str, bool]](), 3, [Message("user", "ab")]
+    rule = RuleVerifier(alpha=0.9, beta=0.4)
+    async with Fusion(draft=draft, assistant=assistants, verifier=rule, tie=0.0) as fusion:
+        answer = await fusion.generate(told, max_tokens=length)
+        for text, end in vocabulary.paths(length):
+            found = await fusion.log_likelihood(told, text, end=end)
+            assert found.total == math.fsum(token.logprob for token in found.tokens)
+            total += math.exp(found.total)
+            greedy += [(text, end)] * found.is_greedy
+    assert math.isclose(total, 1)
+    assert greedy == [(answer.text, answer.tokens[-1].end)]
+
+
+async def test_different_white_space_is_no_common_path() -> None:
+    """They have no likelihood, unless the user says that their tokens are the same: they are asked after text then."""
+    task = Task("The draft", (learned("gpt2", 0), learned("gpt2", 1)), ("", " "), (True, True))
+    servers = task.servers()
+    with pytest.raises(UnsupportedError, match="different white space before an answer"):
+        await likelihood(task, servers, "a draft")
+    assert not any(call.kind in ("score", "score_ids") for server in servers for call in server.calls)
+    found = await likelihood(task, servers, "a draft", unit="token")
+    assert "".join(token.text for token in found.tokens) == "a draft"
+    assert {call.kind for server in servers for call in server.calls} <= {"score", "propose"}

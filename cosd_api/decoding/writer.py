@@ -651,12 +651,11 @@ class AnswerWriter:
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
-        path = await self._path(model, text + data)
-        if path is not None and self._scores_ids(model):
+        path, turn = await self._path(model, text + data), self._work.turns[model]
+        if (path is not None and self._scores_ids(model)) or turn.lead:  # which is behind the prompt, not behind `text`
             tokens = await self._with_place(model, self._scored(model, text + data, len(text), end=end))
             before = sum(len(token.data) for token in tokens) - len(data)  # bytes of the first token
             return [replace(tokens[0], data=tokens[0].data[before:]), *tokens[1:]] if before > 0 else tokens
-        turn = self._work.turns[model]
         longer = RenderedPrompt(turn.provider, turn.prompt + sendable(text))
         return await self._with_place(model, self.calls.score(model, data, 0, end=end, turn=longer))
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import naive
-from cosd_api import Fusion, RuleVerifier
+from cosd_api import Fusion, Message, RuleVerifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, Three
 from cosd_providers import UnsupportedError, connect
@@ -75,11 +75,13 @@ def chosen(p: list[float], q: list[float], verifier: RuleVerifier) -> tuple[list
     return (p if model is models[0] else q), choice
 
 
+@pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("name", ["sums", "facts"])
-async def test_a_models_own_answer_is_greedy(pair: Pair, name: str) -> None:
-    """A model as its own assistant: the fusion is that model."""
+async def test_a_models_own_answer_is_greedy(pair: Pair, name: str, chat: bool) -> None:
+    """A model as its own assistant: the fusion is that model; in a conversation `facts` begins with a space."""
     async with Fusion(draft=pair[name], assistant=pair[name], verifier=RuleVerifier(alpha=1)) as fusion:
-        for prompt in PROMPTS[:3]:
+        for question in PROMPTS[:3]:
+            prompt = [Message("user", question)] if chat else question
             answer = await fusion.generate(prompt, max_tokens=40)
             assert answer.tokens[-1].end
             found = await fusion.log_likelihood(prompt, answer.text, end=True)

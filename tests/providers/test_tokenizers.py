@@ -18,12 +18,13 @@ import tiktoken.load
 import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from cosd_api.demo.servers import Pair
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers import tokenizers as ours
 from cosd_providers.tokenizers import TEST_TEXT, Tokenizer, count, load_tokenizer
+from sentencepieces import sentencepiece_like
 
 MODELS = Path(__file__).parents[1] / "models"
 TEXTS = st.lists(
@@ -34,22 +35,6 @@ TEXTS = st.lists(
     )
 ).map("".join)
 SURROGATE = "a\ud800"
-
-
-def sentencepiece_like(scheme: str = "first", *, legacy: bool = False) -> tokenizers.Tokenizer:
-    """As Llama 2's or Gemma's: marked spaces, bytes for unknown characters."""
-    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
-    for piece in ("▁", "t", "h", "e", "▁t", "he", "▁the", "é", "東", "0", "1", "▁▁", "A"):
-        vocab[piece] = len(vocab)
-    merges = [("▁", "t"), ("h", "e"), ("▁t", "he"), ("▁", "▁")]
-    made = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    if legacy:
-        made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    else:
-        made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    made.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return made
 
 
 def unigram() -> tokenizers.Tokenizer:

@@ -614,7 +614,7 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
         beginning = beginning_of(read, [*zip(plain, _shown(plain), strict=True)])
         if beginning is None:
             raise client.unlike("/v1/tokenize")
-        anchored = "" if client.tokenizer else await client.decode(plain[-1:])
+        anchored, shown = ("", "") if client.tokenizer else await client.decode_runs([plain[-1:], plain])
         info = ServerInfo(
             endpoint=transport.endpoint,
             engine="sglang",
@@ -635,7 +635,8 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
             answer_cue=await answer_cue(client.template),
         )
         adapter = None if name.parent is None else name.id
-        return SglangFacts(info, beginning, plain[-1], anchored, adapter=adapter)
+        spaced = await client.spaces(plain, shown)
+        return SglangFacts(info, beginning, plain[-1], anchored, spaced=spaced, adapter=adapter)
 
 
 async def _card(transport: Transport) -> _Card:

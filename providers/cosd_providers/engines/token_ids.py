@@ -61,6 +61,7 @@ __all__ = [
 LETTERS = "a \u00e9 a"
 """A text whose last token is a plain one."""
 
+_ANCHORS = ("\n", ",")  # that tokenizers with such a space merge with no text behind them
 _LONGEST = 6  # tokens that are decoded together at once, to finish a character
 _LONG = 16  # characters of an answer's text above which it may be more than the tokens' own
 _LOST = "\ufffd"
@@ -171,6 +172,7 @@ class TokenIdsFacts(TokenizedFacts):
 
     Attributes:
         anchored: the text of the anchor.
+        spaced: the tokenizer puts a space before every text, as SentencePiece's do.
         spelt: the bytes of runs of ids; None where a character is left open. Not part of a snapshot.
         begun: for an open run, the number of whole bytes before that character.
         lossy: ids with bytes that are no character by themselves, and not shown.
@@ -179,6 +181,7 @@ class TokenIdsFacts(TokenizedFacts):
     """
 
     anchored: str
+    spaced: bool = field(kw_only=True)
     spelt: Annotated[dict[_Run, bytes | None], Field(exclude=True)] = field(default_factory=dict[_Run, "bytes | None"])
     begun: Annotated[dict[_Run, int], Field(exclude=True)] = field(default_factory=dict[_Run, int])
     lossy: Annotated[set[int], Field(exclude=True)] = field(default_factory=set[int])
@@ -267,6 +270,17 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         if self.tokenizer is None:
             return await self.encode_texts(texts)
         return [Encoding(tokens=[piece.id for piece in self.tokenizer.encode(text)]) for text in texts]
+
+    async def spaces(self, plain: Sequence[int], shown: str) -> bool:
+        """Test whether the tokenizer puts a space before every text; a decoder may hide the first one.
+
+        Args:
+            plain: the ids of `LETTERS`.
+            shown: their text, decoded.
+        """
+        if self.tokenizer is not None:
+            return b"".join(self.tokenizer.token(one) or b"" for one in plain).startswith(b" ")
+        return shown.startswith(" ") or await self.decode([*plain, *plain]) == f"{shown} {shown}"
 
     async def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids that the model reads of each text, special tokens too."""
@@ -846,6 +860,19 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         token_id = max(known, key=lambda n: known[n], default=-1)
         token = Token(b"", known.get(token_id), end=True, name=facts.get(token_id) or None)
         return Position(Choice(token_id, token), others[-1])
+
+    async def encode(self, text: str) -> list[Piece]:
+        """See `TokenizingEngine.encode`; behind an anchor where a text alone would get a space of its own."""
+        facts = await self.facts()
+        if not (text and facts.spaced):
+            return await super().encode(text)
+        for anchor in _ANCHORS:
+            pieces = await super().encode(anchor + text)
+            ends = [*accumulate(len(piece.data) for piece in pieces)]
+            if len(anchor) in ends:
+                return pieces[ends.index(len(anchor)) + 1 :]
+        words = "the server's tokenizer puts a space before every text, and merges this one with what is before it"
+        raise UnsupportedError(words, endpoint=self._transport.endpoint)
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The server's own encoding, none added; how tokens share a character's bytes is not shown (`TokenTexts`)."""

@@ -518,7 +518,8 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
         )
         shown = await client.decode(plain)
         anchored = (await client.decode([*plain, plain[-1]])).removeprefix(shown)
-        return VllmFacts(info, beginning, plain[-1], anchored, most=most, between=(plain, shown))
+        spaced = await client.spaces(plain, shown)
+        return VllmFacts(info, beginning, plain[-1], anchored, spaced=spaced, most=most, between=(plain, shown))
 
 
 async def _limit(client: VllmClient, ids: list[int]) -> int:
