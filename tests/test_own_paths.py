@@ -165,6 +165,24 @@ async def test_equal_to_the_reference(task: Task, way: dict[str, Any], places: i
     check_requests(servers, places)
 
 
+async def test_a_replacement_that_came_too_late_is_no_decision() -> None:
+    """One assistant changes an earlier byte than another one, whose word began with a token of the draft's."""
+    task = Task(
+        prompt='file.\n\n```json\n{"prompt": "Q: In Peru a book costs 17 and a ',
+        draft=learned("gpt2", 0, order=4),
+        assistants=(learned("gpt2", 1, order=4), learned("gpt2", 1, order=3)),
+        max_tokens=3,
+        stop=(),
+        alpha=1.01,
+        beta=0.0,
+        tie=0.0,
+    )
+    result = await fused(task, providers(task, 1))
+    check(result, task)
+    assert [one.source for one in result.tokens] == ["assistant 1", "draft", "assistant 2"]
+    assert [decision.fired for token in result.tokens for decision in token.decisions] == [True, False, True]
+
+
 WATCHED = st.tuples(st.booleans(), st.booleans())
 
 

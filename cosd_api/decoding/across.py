@@ -782,8 +782,12 @@ class AcrossTokenizers(AnswerWriter):
         first = min(kept, firing.unit.first)
         size = path.offset(first)
         winners = [mark.winner for mark in self._marks[:first]]
+        void = [one.firing.decision for one in self._hearings.values() if one is not hearing and one.firing]
         known = [
-            one for one in self._decisions if one.last <= first or any(winner is one.decision for winner in winners)
+            one
+            for one in self._decisions
+            if (one.last <= first and not any(other is one.decision for other in void))
+            or any(winner is one.decision for winner in winners)
         ]
         self._decisions = [one.before(first, old[one.last - 1][1] - size) for one in known]
         heard_there = [one.decision for one in others]
