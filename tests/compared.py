@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cosd_api import Example
-from cosd_api.comparison.run import DEVELOPMENT, split
+from cosd_api.comparison.compare import DEVELOPMENT, split
 from cosd_providers.testing import ScriptedProvider
 
 __all__ = ["KINDS", "TRIO_KINDS", "examples", "pair", "trio"]

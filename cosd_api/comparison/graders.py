@@ -16,10 +16,17 @@ from typing import Any, cast
 import regex
 
 from cosd_api.checks import check_positive
-from cosd_api.comparison.grading import BaseGrader, Grader
+from cosd_api.comparison.grading import (
+    BaseGrader,
+    Grader,
+    json_answer,
+    json_value,
+    last_number,
+    letter,
+    normalized,
+)
 from cosd_api.comparison.judge import JUDGE_QUESTION, JudgeGrader
 from cosd_api.comparison.programs import ProgramGrader, ProgramLimits
-from cosd_api.comparison.reading import json_answer, json_value, last_number, letter, normalized
 from cosd_api.errors import GradingError, SettingError
 from cosd_api.training.answers import is_right
 from cosd_api.training.dataset import Example
@@ -109,7 +116,7 @@ class ContainsGrader(BaseGrader):
 
 @dataclass(frozen=True)
 class LastNumberGrader(BaseGrader):
-    """The last number of the answer equals that of the reference, as numbers; see `reading.last_number`."""
+    """The last number of the answer equals that of the reference, as numbers; see `grading.last_number`."""
 
     name: str = "last-number"
 
@@ -130,7 +137,7 @@ class LastNumberGrader(BaseGrader):
 
 @dataclass(frozen=True)
 class ChoiceGrader(BaseGrader):
-    """The answer chooses the letter of the reference; see `reading.letter`.
+    """The answer chooses the letter of the reference; see `grading.letter`.
 
     The reference is a letter, or the text of one of the example's `choices`.
     """
@@ -208,7 +215,7 @@ class RegexGrader(BaseGrader):
 
 
 class JsonGrader(BaseGrader):
-    """The JSON in the answer, or a field of it, equals the reference, as values; see `reading.json_value`.
+    """The JSON in the answer, or a field of it, equals the reference, as values; see `grading.json_value`.
 
     The reference is JSON, too, or else a text. With a field, an object in the reference may hold the field itself.
 

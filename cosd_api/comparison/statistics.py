@@ -17,20 +17,6 @@ from typing import Self
 from cosd_api.checks import check_count
 from cosd_api.errors import SettingError
 
-__all__ = [
-    "CalibrationBin",
-    "CalibrationCurve",
-    "Estimated",
-    "PairedCounts",
-    "calibration",
-    "frontier",
-    "holm",
-    "mcnemar",
-    "mean",
-    "paired_difference",
-    "wilson",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Estimated:

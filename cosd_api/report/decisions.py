@@ -8,8 +8,6 @@ from typing import Literal
 
 from cosd_api.records import FusedToken, TokenDecision
 
-__all__ = ["JudgedPlace", "Outcome", "judged"]
-
 Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
 """Outcome of a decision. "tied": the draft's token stands, as the assistant finds both as probable. "outvoted": it
 fired, but another assistant was more confident."""

@@ -23,23 +23,6 @@ from cosd_api.verification.rule import shortened
 from cosd_api.wording import counted
 from cosd_providers.text import readable
 
-__all__ = [
-    "ASSISTANT",
-    "REPLACED",
-    "TextSpan",
-    "definition",
-    "explained",
-    "fused_text",
-    "has_colour",
-    "legend",
-    "measure",
-    "replacements",
-    "show",
-    "spans",
-    "summary",
-    "visible",
-]
-
 # From the sixteen colours that every terminal theme keeps readable.
 REPLACED = "red strike"
 ASSISTANT = "bold green"

@@ -11,7 +11,7 @@ from typer.testing import Result
 from commands import Scripted, cosd, words
 from compared import pair
 from cosd_api import Advice, Example, Fusion, RuleVerifier
-from cosd_api.comparison.choice import parts
+from cosd_api.comparison.advice import parts
 from cosd_api.training.file_lock import lock
 from cosd_providers.connect import Connection
 

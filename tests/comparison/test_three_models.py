@@ -23,11 +23,10 @@ from cosd_api import (
     compare,
     fuse,
 )
-from cosd_api.comparison.advice_page import advice_page
-from cosd_api.comparison.choice import parts
+from cosd_api.comparison.advice import parts
 from cosd_api.comparison.contestants import VERIFIERS
 from cosd_api.comparison.exports import answers_jsonl, standings_csv
-from cosd_api.comparison.page import comparison_page
+from cosd_api.comparison.page import advice_page, comparison_page
 from cosd_api.comparison.statistics import PairedCounts
 from cosd_api.methods.base import METHODS, Method, method_named
 from cosd_providers import ConnectError

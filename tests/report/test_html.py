@@ -36,8 +36,9 @@ from cosd_api.records import DraftToken, EndpointUsage, FusedToken, Request, Tok
 from cosd_api.report.decisions import judged
 from cosd_api.report.html import page
 from cosd_api.report.html.cards import Cards, standing
+from cosd_api.report.html.charts import Corner
 from cosd_api.report.html.elements import prob, script_json, seconds, visible
-from cosd_api.report.html.plots import Corner, points, region, shares
+from cosd_api.report.html.plots import points, region, shares
 from cosd_api.report.html.timeline import Row, overlap, rows
 from cosd_api.settings import CustomVerifier, KnownVerifier
 from cosd_api.verification.deferral import DeferralWeights

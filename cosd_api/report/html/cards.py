@@ -15,8 +15,6 @@ from cosd_api.result import FusionResult
 from cosd_api.wording import counted
 from cosd_providers.text import readable
 
-__all__ = ["Cards", "HoverCard", "Standing", "request_key", "standing"]
-
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
 """Status of a token: an assistant's word; the draft's, kept against an assistant; both agreed; a failed assistant could
 not be asked; nobody was asked, as no answer could matter; asked, but with nothing to judge."""
