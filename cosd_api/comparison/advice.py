@@ -16,9 +16,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from cosd_api import SettingError
 from cosd_api.checks import check_between
 from cosd_api.comparison.statistics import Estimated, PairedCounts, mcnemar, paired_difference, wilson
-from cosd_api.errors import SettingError
 from cosd_api.records import Record
 from cosd_api.wording import counted, in_words, the
 

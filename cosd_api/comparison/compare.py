@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+from cosd_api import Example, SettingError
 from cosd_api.checks import check_between
 from cosd_api.comparison.advice import CHOOSING, ChosenWay, choose, parts, trial_of
 from cosd_api.comparison.contestants import (
@@ -34,9 +35,7 @@ from cosd_api.comparison.run import ComparisonRun
 from cosd_api.comparison.settings import ComparisonOptions, ComparisonSettings
 from cosd_api.comparison.standings import Gathered, better_of
 from cosd_api.endpoints import Endpoints
-from cosd_api.errors import SettingError
 from cosd_api.settings import refuse, spell_out
-from cosd_api.training.dataset import Example
 from cosd_api.wording import counted, the
 from cosd_providers.contract import Provider
 from cosd_providers.usage import Usage

@@ -13,18 +13,26 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
+from cosd_api import (
+    ChowVerifier,
+    CoSD,
+    CustomVerifier,
+    DiffVerifier,
+    Fusion,
+    Method,
+    RandomVerifier,
+    RuleVerifier,
+    SettingError,
+    SurpriseVerifier,
+    Switch,
+)
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Contest, Entry
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.methods.base import METHODS, DraftFirst, Method, Models, Written, method_named
-from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.base import METHODS, DraftFirst, Models, Written, method_named
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
-from cosd_api.methods.switch import Switch
-from cosd_api.settings import CustomVerifier, FusionOptions, KnownVerifier, describe_verifier
-from cosd_api.verification import ChowVerifier, DiffVerifier, RandomVerifier, RuleVerifier, SurpriseVerifier
+from cosd_api.settings import FusionOptions, KnownVerifier, describe_verifier
 from cosd_providers.contract import Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]

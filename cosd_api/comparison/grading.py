@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import regex
 
-from cosd_api.training.dataset import Example
+from cosd_api import Example
 
 
 @runtime_checkable

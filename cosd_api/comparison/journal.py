@@ -14,21 +14,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError
 
+from cosd_api import Endpoint, EndpointUsage, Example, FusedToken, FusionResult, SettingError, __version__
 from cosd_api.comparison.prices import Price
-from cosd_api.errors import SettingError
-from cosd_api.records import (
-    DRAFT,
-    Endpoint,
-    EndpointUsage,
-    FusedToken,
-    Probability,
-    Record,
-    Seconds,
-    data_of,
-    unreadable,
-)
-from cosd_api.result import FusionResult
-from cosd_api.training.dataset import Example
+from cosd_api.records import DRAFT, Probability, Record, Seconds, data_of, unreadable
 from cosd_api.training.json_lines import (
     COMPARISON,
     Appender,
@@ -39,7 +27,6 @@ from cosd_api.training.json_lines import (
     problem,
     read_lines,
 )
-from cosd_api.version import __version__
 from cosd_api.wording import the
 from cosd_providers.text import readable
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from xml.etree.ElementTree import Element
 
+from cosd_api import Example, SettingError
 from cosd_api.comparison.advice import LEAST_QUESTIONS
 from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.drawings import accuracy_bar, calibration_plot, frontier_plot, places_bar, share
@@ -21,7 +22,6 @@ from cosd_api.comparison.result import (
 )
 from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, Standing
 from cosd_api.comparison.statistics import Estimated
-from cosd_api.errors import SettingError
 from cosd_api.report.html.charts import swatch
 from cosd_api.report.html.document import (
     document,
@@ -36,7 +36,6 @@ from cosd_api.report.html.document import (
     warnings,
 )
 from cosd_api.report.html.elements import Child, element, in_line, seconds, visible
-from cosd_api.training.dataset import Example
 from cosd_api.wording import counted, the
 
 _FUSED = ("method", "baseline")

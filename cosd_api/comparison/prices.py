@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import Field
 
+from cosd_api import EndpointEstimate, Example, Fusion, Message, Range, SettingError
 from cosd_api.comparison.contestants import SELF_CONSISTENCY
-from cosd_api.errors import SettingError
-from cosd_api.estimate import EndpointEstimate, Range
-from cosd_api.fusion import Fusion
 from cosd_api.records import Record
 from cosd_api.speed import MEASURED, Speed, time_of
-from cosd_api.training.dataset import Example
 from cosd_api.wording import counted, duration, in_words, the
-from cosd_providers.messages import Message
 
 MILLION = 1_000_000
 _EXAMPLE = '{"draft": [0.2, 0.6], "assistant": [3, 15]}'
@@ -222,6 +218,8 @@ Measure = Callable[[str | Sequence[Message], int], Awaitable[Mapping[str, Speed]
 _FREE = Price(0, 0)
 _Bound = tuple[float, float, float]
 """A number: at least, most likely and at most."""
+_Cost = Mapping[str, _Bound]
+"""The mean cost of an answer at all endpoints: its requests, tokens, money and seconds."""
 _Endpoints = Mapping[str, EndpointEstimate]
 """The cost of one answer, by endpoint as the user gave it."""
 
@@ -242,19 +240,6 @@ class Later:
     def names(self) -> set[str]:
         """Their names."""
         return {*self.alike, *([] if self.votes is None else [SELF_CONSISTENCY])}
-
-
-@dataclass(frozen=True, slots=True)
-class _Cost:
-    """The mean cost of an answer at all endpoints."""
-
-    requests: _Bound
-    tokens: _Bound
-    money: _Bound = (0, 0, 0)
-    seconds: _Bound = (0, 0, 0)
-
-    def changed(self, change: Callable[[_Bound], _Bound]) -> _Cost:
-        return _Cost(*map(change, (self.requests, self.tokens, self.money, self.seconds)))
 
 
 async def estimated(
@@ -319,23 +304,22 @@ async def estimated(
         made[SELF_CONSISTENCY] = _voted([made[name] for name in models], made[later.votes])
     if known:  # answers of those that are made later may be there
         for name in needed & later.names:
-            made[name] = made[name].changed(lambda bound: (0, *bound[1:]))
+            made[name] = {unit: (0, expected, high) for unit, (_, expected, high) in made[name].items()}
     scales = {name: len(to_come[name]) for name in made if to_come.get(name)}
 
-    def over(of: Callable[[_Cost], _Bound], names: Sequence[str]) -> _Bound:
-        bounds = [tuple(scales[name] * bound for bound in of(made[name])) for name in names]
-        return sum(one[0] for one in bounds), sum(one[1] for one in bounds), sum(one[2] for one in bounds)
+    def over(unit: str, names: Iterable[str]) -> _Bound:
+        return _total([_times(scales[name], made[name][unit]) for name in names])
 
-    durations = {name: over(lambda one: one.seconds, [name])[1] / at_once for name in scales}
+    durations = {name: over("seconds", [name])[1] / at_once for name in scales}
     reading = len(examples) * sum(speed.reading for speed in speeds.values())  # after that a question is in the caches
     return ComparisonEstimate(
         questions=questions,
-        contestants={name: _range(over(lambda one: one.tokens, [name])) for name in scales},
+        contestants={name: _range(over("tokens", [name])) for name in scales},
         known=known,
         answers=number,
-        requests=_range(over(lambda one: one.requests, [*scales])),
-        billed_tokens=_range(over(lambda one: one.tokens, [*scales])),
-        money=None if prices is None else over(lambda one: one.money, [*scales]),
+        requests=_range(over("requests", scales)),
+        billed_tokens=_range(over("tokens", scales)),
+        money=None if prices is None else over("money", scales),
         most=most,
         seconds=sum(durations.values()) + reading if speeds else None,
         durations=durations if speeds else {},
@@ -356,25 +340,18 @@ def with_test(
         certain: whether the choice is known; otherwise there may be no second part.
     """
 
-    def second(of: str) -> Range:
-        alone, each = getattr(models, of), [getattr(one, of) for one in ways]
-        return Range(
-            low=alone.low + min(one.low for one in each) if certain else 0,
-            expected=alone.expected + round(sum(one.expected for one in each) / len(each)),
-            high=alone.high + max(one.high for one in each),
-        )
+    def second(alone: _Bound, each: Sequence[_Bound], *, whole: bool = True) -> _Bound:
+        lows, expected, highs = zip(*each, strict=True)
+        mean = sum(expected) / len(each)
+        least = alone[0] + min(lows) if certain else 0
+        return least, alone[1] + (round(mean) if whole else mean), alone[2] + max(highs)
 
-    def both(of: str) -> Range:
-        mine, more = getattr(first, of), second(of)
-        return Range(low=mine.low + more.low, expected=mine.expected + more.expected, high=mine.high + more.high)
-
+    requests = second(_bound(models.requests), [_bound(one.requests) for one in ways])
+    tokens = second(_bound(models.billed_tokens), [_bound(one.billed_tokens) for one in ways])
     money = None
     if first.money is not None and models.money is not None:
         each = [one.money for one in ways if one.money is not None]
-        low = models.money[0] + min(one[0] for one in each) if certain else 0.0
-        expected = models.money[1] + sum(one[1] for one in each) / len(each)
-        high = models.money[2] + max(one[2] for one in each)
-        money = (first.money[0] + low, first.money[1] + expected, first.money[2] + high)
+        money = _total([first.money, second(models.money, each, whole=False)])
     times = [(first, 1.0), (models, 1.0), *((one, 1 / len(ways)) for one in ways)]
     durations: dict[str, float] = {}
     for part, share in times:
@@ -387,9 +364,9 @@ def with_test(
             "questions": first.questions + models.questions,
             "known": first.known + models.known + min(one.known for one in ways),
             "answers": first.answers + models.answers + max(one.answers for one in ways),
-            "requests": both("requests"),
-            "billed_tokens": both("billed_tokens"),
-            "test": second("billed_tokens"),
+            "requests": _range(_total([_bound(first.requests), requests])),
+            "billed_tokens": _range(_total([_bound(first.billed_tokens), tokens])),
+            "test": _range(tokens),
             "money": money,
             "seconds": sum(seconds) if durations else None,
             "durations": durations,
@@ -402,31 +379,26 @@ def _range(bound: _Bound) -> Range:
     return Range(low=round(bound[0]), expected=round(bound[1]), high=round(bound[2]))
 
 
+def _bound(one: Range) -> _Bound:
+    return one.low, one.expected, one.high
+
+
+def _times(number: int, bound: _Bound) -> _Bound:
+    return number * bound[0], number * bound[1], number * bound[2]
+
+
+def _total(several: Sequence[_Bound]) -> _Bound:
+    return sum(one[0] for one in several), sum(one[1] for one in several), sum(one[2] for one in several)
+
+
 def _mean(several: Sequence[_Cost]) -> _Cost:
     """The mean over questions."""
-
-    def mean(bounds: Sequence[_Bound]) -> _Bound:
-        return (
-            sum(one[0] for one in bounds) / len(bounds),
-            sum(one[1] for one in bounds) / len(bounds),
-            sum(one[2] for one in bounds) / len(bounds),
-        )
-
-    return _Cost(
-        mean([one.requests for one in several]),
-        mean([one.tokens for one in several]),
-        mean([one.money for one in several]),
-        mean([one.seconds for one in several]),
-    )
+    sums = {unit: _total([one[unit] for one in several]) for unit in several[0]}
+    return {unit: (one[0] / len(several), one[1] / len(several), one[2] / len(several)) for unit, one in sums.items()}
 
 
 def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, Speed], max_tokens: int) -> _Cost:
     """The cost of one answer."""
-
-    def total(of: Callable[[EndpointEstimate], Range]) -> _Bound:
-        several = [of(one) for one in answer.values()]
-        return sum(one.low for one in several), sum(one.expected for one in several), sum(one.high for one in several)
-
     low = expected = high = 0.0
     for name, one in answer.items():
         price, tokens = prices.get(name, _FREE), one.billed_tokens
@@ -435,12 +407,12 @@ def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, 
         expected += price.of(tokens.expected - written, written)
         high += tokens.high * price.most / MILLION
     seconds = time_of(answer, speeds, max_tokens)
-    return _Cost(
-        total(lambda one: one.requests),
-        total(lambda one: one.billed_tokens),
-        (low, expected, high),
-        (seconds, seconds, seconds),
-    )
+    return {
+        "requests": _total([_bound(one.requests) for one in answer.values()]),
+        "tokens": _total([_bound(one.billed_tokens) for one in answer.values()]),
+        "money": (low, expected, high),
+        "seconds": (seconds, seconds, seconds),
+    }
 
 
 def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
@@ -456,24 +428,15 @@ def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
 
 def _voted(models: Sequence[_Cost], paying: _Cost) -> _Cost:
     """Samples of one of the models, nobody knows which: as many as the bill of another contestant pays for."""
-    found = [_samples(one, equal_bill(_bill(paying), _bill(one))) for one in models]
-
-    def either(of: Callable[[_Cost], _Bound]) -> _Bound:
-        low, expected, high = zip(*map(of, found), strict=True)
-        return min(low), sum(expected) / len(found), max(high)
-
-    return _Cost(
-        either(lambda one: one.requests),
-        either(lambda one: one.tokens),
-        either(lambda one: one.money),
-        either(lambda one: one.seconds),
-    )
-
-
-def _samples(alone: _Cost, count: int) -> _Cost:
-    """So many answers of a model, whose number is not certain."""
-    return alone.changed(lambda bound: (bound[0], count * bound[1], _TWICE * MOST_SAMPLES * bound[2]))
+    counts = [equal_bill(_bill(paying), _bill(one)) for one in models]
+    found: dict[str, _Bound] = {}
+    for unit in paying:
+        bounds = [one[unit] for one in models]
+        expected = [count * bound[1] for count, bound in zip(counts, bounds, strict=True)]
+        most = max(_TWICE * MOST_SAMPLES * bound[2] for bound in bounds)  # how many there will be is not certain
+        found[unit] = min(bound[0] for bound in bounds), sum(expected) / len(models), most
+    return found
 
 
 def _bill(cost: _Cost) -> tuple[float, float]:
-    return cost.money[1], cost.tokens[1]
+    return cost["money"][1], cost["tokens"][1]

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cosd_api.errors import SettingError
-from cosd_api.training.dataset import Example, check_examples, read_examples
+from cosd_api import Example, SettingError
+from cosd_api.training.dataset import check_examples, read_examples
 from cosd_api.training.json_lines import line_error, problem, read_lines
 
 _TEXTS = ("prompt", "answer", "target")

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, cast
 
 from pydantic import Field
 
+from cosd_api import Endpoint, Fusion, SettingError, __version__
 from cosd_api.alignment import Unit
 from cosd_api.comparison.advice import (
     CHOOSING,
@@ -34,11 +35,8 @@ from cosd_api.comparison.standings import (
     standings_of,
 )
 from cosd_api.comparison.statistics import Estimated
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.records import Endpoint, Record
+from cosd_api.records import Record
 from cosd_api.settings import AnswerOptions
-from cosd_api.version import __version__
 from cosd_api.wording import counted, in_words, the, with_notes
 from cosd_providers import connect
 from cosd_providers.contract import Provider

@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 
+from cosd_api import Example, Fusion, FusionResult, GradingError, Message, SettingError
 from cosd_api.budget import SharedLimit
 from cosd_api.comparison.contestants import SELF_CONSISTENCY, Contestant, LeftOut, baselines_of
 from cosd_api.comparison.grading import Grader, identity_of
@@ -19,15 +20,10 @@ from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal, grad
 from cosd_api.comparison.prices import ComparisonEstimate, Later, Price, checked_prices, estimated
 from cosd_api.comparison.settings import ComparisonSettings, Tally
 from cosd_api.endpoints import Endpoints, Facts
-from cosd_api.errors import GradingError, SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerOptions
 from cosd_api.speed import Speed, measured
-from cosd_api.training.dataset import Example
 from cosd_providers.concurrency import concurrently
 from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError, UnsupportedError
-from cosd_providers.messages import Message
 
 _IN_A_ROW = 8
 """Answers that fail one after the other before a comparison stops: a server is down."""
@@ -397,28 +393,23 @@ class ComparisonRun:
         return found
 
     def _give_up(self, one: Contestant, example: Example, error: ProviderError) -> None:
-        """Count an answer that failed, or leave its contestant out."""
-        if one not in self.contestants:
-            return  # left out meanwhile
-        if isinstance(error, UnsupportedError) and not self._tallies[one.name].answered:
-            self._leave_out(one, error)
-        else:
-            about_one = isinstance(error, ContextLengthError)  # no sign that a server is down
-            self._fail(one, example, str(error), () if about_one else self.names)
-
-    def _leave_out(self, one: Contestant, error: UnsupportedError) -> None:
-        """Ask a contestant no more, which the endpoints turned out not to serve.
+        """Count an answer that failed, or leave its contestant out, which the endpoints turned out not to serve.
 
         Raises:
             UnsupportedError: it is a model alone, without which there is no comparison.
         """
+        if one not in self.contestants:
+            return  # left out meanwhile
+        if not isinstance(error, UnsupportedError) or self._tallies[one.name].answered:
+            about_one = isinstance(error, ContextLengthError)  # no sign that a server is down
+            self._fail(one, example, str(error), () if about_one else self.names)
+            return
         if one.kind == "alone":
             raise error
-        if one in self.contestants:
-            self.contestants.remove(one)
-            self.failures.forget(one.name)
-            del self._tallies[one.name]
-            self.left_out.append(LeftOut(one.name, _reason(error)))
+        self.contestants.remove(one)
+        self.failures.forget(one.name)
+        del self._tallies[one.name]
+        self.left_out.append(LeftOut(one.name, _reason(error)))
 
     def _fail(self, one: Contestant, example: Example, words: str, who: Sequence[str]) -> None:
         """Count a failure; `who` may be to blame, and ends the comparison after many in a row."""

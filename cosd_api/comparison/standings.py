@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
+from cosd_api import Example
 from cosd_api.comparison.contestants import ORACLE, Contestant, ContestantKind
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
 from cosd_api.comparison.prices import Price
@@ -26,7 +27,6 @@ from cosd_api.comparison.statistics import (
     wilson,
 )
 from cosd_api.records import Record
-from cosd_api.training.dataset import Example
 from cosd_providers.text import first_character, last_character
 
 _SURE = 0.5

@@ -16,9 +16,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from cosd_api.records import DRAFT, FusedToken, Segment
+from cosd_api import FusedToken, FusionResult, Segment
+from cosd_api.records import DRAFT
 from cosd_api.report.decisions import Outcome, judged
-from cosd_api.result import FusionResult
 from cosd_api.verification.rule import shortened
 from cosd_api.wording import counted
 from cosd_providers.text import readable

@@ -9,7 +9,7 @@ from importlib import resources
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
-from cosd_api.records import Endpoint
+from cosd_api import Endpoint
 from cosd_api.report.html.elements import Child, element, html, in_line, visible
 
 

@@ -7,7 +7,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 from xml.etree.ElementTree import Element
 
-from cosd_api.records import DRAFT, FusedToken
+from cosd_api import (
+    AgreementVerifier,
+    ChowVerifier,
+    CoLLMVerifier,
+    CustomVerifier,
+    DeferralVerifier,
+    DiffVerifier,
+    FusedToken,
+    MatchVerifier,
+    RandomVerifier,
+    RuleVerifier,
+    SurpriseVerifier,
+    TreeVerifier,
+)
+from cosd_api.records import DRAFT
 from cosd_api.report.decisions import JudgedPlace, Outcome
 from cosd_api.report.html.charts import (
     Corner,
@@ -23,19 +37,7 @@ from cosd_api.report.html.charts import (
     tick,
 )
 from cosd_api.report.html.elements import element, in_line
-from cosd_api.settings import CustomVerifier, KnownVerifier
-from cosd_api.verification import (
-    AgreementVerifier,
-    ChowVerifier,
-    CoLLMVerifier,
-    DeferralVerifier,
-    DiffVerifier,
-    MatchVerifier,
-    RandomVerifier,
-    RuleVerifier,
-    SurpriseVerifier,
-    TreeVerifier,
-)
+from cosd_api.settings import KnownVerifier
 from cosd_api.wording import counted
 
 # The plane of p and q: where the verifier replaces, and where the decisions of this answer are.

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
-from cosd_api.records import DRAFT, Request
+from cosd_api import Request
+from cosd_api.records import DRAFT
 from cosd_api.report.html.cards import Cards, request_key
 from cosd_api.report.html.charts import Scale, line, swatch, tick
 from cosd_api.report.html.elements import element, in_line, seconds
