@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -227,35 +227,27 @@ class AdviceCounts(Record):
     bills: dict[str, Bill] = Field(default_factory=dict[str, Bill])
     doubts: dict[str, Doubts] = Field(default_factory=dict[str, Doubts])
 
-    @classmethod
-    def of(cls, models: Outcomes, choice: ChosenWay, *, complete: bool, **fields: Any) -> Self:
-        """The counts of a choice.
 
-        Args:
-            models: outcomes of the models alone, to all questions that were asked.
-            choice: the choice of a way, and its test.
-            complete: False if questions are missing.
-            fields: those that do not follow from these counts.
-        """
-        trial, better = choice.trial, models.better()
-        accuracy = {name: wilson(models.right(name), len(models.questions)) for name in models.alone}
-        right = {name: models.right(name) for name in models.alone}
-        if trial is not None:
-            accuracy = {**trial.alone, "fused": trial.accuracy}
-            right = {name: round(one.value * trial.counts.total) for name, one in accuracy.items()}
-            fields |= {"tested": trial.counts.total, "gain": trial.gain, "p": trial.p}
-        fuse = trial is not None and trial.fuse
-        return cls(
-            decision=("fuse" if fuse else "alone") if complete else "unknown",
-            model=trial.against if trial is not None and fuse else better,
-            way=choice.way,
-            tried=choice.tried,
-            chose=choice.chose,
-            others=choice.others,
-            right=right,
-            accuracy=accuracy,
-            **fields,
-        )
+def reasoned(models: Outcomes, choice: ChosenWay, *, complete: bool) -> dict[str, Any]:
+    """The fields of an advice that follow from counts: the decision and its grounds.
+
+    Args:
+        models: outcomes of the models alone, to all questions that were asked.
+        choice: the choice of a way, and its test.
+        complete: False if questions are missing.
+    """
+    trial, better = choice.trial, models.better()
+    found: dict[str, Any] = {"tried": choice.tried, "chose": choice.chose, "others": choice.others, "way": choice.way}
+    accuracy = {name: wilson(models.right(name), len(models.questions)) for name in models.alone}
+    right = {name: models.right(name) for name in models.alone}
+    if trial is not None:
+        accuracy = {**trial.alone, "fused": trial.accuracy}
+        right = {name: round(one.value * trial.counts.total) for name, one in accuracy.items()}
+        found |= {"tested": trial.counts.total, "gain": trial.gain, "p": trial.p}
+    fuse = trial is not None and trial.fuse
+    found["decision"] = ("fuse" if fuse else "alone") if complete else "unknown"
+    found["model"] = trial.against if trial is not None and fuse else better
+    return {**found, "right": right, "accuracy": accuracy}
 
 
 # Words.

@@ -30,7 +30,7 @@ from cosd_api.comparison.grading import Grader, identity_of
 from cosd_api.comparison.journal import GradedAnswer, Journal, JournalHeader
 from cosd_api.comparison.prices import MOST_SAMPLES, ComparisonEstimate, Price, equal_bill, with_test
 from cosd_api.comparison.questions import questions_by_key
-from cosd_api.comparison.result import Advice, Comparison
+from cosd_api.comparison.result import Advice, Comparison, advice_of, comparison_of, outcomes_of
 from cosd_api.comparison.run import ComparisonRun
 from cosd_api.comparison.settings import ComparisonOptions, ComparisonSettings
 from cosd_api.comparison.standings import Gathered, better_of
@@ -192,16 +192,16 @@ async def advise(
         else:
             await run.ask(first, run.tested)
         before = comparison_so_far(run, [], first, run.tested)
-        tried = len(before.outcomes.ways)
-        way = choose(before.outcomes) if run.stopped is None else None
+        outcomes = outcomes_of(before)
+        way, tried = choose(outcomes) if run.stopped is None else None, len(outcomes.ways)
         if way is None:
-            return Advice.by([before], ChosenWay(None, tried, len(first), len(second), None))
+            return advice_of([before], ChosenWay(None, tried, len(first), len(second), None))
         testing = [one for one in run.contestants if one.kind == "alone" or one.name == way]
         run.expect(second, testing)
         await run.ask(second, testing)
         after = comparison_so_far(run, [], second, testing)
-        trial = trial_of(after.outcomes, way) if run.stopped is None else None
-        return Advice.by([before, after], ChosenWay(way, tried, len(first), len(second), trial))
+        trial = trial_of(outcomes_of(after), way) if run.stopped is None else None
+        return advice_of([before, after], ChosenWay(way, tried, len(first), len(second), trial))
 
 
 async def _beforehand(run: ComparisonRun, first: Sequence[Example], second: Sequence[Example]) -> ComparisonEstimate:
@@ -212,7 +212,7 @@ async def _beforehand(run: ComparisonRun, first: Sequence[Example], second: Sequ
         await run.grade(first, run.tested)
     certain = all(len(run.known.complete(one, first)) == len(first) for one in run.tested)
     if certain:
-        name = choose(comparison_so_far(run, [], first, run.tested).outcomes)
+        name = choose(outcomes_of(comparison_so_far(run, [], first, run.tested)))
         ways = [one for one in ways if one.name == name]
     if not ways:
         return estimate
@@ -404,7 +404,7 @@ def comparison_so_far(
     found = gathered_so_far(run, held, test, contestants)
     first, *more = run.facts.assistants
     limits = run.settings
-    return Comparison.of(
+    return comparison_of(
         found,
         draft=run.facts.draft,
         assistant=first,

@@ -13,12 +13,14 @@ from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.drawings import accuracy_bar, calibration_plot, frontier_plot, places_bar, share
 from cosd_api.comparison.questions import prompt_text, questions_by_key
 from cosd_api.comparison.result import (
+    HEADS,
     Advice,
     Comparison,
     by_reason,
     failures_counted,
     limits_in_words,
     optional_columns,
+    standing_of,
 )
 from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, Standing
 from cosd_api.comparison.statistics import Estimated
@@ -134,7 +136,7 @@ def _roles(models: Sequence[str], grader: str) -> Element:
 
 def _figures(found: Comparison) -> Iterator[Element]:
     yield figure(f"{found.questions:,}", f"test questions, and {len(found.development):,} for development")
-    better, best = found.named(found.better), _best(found)
+    better, best = standing_of(found, found.better), _best(found)
     if better is not None and better.answered:
         yield figure(share(better.accuracy.value), f"right by the better model alone ({found.better})")
     if best is not None:
@@ -162,26 +164,11 @@ def _best(found: Comparison) -> Standing | None:
 # The table.
 
 
-_HEADS = (
-    "",
-    "right",
-    "accuracy",
-    "",
-    "95 %",
-    "difference",
-    "95 %",
-    "won",
-    "lost",
-    "p",
-    "kept",
-    "time",
-    "requests",
-    "tokens",
-)
+_HEADS = ["time" if head == "ms" else head for head in (*HEADS[:3], "", *HEADS[3:])]  # with a column for the bars
 
 
 def _results_table(found: Comparison) -> Element:
-    better = found.named(found.better)
+    better = standing_of(found, found.better)
     mark = better.accuracy.value if better is not None else math.nan
     more = optional_columns(found.standings)
     rows = [(*_row(one, mark), *(cells[at] for cells in more.values())) for at, one in enumerate(found.standings)]
@@ -195,16 +182,15 @@ def _results_table(found: Comparison) -> Element:
 
 def _row(one: Standing, mark: float) -> tuple[Child, ...]:
     counts = one.counts if one.counts is not None and one.counts.total else None
+    difference = one.difference if counts is not None else None
     return (
         in_line(one.name) + (" *" if one.on_frontier else ""),
         element("span", "short", f"{one.right} of {one.answered}" + (f", {one.failed} failed" if one.failed else "")),
         element("span", "short", share(one.accuracy.value)),
         accuracy_bar(one.accuracy, mark),
         f"{100 * one.accuracy.low:.0f} to {100 * one.accuracy.high:.0f}" if one.answered else "",
-        "" if counts is None or one.difference is None else f"{100 * one.difference.value:+z.1f}",
-        ""
-        if counts is None or one.difference is None
-        else f"{100 * one.difference.low:+z.0f} to {100 * one.difference.high:+z.0f}",
+        "" if difference is None else f"{100 * difference.value:+z.1f}",
+        "" if difference is None else f"{100 * difference.low:+z.0f} to {100 * difference.high:+z.0f}",
         "" if counts is None else str(counts.won),
         "" if counts is None else str(counts.lost),
         "" if one.holm is None else _p(one.holm),
@@ -260,18 +246,16 @@ def _places(standings: Sequence[Standing]) -> Element:
 
 
 def _about_places() -> Iterator[Element]:
-    key = element("ul", "legend")
-    for name, words in (
-        ("assistant", "the assistant's text continues the reference"),
-        ("draft", "the draft's does"),
-        ("neither", "neither does"),
-        ("unknown", "the answer had left the reference before"),
-    ):
-        key.append(swatch(name, words))
-    yield key
-    yield note(
-        "Answers: those with a replaced place; the grader says which of them the replacements put right or spoilt."
+    yield element(
+        "ul",
+        "legend",
+        swatch("assistant", "the assistant's text continues the reference"),
+        swatch("draft", "the draft's does"),
+        swatch("neither", "neither does"),
+        swatch("unknown", "the answer had left the reference before"),
     )
+    words = "Answers: those with a replaced place; the grader says which of them the replacements put right or spoilt."
+    yield note(words)
 
 
 # Calibration.

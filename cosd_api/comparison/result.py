@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field
 
@@ -22,6 +22,7 @@ from cosd_api.comparison.advice import (
     Outcomes,
     advice_words,
     decided,
+    reasoned,
 )
 from cosd_api.comparison.contestants import Contestant, LeftOut, method_of, model_names
 from cosd_api.comparison.journal import GradedAnswer
@@ -101,44 +102,11 @@ class Comparison(Record):
     warnings: tuple[str, ...] = ()
     library_version: str = __version__
 
-    @classmethod
-    def of(cls, gathered: Gathered, **fields: Any) -> Self:
-        """The comparison of what was gathered; `fields` are those that do not follow from it."""
-        better = better_of(gathered)
-        standings = standings_of(gathered, better)
-        if fields.get("stopped") is None:
-            lost = [one.name for one in standings if one.asked != len(gathered.test)]
-            assert not lost, f"complete, but not all questions of {', '.join(lost)} were answered or failed"
-        held = {one.key for one in gathered.development}
-        return cls(
-            questions=len(gathered.test),
-            development=tuple(one.key for one in gathered.development),
-            better=better,
-            standings=tuple(standings),
-            calibration=calibration_of(gathered),
-            failures=tuple(
-                FailedAnswer(contestant=name, question=key, error=words, development=key in held)
-                for name, why in gathered.failed.items()
-                for key, words in why.items()
-            ),
-            answers=tuple(
-                by[one.key]
-                for one in [*gathered.development, *gathered.test]
-                for by in gathered.answers.values()
-                if one.key in by
-            ),
-            **fields,
-        )
-
     @property
     def models(self) -> dict[str, Endpoint]:
         """All endpoints, by the names of the contestants that are these models alone."""
         several = (self.draft, self.assistant, *self.more_assistants)
         return dict(zip(model_names(len(several)), several, strict=True))
-
-    def named(self, name: str) -> Standing | None:
-        """The standing of a contestant; None if there is none of this name."""
-        return next((one for one in self.standings if one.name == name), None)
 
     def __getitem__(self, name: str) -> Standing:
         """The standing of a contestant.
@@ -146,7 +114,7 @@ class Comparison(Record):
         Raises:
             KeyError: there is none of this name.
         """
-        if (found := self.named(name)) is not None:
+        if (found := standing_of(self, name)) is not None:
             return found
         names = ", ".join(one.name for one in self.standings)
         raise KeyError(f"no contestant is named {name!r}; there are {names}")
@@ -164,20 +132,8 @@ class Comparison(Record):
             SettingError: there are fewer than 20 test questions, or the share is not between 0.1 and 0.9.
         """
         if self.stopped is not None:
-            ways = len(self.outcomes.ways)
-            return Advice.by([self], ChosenWay(None, ways, 0, 0, None))
-        return Advice.by([self], decided(self.outcomes, choosing))
-
-    @property
-    def outcomes(self) -> Outcomes:
-        """The outcomes of the test questions, by contestant."""
-
-        def right(name: str) -> dict[str, bool]:
-            return {key: bool(one.right) for key, one in self.answers_of(name).items()}
-
-        ways = [one.name for one in self.standings if one.kind == "method"]
-        billed = {one.name: one.billed for one in self.standings if one.billed is not None}
-        return Outcomes({name: right(name) for name in self.models}, {name: right(name) for name in ways}, billed)
+            return advice_of([self], ChosenWay(None, len(outcomes_of(self).ways), 0, 0, None))
+        return advice_of([self], decided(outcomes_of(self), choosing))
 
     def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
         """Complete answers of a contestant to the test questions, or to the development ones, by question."""
@@ -187,6 +143,51 @@ class Comparison(Record):
             for one in self.answers
             if one.contestant == name and one.complete and (one.question in held) == development
         }
+
+
+def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
+    """The comparison of what was gathered; `fields` are those that do not follow from it."""
+    better = better_of(gathered)
+    standings = standings_of(gathered, better)
+    if fields.get("stopped") is None:
+        lost = [one.name for one in standings if one.asked != len(gathered.test)]
+        assert not lost, f"complete, but not all questions of {', '.join(lost)} were answered or failed"
+    held = {one.key for one in gathered.development}
+    return Comparison(
+        questions=len(gathered.test),
+        development=tuple(one.key for one in gathered.development),
+        better=better,
+        standings=tuple(standings),
+        calibration=calibration_of(gathered),
+        failures=tuple(
+            FailedAnswer(contestant=name, question=key, error=words, development=key in held)
+            for name, why in gathered.failed.items()
+            for key, words in why.items()
+        ),
+        answers=tuple(
+            by[one.key]
+            for one in [*gathered.development, *gathered.test]
+            for by in gathered.answers.values()
+            if one.key in by
+        ),
+        **fields,
+    )
+
+
+def standing_of(found: Comparison, name: str) -> Standing | None:
+    """The standing of a contestant; None if there is none of this name."""
+    return next((one for one in found.standings if one.name == name), None)
+
+
+def outcomes_of(found: Comparison) -> Outcomes:
+    """The outcomes of the test questions, by contestant."""
+
+    def right(name: str) -> dict[str, bool]:
+        return {key: bool(one.right) for key, one in found.answers_of(name).items()}
+
+    ways = [one.name for one in found.standings if one.kind == "method"]
+    billed = {one.name: one.billed for one in found.standings if one.billed is not None}
+    return Outcomes({name: right(name) for name in found.models}, {name: right(name) for name in ways}, billed)
 
 
 class Advice(AdviceCounts):
@@ -241,37 +242,6 @@ class Advice(AdviceCounts):
     billed_tokens: int = 0
     parts: tuple[Comparison, ...] = ()
     library_version: str = __version__
-
-    @classmethod
-    def by(cls, parts: Sequence[Comparison], choice: ChosenWay) -> Self:
-        """The advice of a choice; the last of the comparisons tested it."""
-        last = parts[-1]
-        stopped = next((one.stopped for one in parts if one.stopped is not None), None)
-        alone: dict[str, dict[str, bool]] = {name: {} for name in last.models}
-        for part in parts:
-            for name, right in part.outcomes.alone.items():
-                alone[name].update(right)
-        way = None if choice.way is None else last[choice.way]
-        chosen = {} if way is None else {"reverse": way.reverse, "first": way.first, "settings": way.settings}
-        return cls.of(
-            Outcomes(alone, {}, last.outcomes.billed),
-            choice,
-            complete=stopped is None,
-            **chosen,
-            bills=_bills({**{name: last.named(name) for name in alone}, "fused": way}),
-            doubts=_doubts(parts),
-            draft=last.draft,
-            assistant=last.assistant,
-            more_assistants=last.more_assistants,
-            grader=last.grader,
-            unit=last.unit,
-            limits={"max_tokens": last.max_tokens, **({"stop": [*last.stop]} if last.stop else {})},
-            seed=last.seed,
-            left_out=parts[0].left_out,
-            stopped=stopped,
-            billed_tokens=last.billed_tokens,
-            parts=tuple(one.model_copy(update={"answers": ()}) for one in parts),
-        )
 
     def __str__(self) -> str:
         if self.decision == "unknown":
@@ -331,6 +301,35 @@ class Advice(AdviceCounts):
             SettingError: see `fusion`.
         """
         self.fusion(draft=draft, assistant=assistant).save(path, comment=fill(str(self), _WIDTH))
+
+
+def advice_of(parts: Sequence[Comparison], choice: ChosenWay) -> Advice:
+    """The advice of a choice; the last of the comparisons tested it."""
+    last, outcomes = parts[-1], [outcomes_of(one) for one in parts]
+    stopped = next((one.stopped for one in parts if one.stopped is not None), None)
+    alone = {name: {key: one for part in outcomes for key, one in part.alone[name].items()} for name in last.models}
+    models = Outcomes(alone, {}, outcomes[-1].billed)
+    way = None if choice.way is None else last[choice.way]
+    chosen: dict[str, Any] = (
+        {} if way is None else {"reverse": way.reverse, "first": way.first, "settings": way.settings}
+    )
+    return Advice(
+        **reasoned(models, choice, complete=stopped is None),
+        **chosen,
+        bills=_bills({**{name: standing_of(last, name) for name in alone}, "fused": way}),
+        doubts=_doubts(parts),
+        draft=last.draft,
+        assistant=last.assistant,
+        more_assistants=last.more_assistants,
+        grader=last.grader,
+        unit=last.unit,
+        limits={"max_tokens": last.max_tokens, **({"stop": [*last.stop]} if last.stop else {})},
+        seed=last.seed,
+        left_out=parts[0].left_out,
+        stopped=stopped,
+        billed_tokens=last.billed_tokens,
+        parts=tuple(one.model_copy(update={"answers": ()}) for one in parts),
+    )
 
 
 def _bills(standings: Mapping[str, Standing | None]) -> dict[str, Bill]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compared import pair
+from compared import in_parts, pair
 from cosd_api import Advice, ComparisonEstimate, CoSD, Example, Fusion, RuleVerifier, SettingError, advise, compare
 from cosd_api.comparison.advice import parts
 from cosd_api.comparison.graders import ExactGrader
@@ -27,9 +27,7 @@ PAIRS: Mapping[str, tuple[str, ...]] = {
 
 def asked(name: str, count: int = QUESTIONS) -> dict[str, Example]:
     """Questions of the kinds of a pair, in turn, in both parts."""
-    made = {one.key: one for one in (Example(prompt=f"Q{at}:", answer=" r") for at in range(count))}
-    kinds, (first, second) = PAIRS[name], parts(made)
-    return {f"{at} {kinds[at % len(kinds)]}": made[key] for at, key in enumerate([*first, *second])}
+    return in_parts(PAIRS[name], count)
 
 
 async def advice_on(name: str, **options: Any) -> tuple[Advice, dict[str, Example], ScriptedProvider, ScriptedProvider]:

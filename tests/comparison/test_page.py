@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from compared import pair
+from compared import in_parts, pair
 from cosd_api import Advice, Example, Message, advise, compare
-from cosd_api.comparison.advice import parts
 from cosd_api.comparison.page import advice_page, comparison_page
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault
@@ -185,14 +184,8 @@ def test_nothing_is_loaded_no_script_runs_and_the_policy_says_so() -> None:
 # Advice.
 
 
-def asked(*kinds: str) -> dict[str, Example]:
-    made = {one.key: one for one in (Example(prompt=f"Q{at}:", answer=" r") for at in range(20))}
-    first, second = parts(made)
-    return {f"{at} {kinds[at % len(kinds)]}": made[key] for at, key in enumerate([*first, *second])}
-
-
 async def advice_on(*kinds: str, down: tuple[int, ...] = (), **options: Any) -> Advice:
-    questions = asked(*kinds)
+    questions = in_parts(kinds, 20)
     draft, assistant = pair(questions)
     draft.faults = [Fault(ConnectError("it is down"), request=at) for at in down]
     given: dict[str, Any] = {"methods": ["cosd", "cool"], "both_ways": False, "max_tokens": 4, **options}
@@ -244,7 +237,10 @@ async def test_it_was_stopped() -> None:
 
 @pytest.mark.extended
 async def test_a_comparison_that_advised() -> None:
-    questions = {**asked("fixed", "draft"), **{f"{at} both": Example(prompt=f"P{at}:", answer=" r") for at in range(9)}}
+    questions = {
+        **in_parts(("fixed", "draft"), 20),
+        **{f"{at} both": Example(prompt=f"P{at}:", answer=" r") for at in range(9)},
+    }
     draft, assistant = pair(questions)
     found = await compare(questions.values(), draft=draft, assistant=assistant, methods=["cosd"], max_tokens=4)
     seen = Seen(advice_page(found.advice()))

@@ -1,4 +1,4 @@
-"""Grades: what they are known by, and texts that are graded again."""
+"""One run: the grade of an answer, and graders that fail."""
 
 from __future__ import annotations
 
