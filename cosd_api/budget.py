@@ -17,7 +17,7 @@ BYTES = 4
 _SPILL = 16
 """Tokens beyond its limit that the questions of an answer may write, which count when they are billed."""
 _ROOM = 2
-"""An answer beside others may bill this many times what the contestant's largest one has billed, at least."""
+"""An answer beside others may bill this many times what the largest one of its kind has billed, at least."""
 
 _OR = 'or let the answer end there: on_budget="end" (--on-budget end).'
 
@@ -229,7 +229,7 @@ class SharedLimit:
     reached: bool = False
     _reserved: int = field(default=0, init=False)  # tokens that the answers in flight may bill
     _flying: int = field(default=0, init=False)  # answers that are being asked for
-    _largest: dict[str, int] = field(default_factory=dict[str, int], init=False)  # bill of an answer, by contestant
+    _largest: dict[str, int] = field(default_factory=dict[str, int], init=False)  # bill of an answer, by kind
     _landed: anyio.Event = field(default_factory=anyio.Event, init=False)  # set, and replaced, when one is there
 
     async def share(self, name: str, guess: int, least: int, goes_on: Callable[[], bool]) -> int | None:
@@ -239,7 +239,7 @@ class SharedLimit:
         left does not do: then the limit is reached.
 
         Args:
-            name: the contestant.
+            name: kind of the answer: those of one kind bill about as much.
             guess: tokens that its first answer may bill.
             least: tokens without which the answer need not be tried.
             goes_on: tells if anything is to be asked any more.
@@ -277,11 +277,11 @@ class SharedLimit:
         self._notify()
 
     def note(self, name: str, billed: int) -> None:
-        """Note what an answer of a contestant has billed."""
+        """Note the bill of an answer of a kind."""
         self._largest[name] = max(self._largest.get(name, 0), billed)
 
     def words(self) -> str:
-        """The reason why a comparison is over that has reached it."""
+        """The reason why nothing more is asked, where it is reached."""
         words = f"max_billed_tokens={self.most} is reached ({self.billed():,} were billed)"
         return f"{words}: allow more, and what is known is not asked again"
 
