@@ -66,10 +66,10 @@ from cosd_providers.messages import Message
 
 if TYPE_CHECKING:
     from cosd_api.batch.actor import FusionActor
-    from cosd_api.comparison.advice import Advice, advise
+    from cosd_api.comparison.compare import advise, compare
     from cosd_api.comparison.prices import ComparisonEstimate, Price
-    from cosd_api.comparison.result import Comparison, Standing
-    from cosd_api.comparison.run import compare
+    from cosd_api.comparison.result import Advice, Comparison
+    from cosd_api.comparison.standings import Standing
     from cosd_api.config.file import FusionConfig
     from cosd_api.training.answers import AnswerTuning, tune_answers
     from cosd_api.training.collect import collect
@@ -179,13 +179,13 @@ if not TYPE_CHECKING:
             "AnswerTuning": "cosd_api.training.answers",
             "tune_answers": "cosd_api.training.answers",
             "collect": "cosd_api.training.collect",
-            "Advice": "cosd_api.comparison.advice",
-            "advise": "cosd_api.comparison.advice",
+            "Advice": "cosd_api.comparison.result",
+            "advise": "cosd_api.comparison.compare",
             "Comparison": "cosd_api.comparison.result",
             "ComparisonEstimate": "cosd_api.comparison.prices",
             "Price": "cosd_api.comparison.prices",
-            "Standing": "cosd_api.comparison.result",
-            "compare": "cosd_api.comparison.run",
+            "Standing": "cosd_api.comparison.standings",
+            "compare": "cosd_api.comparison.compare",
             "Example": "cosd_api.training.dataset",
             "Sample": "cosd_api.training.dataset",
             "Samples": "cosd_api.training.dataset",

@@ -140,7 +140,7 @@ class DraftToken(Record):
     @property
     def data(self) -> bytes:
         """Its bytes."""
-        return self.text.encode() if self.raw is None else bytes.fromhex(self.raw)
+        return data_of(self.text, self.raw)
 
     @classmethod
     def of(cls, token: Token) -> Self:
@@ -200,7 +200,7 @@ class FusedToken(Record):
     @property
     def data(self) -> bytes:
         """Its bytes."""
-        return self.text.encode() if self.raw is None else bytes.fromhex(self.raw)
+        return data_of(self.text, self.raw)
 
     @classmethod
     def of(
@@ -250,6 +250,11 @@ def unreadable(data: bytes) -> str | None:
     except UnicodeDecodeError:
         return data.hex()
     return None
+
+
+def data_of(text: str, raw: str | None) -> bytes:
+    """The bytes of a record's text: those in hexadecimal, where there are some."""
+    return text.encode() if raw is None else bytes.fromhex(raw)
 
 
 def _no_decision(placed: Placed) -> str | None:

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from cosd_api import Example
-from cosd_api.comparison.answers import AnswerUsage, GradedAnswer
 from cosd_api.comparison.contestants import LeftOut
-from cosd_api.comparison.result import Comparison, FailedAnswer, ModelCalibration, PlaceCounts, Standing
+from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
+from cosd_api.comparison.result import Comparison
+from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, PlaceCounts, Standing
 from cosd_api.comparison.statistics import Estimated, PairedCounts, calibration, mcnemar, paired_difference, wilson
 from cosd_api.records import Endpoint
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import cosd_api
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = (ROOT / "cosd_api", ROOT / "providers" / "cosd_providers")
 MODULES = sorted(str(path.relative_to(ROOT)) for package in PACKAGES for path in package.rglob("*.py"))
@@ -85,6 +87,23 @@ def test_nobody_reaches_into_the_privates_of_another_module(module: str) -> None
 def test_docstrings_begin_with_a_noun_or_a_verb(module: str) -> None:
     found = [(line, text.strip()[:60]) for line, text in docstrings(tree(module)) if FIRST.match(text.strip())]
     assert found == []
+
+
+APPLICATIONS = ("batch", "demo", "gateway", "integrations", "comparison", "report", "training", "config")
+"""From the top down, as in the layers of `pyproject.toml`, which cannot see through `cosd_api` itself."""
+
+
+@pytest.mark.parametrize("module", [one for one in MODULES if one.split("/")[1] in APPLICATIONS])
+def test_an_application_asks_the_face_for_nothing_of_its_own_or_above(module: str) -> None:
+    above = APPLICATIONS[: APPLICATIONS.index(module.split("/")[1]) + 1]
+    names = [
+        one.name
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ImportFrom) and node.module == "cosd_api"
+        for one in node.names
+    ]
+    homes = {name: getattr(getattr(cosd_api, name), "__module__", "").split(".") for name in names}
+    assert [name for name, home in homes.items() if home[0] == "cosd_api" and home[1] in above] == []
 
 
 def test_no_class_name_stands_twice() -> None:

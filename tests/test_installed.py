@@ -40,8 +40,7 @@ EXTRAS = (
     "cosd_api.__main__",
     "cosd_api.batch.on_ray",
     "cosd_api.cli",
-    "cosd_api.comparison.advice_page",  # pages, as those of the report
-    "cosd_api.comparison.drawings",
+    "cosd_api.comparison.drawings",  # pages, as those of the report
     "cosd_api.comparison.exports",
     "cosd_api.comparison.page",
     "cosd_api.demo",

@@ -26,7 +26,7 @@ from itertools import chain
 from benchmarks.lab.runs import Run
 from cosd_api.comparison.contestants import BEST, ORACLE
 from cosd_api.comparison.journal import GradedAnswer
-from cosd_api.comparison.result import PlaceCounts
+from cosd_api.comparison.standings import PlaceCounts
 from cosd_api.comparison.statistics import (
     Estimated,
     PairedCounts,

@@ -15,8 +15,8 @@ from cosd_api.batch.output import OutputFile
 from cosd_api.batch.reply import Answerer, LineAnswerer, Reply, stopped
 from cosd_api.batch.summary import BatchSummary, BatchTally
 from cosd_api.batch.usage import Usages, loaded
+from cosd_api.budget import SharedLimit
 from cosd_api.comparison.prices import Prices, checked_prices
-from cosd_api.comparison.shared_limit import SharedLimit
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.settings import DEFAULT_MAX_TOKENS

@@ -11,9 +11,9 @@ from cosd_api.cli.compare import Confirming, resumable, shown
 from cosd_api.cli.comparing import ComparingOptions
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import check_writable, with_options
-from cosd_api.comparison.advice import Advice
-from cosd_api.comparison.advice import advise as advise_on
-from cosd_api.comparison.choice import CHOOSING, LEAST_QUESTIONS
+from cosd_api.comparison.advice import CHOOSING, LEAST_QUESTIONS
+from cosd_api.comparison.compare import advise as advise_on
+from cosd_api.comparison.result import Advice
 from cosd_api.comparison.settings import ComparisonOptions
 from cosd_api.event_loop import run_async
 from cosd_api.report.terminal import visible
@@ -90,7 +90,7 @@ def advise(
 
 
 def _write_page(found: Advice, path: Path) -> None:
-    from cosd_api.comparison.advice_page import advice_page  # noqa: PLC0415 - only needed here
+    from cosd_api.comparison.page import advice_page  # noqa: PLC0415 - only needed here
 
     write_whole(path, advice_page(found))
     say(f"wrote {path}")

@@ -20,13 +20,11 @@ from rich.table import Table
 from cosd_api.cli.comparing import ComparingOptions
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import with_options
+from cosd_api.comparison.compare import DEVELOPMENT
+from cosd_api.comparison.compare import compare as compare_answers
 from cosd_api.comparison.prices import ComparisonEstimate
-from cosd_api.comparison.report import comparison_report
-from cosd_api.comparison.result import Comparison
-from cosd_api.comparison.run import DEVELOPMENT
-from cosd_api.comparison.run import compare as compare_answers
-from cosd_api.comparison.settings import ComparisonOptions
-from cosd_api.comparison.tally import Tally
+from cosd_api.comparison.result import Comparison, comparison_report
+from cosd_api.comparison.settings import ComparisonOptions, Tally
 from cosd_api.event_loop import run_async
 from cosd_api.report.terminal import visible
 from cosd_api.training.dataset import Example

@@ -8,54 +8,32 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
+from cosd_api import (
+    ChowVerifier,
+    CoSD,
+    CustomVerifier,
+    DiffVerifier,
+    Fusion,
+    Method,
+    RandomVerifier,
+    RuleVerifier,
+    SettingError,
+    SurpriseVerifier,
+    Switch,
+)
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Contest, Entry
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.methods.base import METHODS, DraftFirst, Method, Models, Written, method_named
-from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.base import METHODS, DraftFirst, Models, Written, method_named
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
-from cosd_api.methods.switch import Switch
-from cosd_api.settings import CustomVerifier, FusionOptions, describe_verifier
-from cosd_api.verification import ChowVerifier, DiffVerifier, RandomVerifier, RuleVerifier, SurpriseVerifier
+from cosd_api.settings import FusionOptions, KnownVerifier, describe_verifier
 from cosd_providers.contract import Provider
-
-__all__ = [
-    "ASSISTANT_ALONE",
-    "BEST",
-    "BEST_OF_ALL",
-    "COSD",
-    "DRAFT_ALONE",
-    "EVERYWHERE",
-    "ORACLE",
-    "RANDOM",
-    "REVERSED",
-    "SELF_CONSISTENCY",
-    "VERIFIERS",
-    "Alone",
-    "Baseline",
-    "Chosen",
-    "Contestant",
-    "ContestantKind",
-    "LeftOut",
-    "SelfConsistency",
-    "alone",
-    "baselines_of",
-    "best_name",
-    "contestants_of",
-    "derived",
-    "model_names",
-    "pilots",
-    "random_gate",
-    "self_consistency",
-    "turned",
-]
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
 """A model alone; a method; a baseline that asks the models; one that follows from the models' own answers; and one that
@@ -379,3 +357,22 @@ def self_consistency(samples: int, grader: str, reads: Callable[[str, str], str 
     """Samples of one model, by its place, which vote. See `SelfConsistency`."""
     method = SelfConsistency(samples=samples, grader=grader, reads=reads)
     return Contestant(SELF_CONSISTENCY, "baseline", method, first)
+
+
+_VERIFIER = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind")], config=ConfigDict(defer_build=True))
+
+
+def method_of(settings: Mapping[str, Any]) -> Method:
+    """The method of a contestant's settings; see `Contestant.settings`.
+
+    Raises:
+        SettingError: it has a verifier of the user's own.
+    """
+    if settings["method"] != CoSD.name:
+        return method_named(settings["method"], **settings["options"])
+    try:
+        verifier = _VERIFIER.validate_python(settings["verifier"])
+    except ValidationError:
+        words = "the method that is advised has a verifier of your own, which is not in the advice"
+        raise SettingError(f"{words}: make the fusion with CoSD(verifier=...)") from None
+    return CoSD(verifier=verifier, unit=settings.get("unit"), temperature=settings.get("temperature") or 0.0)

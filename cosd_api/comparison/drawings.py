@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from cosd_api.comparison.contestants import ORACLE, ContestantKind
-from cosd_api.comparison.result import Comparison, ModelCalibration, PlaceCounts, Standing
+from cosd_api.comparison.result import Comparison
+from cosd_api.comparison.standings import ModelCalibration, PlaceCounts, Standing
 from cosd_api.comparison.statistics import CalibrationBin, Estimated
+from cosd_api.report.html.charts import (
+    Scale,
+    axis_name,
+    chart,
+    diamond,
+    key_entry,
+    line,
+    side_axis_name,
+    side_tick,
+    small_chart,
+    tick,
+)
 from cosd_api.report.html.elements import element, in_line
 from cosd_api.wording import counted
-
-__all__ = ["Scale", "accuracy_bar", "calibration_plot", "frontier_plot", "places_bar", "share"]
 
 
 def share(value: float | None) -> str:
@@ -37,47 +47,6 @@ _KINDS: Mapping[ContestantKind, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """An axis from `low` to `high`, drawn from `start` over `length`.
-
-    Attributes:
-        low: value at its beginning.
-        high: value at its end.
-        start: coordinate of the beginning.
-        length: in units of the drawing, negative for an axis that points up.
-        log: whether equal distances are equal ratios.
-    """
-
-    low: float
-    high: float
-    start: float
-    length: float
-    log: bool = False
-
-    def __call__(self, value: float) -> float:
-        """The coordinate of a value; beyond the ends, that of the end."""
-        value = min(max(value, self.low), self.high)
-        if self.log:
-            part = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            part = (value - self.low) / (self.high - self.low)
-        return self.start + part * self.length
-
-    def ticks(self) -> list[float]:
-        """Round values within it, five to ten of them on a linear axis."""
-        if self.log:
-            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            wide = last - first > 3
-            steps = [step * 10.0**power for power in range(first, last + 1) for step in ((1,) if wide else (1, 2, 5))]
-            return [step for step in steps if self.low <= step <= self.high]
-        rough = (self.high - self.low) / 5
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = max(one * power for one in (1, 2, 5) if one * power <= rough * (1 + 1e-9))
-        count = math.floor(self.high / step + 1e-9)
-        return [at * step for at in range(math.ceil(self.low / step - 1e-9), count + 1)]
-
-
 def frontier_plot(found: Comparison) -> Element:
     """Accuracy, with its interval, against the tokens billed for an answer; the frontier as a line.
 
@@ -88,7 +57,7 @@ def frontier_plot(found: Comparison) -> Element:
         return element("p", "note", "No answer is complete yet.")
     x, y = _axes(spots)
     label = f"Accuracy and billed tokens of {counted(len(spots), 'contestant')}"
-    svg = element("svg", None, id="frontier", viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", role="img", aria_label=label)
+    svg = chart(_WIDTH, _HEIGHT, label, name="frontier")
     svg.extend(_grid(x, y, "all" if found.more_assistants else "both"))
     oracle = next((one for one in found.standings if one.name == ORACLE and one.answered), None)
     if oracle is not None and not math.isnan(oracle.accuracy.value):
@@ -96,8 +65,8 @@ def frontier_plot(found: Comparison) -> Element:
         svg.append(element("path", "oracle", d=f"M{_LEFT:g} {height:.1f}H{_WIDTH - _RIGHT:g}"))
         words = f"oracle: {share(oracle.accuracy.value)}"
         svg.append(element("text", "tick", words, x=_LEFT + 4, y=height - 4))
-    line = sorted((one for one in spots if one.on_frontier), key=lambda one: one.billed or 0)
-    svg.append(element("path", "frontier", d=_steps([(x(one.billed or 0), y(one.accuracy.value)) for one in line])))
+    best = sorted((one for one in spots if one.on_frontier), key=lambda one: one.billed or 0)
+    svg.append(element("path", "frontier", d=_steps([(x(one.billed or 0), y(one.accuracy.value)) for one in best])))
     for one in sorted(spots, key=lambda one: one.on_frontier):  # the frontier on top
         svg.append(_spot(one, x, y))
     named = [one for one in spots if len(spots) <= _ALL_NAMED or one.on_frontier or one.kind == "alone"]
@@ -119,16 +88,14 @@ def _axes(spots: Sequence[Standing]) -> tuple[Scale, Scale]:
 def _grid(x: Scale, y: Scale, models: str) -> Iterator[Element]:
     bottom, right = y(y.low), _WIDTH - _RIGHT
     for value in y.ticks():
-        yield element("path", "grid", d=f"M{_LEFT:g} {y(value):.1f}H{right:g}")
-        yield element("text", "tick", f"{100 * value:.0f} %", x=_LEFT - 7, y=y(value) + 4, text_anchor="end")
+        yield line(f"M{_LEFT:g} {y(value):.1f}H{right:g}")
+        yield side_tick(f"{100 * value:.0f} %", _LEFT - 7, y(value))
     for value in x.ticks():
-        yield element("path", "grid", d=f"M{x(value):.1f} {_TOP:g}V{bottom:.1f}")
-        yield element("text", "tick", f"{value:,.0f}", x=x(value), y=bottom + 16, text_anchor="middle")
+        yield line(f"M{x(value):.1f} {_TOP:g}V{bottom:.1f}")
+        yield tick(f"{value:,.0f}", x(value), bottom + 16)
     words = f"tokens read and written for an answer, {models} models" + (" (logarithmic)" if x.log else "")
-    yield element("text", "axis", words, x=(_LEFT + right) / 2, y=bottom + 35, text_anchor="middle")
-    middle = (y(y.low) + y(y.high)) / 2
-    turn = f"rotate(-90 12 {middle:g})"
-    yield element("text", "axis", "right answers", x=12, y=middle, text_anchor="middle", transform=turn)
+    yield axis_name(words, (_LEFT + right) / 2, bottom + 35)
+    yield side_axis_name("right answers", 12, (y(y.low) + y(y.high)) / 2)
 
 
 def _steps(corners: Sequence[tuple[float, float]]) -> str:
@@ -158,8 +125,7 @@ def _mark(kind: ContestantKind, x: float, y: float) -> str:
     if kind == "method":
         half = f"a{size} {size} 0 1 0"
         return f"M{x - size:.1f} {y:.1f}{half} {2 * size} 0{half} {-2 * size} 0z"
-    wide = 1.4 * size
-    return f"M{x - wide:.1f} {y:.1f}L{x:.1f} {y - wide:.1f}L{x + wide:.1f} {y:.1f}L{x:.1f} {y + wide:.1f}z"
+    return diamond(x, y, 1.4 * size)
 
 
 def _labels(spots: Sequence[Standing], x: Scale, y: Scale) -> Iterator[Element]:
@@ -182,12 +148,8 @@ def _key(kinds: set[ContestantKind], which: str) -> Element:
     key, turned = element("ul", "key"), f", hollow if {which} assistant drafts"
     for kind, words in _KINDS.items():
         if kind in kinds:
-            shape = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
-            shape.append(element("path", f"mark {kind}", d=_mark(kind, 9, 9)))
-            key.append(element("li", None, shape, f" {words}{turned * (kind == 'method')}"))
-    line = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
-    line.append(element("path", "frontier", d="M1 9h16"))
-    key.append(element("li", None, line, " frontier: nothing is better for as many tokens"))
+            key.append(key_entry(f"mark {kind}", _mark(kind, 9, 9), words + turned * (kind == "method")))
+    key.append(key_entry("frontier", "M1 9h16", "frontier: nothing is better for as many tokens"))
     return key
 
 
@@ -197,8 +159,8 @@ def _key(kinds: set[ContestantKind], which: str) -> Element:
 def accuracy_bar(value: Estimated, mark: float) -> Element:
     """An interval on the axis from 0 to 1, with a line at `mark`, such as the better model's accuracy."""
     axis = Scale(0, 1, 2, 136)
-    svg = element("svg", "interval", viewBox="0 0 140 16", aria_hidden="true")
-    svg.append(element("path", "grid", d="M2 8h136"))
+    svg = small_chart(140, 16)
+    svg.append(line("M2 8h136"))
     if not math.isnan(mark):
         svg.append(element("path", "better", d=f"M{axis(mark):.1f} 1v14"))
     if not math.isnan(value.value):
@@ -210,7 +172,7 @@ def accuracy_bar(value: Estimated, mark: float) -> Element:
 def places_bar(counts: PlaceCounts) -> Element:
     """Shares of replaced places: the assistant right, the draft right, neither, not known."""
     axis = Scale(0, max(counts.places, 1), 0, 160)
-    svg = element("svg", "interval", viewBox="0 0 160 12", aria_hidden="true")
+    svg = small_chart(160, 12)
     done = 0
     for name in ("assistant", "draft", "neither", "unknown"):
         number = int(getattr(counts, name))
@@ -231,17 +193,15 @@ def calibration_plot(name: str, one: ModelCalibration) -> Element:
     label = (
         f"Calibration of the {name}: {share(one.mean.accuracy)} right, {share(one.mean.confidence)} by its own account"
     )
-    svg = element("svg", "calibration", viewBox=f"0 0 {_SQUARE + 60:g} {_SQUARE + 60:g}", role="img", aria_label=label)
+    svg = chart(_SQUARE + 60, _SQUARE + 60, label, classes="calibration")
     svg.append(element("rect", "frame", x=x(0), y=y(1), width=_SQUARE, height=_SQUARE))
     for step in (0.0, 0.25, 0.5, 0.75, 1.0):
-        svg.append(element("text", "tick", f"{step:g}", x=x(step), y=y(0) + 15, text_anchor="middle"))
-        svg.append(element("text", "tick", f"{step:g}", x=x(0) - 6, y=y(step) + 4, text_anchor="end"))
+        svg.append(tick(f"{step:g}", x(step), y(0) + 15))
+        svg.append(side_tick(f"{step:g}", x(0) - 6, y(step)))
     svg.append(element("path", "diagonal", d=f"M{x(0):g} {y(0):g}L{x(1):g} {y(1):g}"))
     svg.extend(_bin(inside, one.mean.answers, x, y) for inside in one.mean.bins if inside.answers)
-    words = "mean probability of an answer's tokens"
-    svg.append(element("text", "axis", words, x=x(0.5), y=y(0) + 34, text_anchor="middle"))
-    turn = f"rotate(-90 10 {y(0.5):g})"
-    svg.append(element("text", "axis", "right answers", x=10, y=y(0.5), text_anchor="middle", transform=turn))
+    svg.append(axis_name("mean probability of an answer's tokens", x(0.5), y(0) + 34))
+    svg.append(side_axis_name("right answers", 10, y(0.5)))
     return svg
 
 

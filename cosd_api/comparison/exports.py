@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cosd_api import Example
 from cosd_api.comparison.page import comparison_page
 from cosd_api.comparison.questions import questions_by_key
-from cosd_api.comparison.result import Comparison, Standing
-from cosd_api.training.dataset import Example
+from cosd_api.comparison.result import Comparison
+from cosd_api.comparison.standings import Standing
 
 __all__ = ["PAGE", "RESULTS", "TABLE", "answers_jsonl", "standings_csv", "write_exports"]
 

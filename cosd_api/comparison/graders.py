@@ -15,14 +15,20 @@ from typing import Any, cast
 
 import regex
 
+from cosd_api import Example, GradingError, SettingError
 from cosd_api.checks import check_positive
-from cosd_api.comparison.grading import BaseGrader, Grader
+from cosd_api.comparison.grading import (
+    BaseGrader,
+    Grader,
+    json_answer,
+    json_value,
+    last_number,
+    letter,
+    normalized,
+)
 from cosd_api.comparison.judge import JUDGE_QUESTION, JudgeGrader
 from cosd_api.comparison.programs import ProgramGrader, ProgramLimits
-from cosd_api.comparison.reading import json_answer, json_value, last_number, letter, normalized
-from cosd_api.errors import GradingError, SettingError
 from cosd_api.training.answers import is_right
-from cosd_api.training.dataset import Example
 from cosd_providers.contract import Provider
 
 __all__ = [
@@ -107,21 +113,29 @@ class ContainsGrader(BaseGrader):
         return is_right(example.model_copy(update={"target": folded[0]}), folded[1])
 
 
+class ReadingGrader(BaseGrader):
+    """A grader that reads the same out of the answer and out of the reference, and compares the two."""
+
+    async def __call__(self, example: Example, text: str) -> bool:
+        """Compare."""
+        found = self.reads(example, text)
+        return found is not None and found == self._wanted(example)
+
+    def _wanted(self, example: Example) -> str | None:
+        """The reference as it would be read."""
+        return self.reads(example, example.target or example.answer)
+
+
 @dataclass(frozen=True)
-class LastNumberGrader(BaseGrader):
-    """The last number of the answer equals that of the reference, as numbers; see `reading.last_number`."""
+class LastNumberGrader(ReadingGrader):
+    """The last number of the answer equals that of the reference, as numbers; see `grading.last_number`."""
 
     name: str = "last-number"
 
     def check(self, example: Example) -> None:
         """Check that the reference has a number."""
-        if last_number(example.target or example.answer) is None:
+        if self._wanted(example) is None:
             raise SettingError("the grader last-number needs a reference with a number, and this one has none")
-
-    async def __call__(self, example: Example, text: str) -> bool:
-        """Compare."""
-        found = last_number(text)
-        return found is not None and found == last_number(example.target or example.answer)
 
     def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
         """The last number, as a plain decimal."""
@@ -129,8 +143,8 @@ class LastNumberGrader(BaseGrader):
 
 
 @dataclass(frozen=True)
-class ChoiceGrader(BaseGrader):
-    """The answer chooses the letter of the reference; see `reading.letter`.
+class ChoiceGrader(ReadingGrader):
+    """The answer chooses the letter of the reference; see `grading.letter`.
 
     The reference is a letter, or the text of one of the example's `choices`.
     """
@@ -147,17 +161,11 @@ class ChoiceGrader(BaseGrader):
             hint = f"write a letter from A to {chr(64 + len(example.choices))}, or the text of a choice"
         raise SettingError(f"the grader choice needs the letter of an option as the answer: {hint}")
 
-    async def __call__(self, example: Example, text: str) -> bool:
-        """Compare."""
-        found = self.reads(example, text)
-        return found is not None and found == self._wanted(example)
-
     def reads(self, example: Example, text: str) -> str | None:
         """The letter."""
         return letter(text, example.choices)
 
-    @staticmethod
-    def _wanted(example: Example) -> str | None:
+    def _wanted(self, example: Example) -> str | None:
         for reference in (example.target, example.answer):
             if reference is None:
                 continue
@@ -169,7 +177,7 @@ class ChoiceGrader(BaseGrader):
         return None
 
 
-class RegexGrader(BaseGrader):
+class RegexGrader(ReadingGrader):
     """The last match of a pattern in the answer equals the reference, white space normalized.
 
     Args:
@@ -187,11 +195,6 @@ class RegexGrader(BaseGrader):
             raise SettingError(f"pattern must be a regular expression: {error}") from None
         self.name = f"regex {pattern}"
 
-    async def __call__(self, example: Example, text: str) -> bool:
-        """Compare."""
-        found = self.reads(example, text)
-        return found is not None and found == normalized(example.target or example.answer)
-
     def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
         """The match, normalized.
 
@@ -206,9 +209,12 @@ class RegexGrader(BaseGrader):
         part = found[0][1 if self._pattern.groups else 0] if found else None
         return None if part is None else normalized(part)
 
+    def _wanted(self, example: Example) -> str:
+        return normalized(example.target or example.answer)
 
-class JsonGrader(BaseGrader):
-    """The JSON in the answer, or a field of it, equals the reference, as values; see `reading.json_value`.
+
+class JsonGrader(ReadingGrader):
+    """The JSON in the answer, or a field of it, equals the reference, as values; see `grading.json_value`.
 
     The reference is JSON, too, or else a text. With a field, an object in the reference may hold the field itself.
 
@@ -231,11 +237,6 @@ class JsonGrader(BaseGrader):
             raise SettingError(
                 "the grader json compares whole values, so that the answer must be JSON; or name a field"
             )
-
-    async def __call__(self, example: Example, text: str) -> bool:
-        """Compare."""
-        found = self.reads(example, text)
-        return found is not None and found == self._wanted(example)
 
     def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
         """The value as JSON, in one spelling."""

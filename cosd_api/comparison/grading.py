@@ -1,13 +1,19 @@
-"""The protocol of graders, and the base of those that come with the library."""
+"""Grading: the protocol of graders, their base, and answers read out of texts so that equal answers are equal texts."""
 
 from __future__ import annotations
 
+import json
+import unicodedata
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from string import ascii_uppercase
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
-from cosd_api.training.dataset import Example
+import regex
 
-__all__ = ["BaseGrader", "Grader", "identity_of"]
+from cosd_api import Example
 
 
 @runtime_checkable
@@ -94,3 +100,225 @@ def identity_of(grader: Grader) -> str | None:
     """The identity of a grader whose grades are kept; see `BaseGrader`."""
     found = getattr(grader, "identity", None)
     return found if isinstance(found, str) else None
+
+
+# Texts. Pure functions.
+
+
+def normalized(text: str) -> str:
+    """The text in Unicode's NFC, with single spaces for white space and none around it."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+# Numbers.
+
+# A sign counts where nothing stands before it that it could subtract from; a currency may follow it. A comma stands
+# between groups of three digits.
+_NUMBER = regex.compile(
+    r"(?P<sign>(?<![\w.)\]])[-+])?\p{Sc}?"
+    r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
+    r"(?P<power>[eE][-+]?\d{1,3}(?!\d))?"
+)
+_DIGIT = regex.compile(r"[^\P{Nd}0-9]")
+_LARGEST = 1000  # digits that are written out
+_RAISED = regex.compile(r"(?<=[\w)\]}])[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u2080-\u208b]+")
+_FRACTION = regex.compile(r"(?:(?P<whole>(?<![.,\d])\d[\d,]*+)\s?)?(?P<part>[\u00bc-\u00be\u2150-\u215e\u2189])")
+# The exponent of a unit, as in 25 m2, 25 cm^2, 9.8 m/s^2 and 25 \text{ cm}^{2}.
+_EXPONENT = regex.compile(
+    r"(?:(?<!\p{L})(?:[cdkmn\u03bc]?m|ft|in|yd|mi)|(?<=/\s?)s|\^(?<=\d\s?\p{L}+\^)|(?<=\p{L}\})\^)"
+    r"\K\}?\^?\{?-?[23]\}?(?!\w|[.,]\d)"
+)
+
+
+def last_number(text: str) -> str | None:
+    """The last number of a text as a plain decimal, such as `1234.5` for `$1,234.50`; None without one.
+
+    Full-width digits and the minus sign of Unicode are taken for the plain ones. A comma separates thousands, a point
+    decimals. Units, with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
+    """
+    plain = _FRACTION.sub(_as_decimal, _RAISED.sub("", text))
+    plain = _DIGIT.sub(_as_digit, unicodedata.normalize("NFKC", plain).replace("\u2212", "-"))
+    plain = _EXPONENT.sub("", plain)
+    found = deque(_NUMBER.finditer(plain), maxlen=1)
+    if not found:
+        return None
+    last = found[0]
+    parts = (last["sign"] or "", last["digits"].replace(",", ""), last["power"] or "")
+    return _decimal(Decimal("".join(parts)))
+
+
+def _as_digit(found: regex.Match[str]) -> str:
+    """A digit of another script as a plain one; one that is newer than Python's Unicode is none."""
+    return str(unicodedata.decimal(found[0], "\ufffd"))
+
+
+def _as_decimal(found: regex.Match[str]) -> str:
+    """A fraction of one character, with the whole number before it, as digits; `1/3` where it is no decimal."""
+    whole, part = found["whole"] or "", unicodedata.normalize("NFKC", found["part"])
+    above, below = map(int, part.split("\u2044"))
+    value = Decimal(above) / below
+    return f"{whole or 0}{str(value)[1:]}" if value and value * below == above else f"{whole} {above}/{below}"
+
+
+def _decimal(number: Decimal) -> str:
+    """One spelling for each number."""
+    if not number:
+        return "0"
+    if abs(number.adjusted()) > _LARGEST:  # written out, it could fill the memory
+        return str(number)
+    written = format(number, "f")
+    return written.rstrip("0").rstrip(".") if "." in written else written
+
+
+# Letters of options.
+
+_STATED = regex.compile(
+    r"\b(?i:answer|choice|option)\s*(?i:is|would\s+be|[:=])[:\s]*(?i:option\s+)?[\s\"'“*_(\[{]*"
+    r"(?:(?P<letter>[A-Z])(?![\w'’])|(?P<letter>[a-z])(?=[)\]}.,;:*\"”]|\s*$))"
+)
+_FIRST = regex.compile(
+    r"[\s\"'“*_(\[{]*(?:(?P<letter>[A-Z])(?=\s*$|\n|\s*[.:,;)\]}*_\"”])|(?P<letter>[B-HJ-Z])(?=\s)"
+    r"|(?P<letter>[a-z])(?=[)\]}])|(?P<letter>[a-z])[\s.]*$)"
+)
+_BRACKETED = regex.compile(r"[(\[](?P<letter>[A-Z])[)\]]")
+_ANOTHER = regex.compile(r"[)\]}*_\"”]*\s*(?:,|/|\b(?:or|and)\b)\s*[(\[{*_\"“]*[A-Z](?![\w'’])")
+
+
+def letter(text: str, choices: Sequence[str] | None = None) -> str | None:
+    """The letter of the option that a text chooses, in upper case; None where none or several are chosen.
+
+    The first of these that is there, of the letters that stand for options:
+
+    1. the last statement such as "the answer is B", "Answer: (b)", "Option: **B**";
+    2. a letter that the text begins with: "B", "(B)", "b) Lima", "B. Lima", "C because ..."; not the words "A" and "I"
+       before another word;
+    3. the only letter in brackets: "so (B) is right";
+    4. the only option whose text is there, as whole words, in any case.
+
+    Args:
+        text: the answer.
+        choices: texts of the options A, B, C, ...; None if unknown, so that every letter may be an option.
+    """
+    known = ascii_uppercase[: len(choices)] if choices is not None else ascii_uppercase
+    stated = [found for found in _STATED.finditer(text) if found["letter"].upper() in known]
+    if stated:
+        return None if _ANOTHER.match(text, stated[-1].end()) else stated[-1]["letter"].upper()
+    first = _FIRST.match(text)
+    if first is not None and first["letter"].upper() in known:
+        return None if _ANOTHER.match(text, first.end("letter")) else first["letter"].upper()
+    bracketed = {found["letter"] for found in _BRACKETED.finditer(text)}.intersection(known)
+    if bracketed:
+        return bracketed.pop() if len(bracketed) == 1 else None
+    return _named(text, choices or ())
+
+
+def _named(text: str, choices: Sequence[str]) -> str | None:
+    """The letter of the only option whose text is there; one that is part of another that is there does not count."""
+
+    def within(option: str, whole: str) -> bool:
+        return bool(option) and regex.search(rf"(?<!\w){regex.escape(option)}(?!\w)", whole) is not None
+
+    options = [normalized(choice).casefold() for choice in choices]
+    there = [at for at, option in enumerate(options) if within(option, normalized(text).casefold())]
+    largest = [
+        at
+        for at in there
+        if not any(options[at] != options[other] and within(options[at], options[other]) for other in there)
+    ]
+    return ascii_uppercase[largest[0]] if len(largest) == 1 else None
+
+
+# JSON.
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal, parse_constant=_refuse)
+
+
+def json_value(text: str) -> Any:
+    """The JSON value that a text is; else that of its first fenced block; else its first object or array.
+
+    Numbers are `decimal.Decimal`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for candidate in (text, code_block(text)):
+        if candidate is not None:
+            try:
+                return _DECODER.decode(candidate)
+            except (ValueError, RecursionError):
+                pass
+    for start in _starts(text):
+        try:
+            return _DECODER.raw_decode(text, start)[0]
+        except (ValueError, RecursionError):
+            continue
+    raise ValueError("there is no JSON in the text")
+
+
+def _starts(text: str) -> Iterator[int]:
+    """Places where an object or an array may begin; those within a value that broke off are tried, too, but few."""
+    return (found.start() for _, found in zip(range(_TRIED), regex.finditer(r"[{\[]", text), strict=False))
+
+
+_TRIED = 100  # each attempt may read to the end of the text
+
+
+def json_answer(value: Any, path: Sequence[str] = ()) -> str | None:
+    """A value, or the field of it at a path, in one spelling; None if the field is missing.
+
+    Objects are sorted by key, numbers written as plain decimals (1.0 is 1), texts normalized.
+
+    Args:
+        value: as `json_value` returns it.
+        path: keys, and the numbers of elements from 0.
+    """
+    for step in path:
+        if isinstance(value, Mapping):
+            fields = cast("Mapping[str, Any]", value)
+            if step not in fields:
+                return None
+            value = fields[step]
+        elif isinstance(value, list) and step.isdecimal():
+            elements = cast("Sequence[Any]", value)
+            if int(step) >= len(elements):
+                return None
+            value = elements[int(step)]
+        else:
+            return None
+    try:
+        return _spelt(value)
+    except RecursionError:
+        return None
+
+
+def _spelt(value: Any) -> str:
+    match value:
+        case Decimal():
+            return _decimal(value)
+        case str():
+            return json.dumps(normalized(value), ensure_ascii=False)
+        case dict():
+            fields = sorted(cast("dict[str, Any]", value).items())
+            return "{" + ",".join(f"{_spelt(name)}:{_spelt(one)}" for name, one in fields) + "}"
+        case list():
+            return "[" + ",".join(map(_spelt, cast("Sequence[Any]", value))) + "]"
+        case _:
+            return json.dumps(value)
+
+
+# Programs.
+
+_FENCE = regex.compile(
+    r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(?P<code>.*?)(?:^[ \t]*\1[ \t]*$|\Z)", regex.DOTALL | regex.MULTILINE
+)
+
+
+def code_block(text: str) -> str | None:
+    """The content of the first fenced block of a text in Markdown, to the end if it is not closed; None without one."""
+    found = _FENCE.search(text)
+    return found["code"] if found is not None else None

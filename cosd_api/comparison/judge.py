@@ -11,19 +11,16 @@ from typing import Self
 
 import regex
 
+from cosd_api import Example, GradingError, Message, SettingError, __version__
 from cosd_api.checks import missing_members
 from cosd_api.comparison.grading import BaseGrader
-from cosd_api.errors import GradingError, SettingError
-from cosd_api.training.dataset import Example
-from cosd_api.version import __version__
+from cosd_api.comparison.questions import prompt_text
 from cosd_providers import connect
 from cosd_providers.contract import Context, Provider, Token
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.messages import ChatProvider, Message
+from cosd_providers.messages import ChatProvider
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
-
-__all__ = ["JUDGE_QUESTION", "JudgeGrader"]
 
 JUDGE_QUESTION = """\
 Question:
@@ -128,9 +125,7 @@ class JudgeGrader(BaseGrader):
         return verdict
 
     def _asked(self, example: Example, text: str) -> str:
-        prompt = example.prompt
-        question = prompt if isinstance(prompt, str) else "\n\n".join(f"{one.role}: {one.content}" for one in prompt)
-        texts = {"question": question, "reference": example.target or example.answer, "answer": text}
+        texts = {"question": prompt_text(example), "reference": example.target or example.answer, "answer": text}
         asked: str = _PLACES.sub(lambda place: texts[place[1]].strip(), self._question)
         return asked
 

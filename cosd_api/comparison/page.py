@@ -1,34 +1,44 @@
-"""One self-contained page about a comparison: `comparison_page(found)`. It loads nothing and has no script."""
+"""Self-contained pages: `comparison_page(found)` and `advice_page(advice)`. They load nothing and have no script."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from xml.etree.ElementTree import Element
 
-from cosd_api.comparison.choice import LEAST_QUESTIONS
+from cosd_api import Example, SettingError
+from cosd_api.comparison.advice import LEAST_QUESTIONS
 from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.drawings import accuracy_bar, calibration_plot, frontier_plot, places_bar, share
-from cosd_api.comparison.questions import questions_by_key
-from cosd_api.comparison.report import limits_in_words
-from cosd_api.comparison.result import Comparison, FailedAnswer, ModelCalibration, Standing
-from cosd_api.errors import SettingError
-from cosd_api.report.html.document import document, footer, section, table, text_of, without_credentials
+from cosd_api.comparison.questions import prompt_text, questions_by_key
+from cosd_api.comparison.result import (
+    HEADS,
+    Advice,
+    Comparison,
+    by_reason,
+    failures_counted,
+    limits_in_words,
+    optional_columns,
+    standing_of,
+)
+from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, Standing
+from cosd_api.comparison.statistics import Estimated
+from cosd_api.report.html.charts import swatch
+from cosd_api.report.html.document import (
+    document,
+    endpoint_cells,
+    figure,
+    footer,
+    header,
+    note,
+    section,
+    table,
+    text_of,
+    warnings,
+)
 from cosd_api.report.html.elements import Child, element, in_line, seconds, visible
-from cosd_api.training.dataset import Example
 from cosd_api.wording import counted, the
-
-__all__ = [
-    "about_results",
-    "about_the_best",
-    "comparison_page",
-    "endpoints_table",
-    "failures_table",
-    "left_out_table",
-    "results_table",
-    "roles",
-]
 
 _FUSED = ("method", "baseline")
 _MOST_ROWS = 50  # questions that are shown of each kind
@@ -54,24 +64,38 @@ def comparison_page(
         title: the headline.
     """
     several = [*examples]
-    return document(
+    stopped = None
+    if found.stopped is not None:
+        stopped = element("p", "warning", f"This comparison is not complete: {in_line(found.stopped)}")
+    return _document(
         title,
-        _header(found, title),
-        element("main", None, *_sections(found, questions_by_key(several) if several else {})),
-        footer(found.library_version),
-        style=text_of("page.css", "cosd_api.comparison"),
+        header(
+            "a comparison",
+            title,
+            _roles([one.model for one in found.models.values()], found.grader),
+            element("p", "under", in_line(limits_in_words(found))),
+            element("ul", "figures", *_figures(found)),
+            stopped,
+        ),
+        _sections(found, questions_by_key(several) if several else {}),
+        found.library_version,
     )
+
+
+def _document(title: str, top: Element, sections: Iterable[Element], version: str) -> str:
+    main = element("main", None, *sections)
+    return document(title, top, main, footer(version), style=text_of("page.css", "cosd_api.comparison"))
 
 
 def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[Element]:
     if found.warnings:
-        yield section("Notes", *(element("p", "warning", visible(warning)) for warning in found.warnings))
+        yield warnings(found.warnings)
     if (words := _advice(found)) is not None:
-        yield section("Advice", element("p", None, visible(words)), element("p", "note", _ABOUT_ADVICE))
-    notes = [*about_results(found), about_the_best()]
+        yield section("Advice", element("p", None, visible(words)), note(_ABOUT_ADVICE))
+    notes = [_about_results(found), _about_the_best()]
     if words is None and found.stopped is None:
-        notes.append(element("p", "note", _NO_ADVICE.format(all="all" if found.more_assistants else "both")))
-    yield section("Results", results_table(found), *notes)
+        notes.append(note(_NO_ADVICE.format(all="all" if found.more_assistants else "both")))
+    yield section("Results", _results_table(found), *notes)
     yield section("Quality and cost", frontier_plot(found))
     replaced = [one for one in found.standings if one.replaced is not None]
     if replaced:
@@ -81,10 +105,10 @@ def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[El
     if (best := _best(found)) is not None:
         yield section("Questions that make the difference", *_questions(found, best, examples))
     if found.failures:
-        yield section("Failed", failures_table(found.failures))
+        yield section("Failed", _failures_table(found.failures))
     if found.left_out:
-        yield section("Left out", left_out_table(found.left_out))
-    yield section("Endpoints", endpoints_table(found))
+        yield section("Left out", _left_out_table(found.left_out))
+    yield section("Endpoints", _endpoints_table(found))
 
 
 def _advice(found: Comparison) -> str | None:
@@ -100,23 +124,7 @@ def _advice(found: Comparison) -> str | None:
 # The headline.
 
 
-def _header(found: Comparison, title: str) -> Element:
-    stopped = None
-    if found.stopped is not None:
-        stopped = element("p", "warning", f"This comparison is not complete: {in_line(found.stopped)}")
-    return element(
-        "header",
-        None,
-        element("p", "kicker", "cosd-api · a comparison"),
-        element("h1", None, visible(title), dir="auto"),
-        roles([one.model for one in found.models.values()], found.grader),
-        element("p", "under", in_line(limits_in_words(found))),
-        _figures(found),
-        stopped,
-    )
-
-
-def roles(models: Sequence[str], grader: str) -> Element:
+def _roles(models: Sequence[str], grader: str) -> Element:
     """The line with the models by their roles, the draft first, and the grader."""
     draft, first, *more = (element("b", None, in_line(one)) for one in models)
     others: list[Child] = [first]
@@ -126,31 +134,22 @@ def roles(models: Sequence[str], grader: str) -> Element:
     return element("p", "under", draft, " as the draft, ", *others, words)
 
 
-def _figures(found: Comparison) -> Element:
-    def one(number: str, words: str) -> Element:
-        return element("li", None, element("b", None, number), " ", element("span", None, words))
-
-    better, best = _named(found, found.better), _best(found)
-    held = f"test questions, and {len(found.development):,} for development"
-    figures = element("ul", "figures", one(f"{found.questions:,}", held))
+def _figures(found: Comparison) -> Iterator[Element]:
+    yield figure(f"{found.questions:,}", f"test questions, and {len(found.development):,} for development")
+    better, best = standing_of(found, found.better), _best(found)
     if better is not None and better.answered:
-        figures.append(one(share(better.accuracy.value), f"right by the better model alone ({found.better})"))
+        yield figure(share(better.accuracy.value), f"right by the better model alone ({found.better})")
     if best is not None:
-        figures.append(one(share(best.accuracy.value), f"right by {in_line(best.name)}, the best of {_asking(found)}"))
+        several = counted(sum(one.kind in _FUSED for one in found.standings), "method", "methods and baselines")
+        yield figure(share(best.accuracy.value), f"right by {in_line(best.name)}, the best of {several}")
         if best.difference is not None and not math.isnan(best.difference.value):
-            low, high = (f"{100 * end:+z.1f}" for end in (best.difference.low, best.difference.high))
-            words = f"points of difference (95 %: {low} to {high}), p = {_p(best.holm)}"
-            figures.append(one(f"{100 * best.difference.value:+z.1f}", words))
-    figures.append(one(f"{found.billed_tokens:,}", "tokens billed for the comparison"))
-    return figures
+            words = f"points of difference ({_interval(best.difference)}), p = {_p(best.holm)}"
+            yield figure(f"{100 * best.difference.value:+z.1f}", words)
+    yield figure(f"{found.billed_tokens:,}", "tokens billed for the comparison")
 
 
-def _asking(found: Comparison) -> str:
-    return counted(sum(one.kind in _FUSED for one in found.standings), "method", "methods and baselines")
-
-
-def _named(found: Comparison, name: str) -> Standing | None:
-    return next((one for one in found.standings if one.name == name), None)
+def _interval(one: Estimated) -> str:
+    return f"95 %: {100 * one.low:+z.1f} to {100 * one.high:+z.1f}"
 
 
 def _best(found: Comparison) -> Standing | None:
@@ -165,31 +164,15 @@ def _best(found: Comparison) -> Standing | None:
 # The table.
 
 
-def results_table(found: Comparison) -> Element:
-    """Table of the standings."""
-    money = any(one.money is not None for one in found.standings)
-    heads = (
-        "",
-        "right",
-        "accuracy",
-        "",
-        "95 %",
-        "difference",
-        "95 %",
-        "won",
-        "lost",
-        "p",
-        "kept",
-        "time",
-        "requests",
-        "tokens",
-    )
-    better = _named(found, found.better)
+_HEADS = ["time" if head == "ms" else head for head in (*HEADS[:3], "", *HEADS[3:])]  # with a column for the bars
+
+
+def _results_table(found: Comparison) -> Element:
+    better = standing_of(found, found.better)
     mark = better.accuracy.value if better is not None else math.nan
-    more = {"cached": _cached} if _reports_cached(found) else {}
-    more |= {"per 1,000": _money} if money else {}
-    rows = [(*_row(one, mark), *(cell(one) for cell in more.values())) for one in found.standings]
-    made = table((*heads, *more), rows, range(4, 16), "Results of all contestants")
+    more = optional_columns(found.standings)
+    rows = [(*_row(one, mark), *(cells[at] for cells in more.values())) for at, one in enumerate(found.standings)]
+    made = table((*_HEADS, *more), rows, range(4, 16), "Results of all contestants")
     for one, row in zip(found.standings, made.iterfind(".//tbody/tr"), strict=True):
         if one.name == found.better:
             row.set("class", "better")
@@ -199,14 +182,15 @@ def results_table(found: Comparison) -> Element:
 
 def _row(one: Standing, mark: float) -> tuple[Child, ...]:
     counts = one.counts if one.counts is not None and one.counts.total else None
+    difference = one.difference if counts is not None else None
     return (
         in_line(one.name) + (" *" if one.on_frontier else ""),
         element("span", "short", f"{one.right} of {one.answered}" + (f", {one.failed} failed" if one.failed else "")),
         element("span", "short", share(one.accuracy.value)),
         accuracy_bar(one.accuracy, mark),
         f"{100 * one.accuracy.low:.0f} to {100 * one.accuracy.high:.0f}" if one.answered else "",
-        "" if counts is None or one.difference is None else f"{100 * one.difference.value:+z.1f}",
-        "" if counts is None or one.difference is None else _ends(one.difference.low, one.difference.high),
+        "" if difference is None else f"{100 * difference.value:+z.1f}",
+        "" if difference is None else f"{100 * difference.low:+z.0f} to {100 * difference.high:+z.0f}",
         "" if counts is None else str(counts.won),
         "" if counts is None else str(counts.lost),
         "" if one.holm is None else _p(one.holm),
@@ -217,31 +201,14 @@ def _row(one: Standing, mark: float) -> tuple[Child, ...]:
     )
 
 
-def _ends(low: float, high: float) -> str:
-    return f"{100 * low:+z.0f} to {100 * high:+z.0f}"
-
-
-def _reports_cached(found: Comparison) -> bool:
-    return any(any(one.cached.values()) for one in found.standings)
-
-
-def _cached(one: Standing) -> str:
-    return f"{sum(one.cached.values()):,.0f}" if one.answered else ""
-
-
-def _money(one: Standing) -> str:
-    return "" if one.money is None else f"{1000 * one.money:,.4g}"
-
-
 def _p(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.3f}" if value >= 0.0005 else "< 0.001"
 
 
-def about_results(found: Comparison) -> Iterator[Element]:
-    """Notes below the table of standings."""
-    money = any(one.money is not None for one in found.standings)
+def _about_results(found: Comparison) -> Element:
+    more = optional_columns(found.standings)
     chose = "the development questions" if found.development else "these questions"
     which = "best" if found.more_assistants else "better"
     words = (
@@ -250,18 +217,16 @@ def about_results(found: Comparison) -> Iterator[Element]:
         "10 for differences. p: McNemar's exact test, adjusted by Holm for all contestants. kept: share of the draft's",
         "tokens. time: median. Requests and tokens: means of an answer,",
         "all models together." if found.more_assistants else "both models together.",
-        "*: nothing is better for",
-        "as many tokens.",
-        *(["cached: those of them from the cache of a server."] if _reports_cached(found) else []),
-        *(["per 1,000: the price of 1,000 answers."] if money else []),
+        "*: nothing is better for as many tokens.",
+        *(["cached: those of them from the cache of a server."] if "cached" in more else []),
+        *(["per 1,000: the price of 1,000 answers."] if "per 1,000" in more else []),
     )
-    yield element("p", "note", " ".join(words))
+    return note(" ".join(words))
 
 
-def about_the_best() -> Element:
-    """Note where the best of many is shown."""
-    words = "The best of many owes a part of its lead to luck: expect less of it on other questions."
-    return element("p", "note", words)
+def _about_the_best() -> Element:
+    """The note where the best of many is shown."""
+    return note("The best of many owes a part of its lead to luck: expect less of it on other questions.")
 
 
 # Replaced places.
@@ -281,17 +246,16 @@ def _places(standings: Sequence[Standing]) -> Element:
 
 
 def _about_places() -> Iterator[Element]:
-    key = element("ul", "legend")
-    for name, words in (
-        ("assistant", "the assistant's text continues the reference"),
-        ("draft", "the draft's does"),
-        ("neither", "neither does"),
-        ("unknown", "the answer had left the reference before"),
-    ):
-        key.append(element("li", None, element("span", f"swatch {name}"), f" {words}"))
-    yield key
+    yield element(
+        "ul",
+        "legend",
+        swatch("assistant", "the assistant's text continues the reference"),
+        swatch("draft", "the draft's does"),
+        swatch("neither", "neither does"),
+        swatch("unknown", "the answer had left the reference before"),
+    )
     words = "Answers: those with a replaced place; the grader says which of them the replacements put right or spoilt."
-    yield element("p", "note", words)
+    yield note(words)
 
 
 # Calibration.
@@ -299,8 +263,7 @@ def _about_places() -> Iterator[Element]:
 
 def _calibration(found: Comparison) -> Iterator[Element]:
     yield element("div", "pair", *(_one_calibration(found, name, one) for name, one in found.calibration.items()))
-    words = "A rule that asks the assistant where the draft is unsure can mend only what the draft is unsure of."
-    yield element("p", "note", words)
+    yield note("A rule that asks the assistant where the draft is unsure can mend only what the draft is unsure of.")
 
 
 def _one_calibration(found: Comparison, name: str, one: ModelCalibration) -> Element:
@@ -311,7 +274,7 @@ def _one_calibration(found: Comparison, name: str, one: ModelCalibration) -> Ele
         words += f"Every token has at least {one.least.alpha:g} in {one.least.confident_wrong:,} of {wrong}."
     else:
         words += "No answer is wrong."
-    return element("div", "stack", calibration_plot(name, one), element("p", "note", words))
+    return element("div", "stack", calibration_plot(name, one), note(words))
 
 
 # Questions.
@@ -325,25 +288,19 @@ def _questions(found: Comparison, best: Standing, examples: Mapping[str, Example
     for words, wins in ((f"Only {name} is right", True), (f"Only {better} alone is right", False)):
         keys = [key for key in common if mine[key].right is wins and theirs[key].right is not wins]
         if not keys:
-            yield element("p", "note", f"{words}: no question.")
+            yield note(f"{words}: no question.")
             continue
         rows: list[tuple[Child, ...]] = []
         for number, key in enumerate(keys[:_MOST_ROWS], 1):
             example = examples.get(key)
-            asked = ("", "") if example is None else (_prompt(example), example.target or example.answer)
+            asked = ("", "") if example is None else (prompt_text(example), example.target or example.answer)
             texts = (*(asked if examples else ()), theirs[key].text, mine[key].text)
             rows.append((str(number), *(element("bdi", "said", _shown(text)) for text in texts)))
         heads = ("", *(("question", "reference") if examples else ()), f"{better} alone", name)
         made = table(heads, rows, range(0), words)
         made.set("class", "scrolling texts")
         more = f", of which {_MOST_ROWS} are shown" if len(keys) > _MOST_ROWS else ""
-        yield element("div", None, element("p", "note", f"{words}: {counted(len(keys), 'question')}{more}."), made)
-
-
-def _prompt(example: Example) -> str:
-    if isinstance(example.prompt, str):
-        return example.prompt
-    return "\n\n".join(f"{one.role}: {one.content}" for one in example.prompt)
+        yield element("div", None, note(f"{words}: {counted(len(keys), 'question')}{more}."), made)
 
 
 def _shown(text: str) -> str:
@@ -353,34 +310,87 @@ def _shown(text: str) -> str:
 # The rest.
 
 
-def failures_table(failures: Iterable[FailedAnswer]) -> Element:
-    """Table of the contestants that failed, at how many questions, and why."""
-    why = Counter((one.contestant, one.development, one.error) for one in failures)
-    rows = [
-        (in_line(name), counted(n, "development question" if held else "question"), visible(error))
-        for (name, held, error), n in why.items()
-    ]
+def _failures_table(failures: Iterable[FailedAnswer]) -> Element:
+    rows = [(in_line(name), number, visible(error)) for name, number, error in failures_counted(failures)]
     return table(("contestant", "questions", "because"), rows, range(0), "Failed")
 
 
-def left_out_table(left_out: Iterable[LeftOut]) -> Element:
-    """Table of the contestants that the endpoints cannot serve, and why."""
-    reasons: dict[str, list[str]] = {}
-    for out in left_out:
-        reasons.setdefault(out.reason, []).append(out.name)
-    rows = [(in_line(", ".join(names)), in_line(reason)) for reason, names in reasons.items()]
+def _left_out_table(left_out: Iterable[LeftOut]) -> Element:
+    rows = [(in_line(", ".join(names)), in_line(reason)) for reason, names in by_reason(left_out).items()]
     return table(("contestants", "because"), rows, range(0), "Left out")
 
 
-def endpoints_table(found: Comparison) -> Element:
-    """Table of the models and their servers."""
-    rows = [
-        (
-            in_line(one.name),
-            visible(one.model),
-            element("code", None, without_credentials(one.endpoint)),
-            " ".join(filter(None, (visible(one.engine), visible(one.build or "")))),
-        )
-        for one in found.models.values()
-    ]
+def _endpoints_table(found: Comparison) -> Element:
+    rows = [endpoint_cells(one) for one in found.models.values()]
     return table(("", "model", "endpoint", "server"), rows, range(0), "Endpoints")
+
+
+# Advice.
+
+
+def advice_page(advice: Advice, *, title: str | None = None) -> str:
+    """The report of `advise`, as an HTML document: the advice, the test, the ways to choose from, and what failed.
+
+    Args:
+        advice: the advice; `Advice.model_validate_json(text)` for a saved one.
+        title: the headline, by default a question.
+    """
+    title = title or f"Fuse these{' two' * (not advice.more_assistants)} models?"
+    top = header(
+        "advice",
+        title,
+        _roles([one.model for one in advice.models.values()], advice.grader),
+        *(element("p", "under", in_line(limits_in_words(part))) for part in advice.parts[:1]),
+        element("ul", "figures", *_advice_figures(advice)),
+    )
+    return _document(title, top, _advice_sections(advice), advice.library_version)
+
+
+def _advice_figures(advice: Advice) -> Iterator[Element]:
+    decisions = {"fuse": "fuse them", "alone": f"{the(advice.model)} alone", "unknown": "not known yet"}
+    yield figure(decisions[advice.decision], "is the advice")
+    if (better := advice.accuracy.get(advice.model)) is not None:
+        yield figure(share(better.value), f"right by the better model alone ({advice.model})")
+    if (fused := advice.accuracy.get("fused")) is not None and advice.gain is not None:
+        yield figure(share(fused.value), f"right by {in_line(advice.way or '')}")
+        yield figure(f"{100 * advice.gain.value:+z.1f}", f"points of gain ({_interval(advice.gain)})")
+    yield figure(f"{advice.billed_tokens:,}", "tokens billed for it")
+
+
+def _advice_sections(advice: Advice) -> Iterator[Element]:
+    if notes := dict.fromkeys(chain.from_iterable(part.warnings for part in advice.parts)):
+        yield warnings(notes)
+    yield section("Advice", element("p", None, visible(str(advice))))
+    if len(advice.parts) > 1:
+        models = "each model" if advice.more_assistants else "both models"
+        words = f"{counted(advice.others, 'question')} that had no part in the choice: {advice.way} beside {models}."
+        part = advice.parts[-1]
+        yield section("The test", note(in_line(words)), _results_table(part), _about_results(part))
+    for part in advice.parts[:1]:
+        yield _ways(advice, part)
+        yield section("Quality and cost", frontier_plot(part))
+    if failures := [*chain.from_iterable(part.failures for part in advice.parts)]:
+        yield section("Failed", _failures_table(failures))
+    if advice.left_out:
+        yield section("Left out", _left_out_table(advice.left_out))
+    for part in advice.parts[:1]:
+        yield section("Endpoints", _endpoints_table(part))
+
+
+def _ways(advice: Advice, part: Comparison) -> Element:
+    """The ways to choose from; of one comparison that advised, all of its contestants on all of its questions."""
+    if len(advice.parts) == 1 and advice.way is not None:
+        return section("Results", _results_table(part), _about_results(part), _about_the_best())
+    words = f"{counted(part.questions, 'question')} that choose"
+    if advice.way is not None:
+        words += f": the first way, {advice.way}, was tested"
+    elif advice.stopped is None:
+        words += ": no way was ahead of the better model alone"
+    ranked = _results_table(_ranked(part))
+    return section("Ways to choose from", note(f"{in_line(words)}."), ranked, _about_the_best())
+
+
+def _ranked(part: Comparison) -> Comparison:
+    """The comparison with the models first, and then the ways as they were chosen from: see `choose`."""
+    order = sorted(part.standings, key=lambda one: (one.kind != "alone", -one.right, one.billed or 0.0))
+    return part.model_copy(update={"standings": tuple(order)})

@@ -1,23 +1,21 @@
-"""Prices of endpoints, and the cost of a comparison beforehand."""
+"""Prices of endpoints, and the cost of a comparison, estimated from a few of its questions before any is asked."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from pydantic import Field
 
-from cosd_api.errors import SettingError
-from cosd_api.estimate import Range
+from cosd_api import EndpointEstimate, Example, Fusion, Message, Range, SettingError
+from cosd_api.comparison.contestants import SELF_CONSISTENCY
 from cosd_api.records import Record
-from cosd_api.speed import MEASURED
+from cosd_api.speed import MEASURED, Speed, time_of
 from cosd_api.wording import counted, duration, in_words, the
-
-__all__ = ["ComparisonEstimate", "Price", "Prices", "checked_prices", "prices_from"]
 
 MILLION = 1_000_000
 _EXAMPLE = '{"draft": [0.2, 0.6], "assistant": [3, 15]}'
@@ -204,3 +202,241 @@ class ComparisonEstimate(Record):
             longest = max(self.durations, key=self.durations.__getitem__)
             words += f" (the longest part: {longest}, {duration(self.durations[longest])})"
         return words
+
+
+# The cost beforehand.
+
+MOST_SAMPLES = 40
+"""Samples of self-consistency, at most: where CoSD's bill pays for more, they would change little."""
+
+_TWICE = 2
+"""Requests for one sample, at most; see `Switch.cost`."""
+
+Measure = Callable[[str | Sequence[Message], int], Awaitable[Mapping[str, Speed]]]
+"""Measures the speed of each endpoint, by name, on a question and with a number of requests at the same time."""
+
+_FREE = Price(0, 0)
+_Bound = tuple[float, float, float]
+"""A number: at least, most likely and at most."""
+_Cost = Mapping[str, _Bound]
+"""The mean cost of an answer at all endpoints: its requests, tokens, money and seconds."""
+_Endpoints = Mapping[str, EndpointEstimate]
+"""The cost of one answer, by endpoint as the user gave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Contestants that are not known yet.
+
+    Attributes:
+        alike: each with one whose answers cost about the same.
+        votes: name of the contestant whose bill pays for self-consistency, samples of one of the models; None without.
+    """
+
+    alike: Mapping[str, str]
+    votes: str | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """Their names."""
+        return {*self.alike, *([] if self.votes is None else [SELF_CONSISTENCY])}
+
+
+async def estimated(
+    fusions: Mapping[str, Fusion],
+    to_come: Mapping[str, Sequence[Example]],
+    max_tokens: int,
+    *,
+    models: Sequence[str],
+    roles: Mapping[str, Mapping[str, str]],
+    prices: Mapping[str, Price] | None,
+    later: Later,
+    known: int,
+    questions: int,
+    most: int | None,
+    concurrency: int,
+    measure: Measure | None,
+) -> ComparisonEstimate:
+    """Estimate what answers to come may cost.
+
+    Args:
+        fusions: by contestant.
+        to_come: the questions that each contestant is still to answer; of contestants without a fusion, too.
+        max_tokens: of an answer.
+        models: names of the models, as contestants.
+        roles: for each contestant its endpoints, as the user gave them, by their names in its fusion.
+        prices: by endpoint.
+        later: contestants that are not known yet.
+        known: number of answers that are there.
+        questions: number of all questions.
+        most: the limit of billed tokens.
+        concurrency: number of answers at the same time.
+        measure: measures the models' speeds; None to estimate no time.
+
+    Raises:
+        ProviderError: an endpoint failed.
+    """
+    assumptions: dict[str, None] = {}
+    examples = [*{example.key: example for several in to_come.values() for example in several}.values()]
+    examples.sort(key=lambda one: len(str(one.prompt)))
+    looked_at = [*{at: examples[at] for at in (0, len(examples) // 2, len(examples) - 1)}.values()] if examples else []
+    needed = {name for name, several in to_come.items() if several}
+    needed |= {later.alike[name] for name in needed & {*later.alike}}
+    if later.votes is not None and SELF_CONSISTENCY in needed:
+        needed |= {*models, later.votes}
+    number = sum(map(len, to_come.values()))
+    at_once = max(1, min(concurrency, number))
+    speeds: Mapping[str, Speed] = {}
+    if measure is not None and examples:
+        speeds = await measure(examples[len(examples) // 2].prompt, at_once)
+    made: dict[str, _Cost] = {}
+    for name in (name for name in fusions if name in needed):
+        answers: list[_Endpoints] = []
+        for example in looked_at:
+            found = await fusions[name].estimate(example.prompt, max_tokens=max_tokens)
+            answers.append({roles[name][at]: one for at, one in found.endpoints.items()})
+            if to_come.get(name):
+                assumptions[f"{name}: {'; '.join(found.assumptions)}"] = None
+        made[name] = _mean([_cost(one, prices or {}, speeds, max_tokens) for one in answers])
+    for name in needed & {*later.alike}:
+        made[name] = made[later.alike[name]]
+    if later.votes is not None and SELF_CONSISTENCY in needed:
+        made[SELF_CONSISTENCY] = _voted([made[name] for name in models], made[later.votes])
+    if known:  # answers of those that are made later may be there
+        for name in needed & later.names:
+            made[name] = {unit: (0, expected, high) for unit, (_, expected, high) in made[name].items()}
+    scales = {name: len(to_come[name]) for name in made if to_come.get(name)}
+
+    def over(unit: str, names: Iterable[str]) -> _Bound:
+        return _total([_times(scales[name], made[name][unit]) for name in names])
+
+    durations = {name: over("seconds", [name])[1] / at_once for name in scales}
+    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # after that a question is in the caches
+    return ComparisonEstimate(
+        questions=questions,
+        contestants={name: _range(over("tokens", [name])) for name in scales},
+        known=known,
+        answers=number,
+        requests=_range(over("requests", scales)),
+        billed_tokens=_range(over("tokens", scales)),
+        money=None if prices is None else over("money", scales),
+        most=most,
+        seconds=sum(durations.values()) + reading if speeds else None,
+        durations=durations if speeds else {},
+        concurrency=at_once,
+        assumptions=tuple(assumptions),
+    )
+
+
+def with_test(
+    first: ComparisonEstimate, models: ComparisonEstimate, ways: Sequence[ComparisonEstimate], *, certain: bool
+) -> ComparisonEstimate:
+    """Estimate both parts of `advise`: every way and all models, then all models and one of the ways.
+
+    Args:
+        first: of the first part.
+        models: of all models in the second part.
+        ways: of each way in the second part, of which one is to be chosen.
+        certain: whether the choice is known; otherwise there may be no second part.
+    """
+
+    def second(alone: _Bound, each: Sequence[_Bound], *, whole: bool = True) -> _Bound:
+        lows, expected, highs = zip(*each, strict=True)
+        mean = sum(expected) / len(each)
+        least = alone[0] + min(lows) if certain else 0
+        return least, alone[1] + (round(mean) if whole else mean), alone[2] + max(highs)
+
+    requests = second(_bound(models.requests), [_bound(one.requests) for one in ways])
+    tokens = second(_bound(models.billed_tokens), [_bound(one.billed_tokens) for one in ways])
+    money = None
+    if first.money is not None and models.money is not None:
+        each = [one.money for one in ways if one.money is not None]
+        money = _total([first.money, second(models.money, each, whole=False)])
+    times = [(first, 1.0), (models, 1.0), *((one, 1 / len(ways)) for one in ways)]
+    durations: dict[str, float] = {}
+    for part, share in times:
+        for name, took in part.durations.items():
+            durations[name] = durations.get(name, 0.0) + share * took
+    seconds = [one.seconds for one in (first, models) if one.seconds is not None]  # in which the questions are read
+    seconds += [sum(one.durations.values()) / len(ways) for one in ways]
+    return first.model_copy(
+        update={
+            "questions": first.questions + models.questions,
+            "known": first.known + models.known + min(one.known for one in ways),
+            "answers": first.answers + models.answers + max(one.answers for one in ways),
+            "requests": _range(_total([_bound(first.requests), requests])),
+            "billed_tokens": _range(_total([_bound(first.billed_tokens), tokens])),
+            "test": _range(tokens),
+            "money": money,
+            "seconds": sum(seconds) if durations else None,
+            "durations": durations,
+            "assumptions": tuple(dict.fromkeys([*first.assumptions, *models.assumptions])),
+        }
+    )
+
+
+def _range(bound: _Bound) -> Range:
+    return Range(low=round(bound[0]), expected=round(bound[1]), high=round(bound[2]))
+
+
+def _bound(one: Range) -> _Bound:
+    return one.low, one.expected, one.high
+
+
+def _times(number: int, bound: _Bound) -> _Bound:
+    return number * bound[0], number * bound[1], number * bound[2]
+
+
+def _total(several: Sequence[_Bound]) -> _Bound:
+    return sum(one[0] for one in several), sum(one[1] for one in several), sum(one[2] for one in several)
+
+
+def _mean(several: Sequence[_Cost]) -> _Cost:
+    """The mean over questions."""
+    sums = {unit: _total([one[unit] for one in several]) for unit in several[0]}
+    return {unit: (one[0] / len(several), one[1] / len(several), one[2] / len(several)) for unit, one in sums.items()}
+
+
+def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, Speed], max_tokens: int) -> _Cost:
+    """The cost of one answer."""
+    low = expected = high = 0.0
+    for name, one in answer.items():
+        price, tokens = prices.get(name, _FREE), one.billed_tokens
+        written = min(one.written_tokens, tokens.expected)
+        low += tokens.low * price.least / MILLION
+        expected += price.of(tokens.expected - written, written)
+        high += tokens.high * price.most / MILLION
+    seconds = time_of(answer, speeds, max_tokens)
+    return {
+        "requests": _total([_bound(one.requests) for one in answer.values()]),
+        "tokens": _total([_bound(one.billed_tokens) for one in answer.values()]),
+        "money": (low, expected, high),
+        "seconds": (seconds, seconds, seconds),
+    }
+
+
+def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
+    """The number of answers that a bill pays for, from 1 to `MOST_SAMPLES`.
+
+    Args:
+        pays: money, 0 without prices, and tokens.
+        one: those of one of the answers.
+    """
+    at = 0 if pays[0] and one[0] else 1
+    return min(MOST_SAMPLES, max(1, round(pays[at] / one[at]))) if one[at] else 1
+
+
+def _voted(models: Sequence[_Cost], paying: _Cost) -> _Cost:
+    """Samples of one of the models, nobody knows which: as many as the bill of another contestant pays for."""
+    counts = [equal_bill(_bill(paying), _bill(one)) for one in models]
+    found: dict[str, _Bound] = {}
+    for unit in paying:
+        bounds = [one[unit] for one in models]
+        expected = [count * bound[1] for count, bound in zip(counts, bounds, strict=True)]
+        most = max(_TWICE * MOST_SAMPLES * bound[2] for bound in bounds)  # how many there will be is not certain
+        found[unit] = min(bound[0] for bound in bounds), sum(expected) / len(models), most
+    return found
+
+
+def _bill(cost: _Cost) -> tuple[float, float]:
+    return cost["money"][1], cost["tokens"][1]

@@ -27,14 +27,9 @@ from typing import Self
 import anyio
 from anyio.abc import Process
 
+from cosd_api import Example, GradingError, SettingError, __version__
 from cosd_api.checks import check_count, check_positive
-from cosd_api.comparison.grading import BaseGrader
-from cosd_api.comparison.reading import code_block
-from cosd_api.errors import GradingError, SettingError
-from cosd_api.training.dataset import Example
-from cosd_api.version import __version__
-
-__all__ = ["ProgramGrader", "ProgramLimits", "ProgramOutcome", "run_program"]
+from cosd_api.comparison.grading import BaseGrader, code_block
 
 _LAUNCHER = Path(__file__).with_name("_run_program.py")
 _SHOWN = 2000  # bytes of a program's last output that are kept

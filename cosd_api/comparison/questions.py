@@ -10,11 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cosd_api.errors import SettingError
-from cosd_api.training.dataset import Example, check_examples, read_examples
+from cosd_api import Example, SettingError
+from cosd_api.training.dataset import check_examples, read_examples
 from cosd_api.training.json_lines import line_error, problem, read_lines
-
-__all__ = ["mapping_from", "questions_by_key", "read_questions"]
 
 _TEXTS = ("prompt", "answer", "target")
 _NAMED = ". If it has another name there, say which: --map prompt=question --map answer=gold"
@@ -40,6 +38,13 @@ def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, 
         question = _Twin(**{name: getattr(one, name) for name in Example.model_fields}) if one.key in found else one
         found[question.key] = question
     return found
+
+
+def prompt_text(example: Example) -> str:
+    """The prompt as one text; of a conversation every message with its role."""
+    if isinstance(example.prompt, str):
+        return example.prompt
+    return "\n\n".join(f"{one.role}: {one.content}" for one in example.prompt)
 
 
 def mapping_from(given: list[str]) -> dict[str, str]:

@@ -1,145 +1,48 @@
-"""Result of a comparison: a standing for each contestant, and what they have in common."""
+"""Results: a comparison with the standing of each contestant, the advice by one or two of them, and both in words."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import fill
+from typing import Any, Literal, cast
 
 from pydantic import Field
 
+from cosd_api import Endpoint, Fusion, SettingError, __version__
 from cosd_api.alignment import Unit
-from cosd_api.comparison.answers import GradedAnswer
-from cosd_api.comparison.contestants import ContestantKind, LeftOut, model_names
-from cosd_api.comparison.statistics import CalibrationCurve, Estimated, PairedCounts
-from cosd_api.records import Endpoint, Record
-from cosd_api.version import __version__
+from cosd_api.comparison.advice import (
+    CHOOSING,
+    AdviceCounts,
+    Bill,
+    ChosenWay,
+    Doubts,
+    Outcomes,
+    advice_words,
+    decided,
+    reasoned,
+)
+from cosd_api.comparison.contestants import Contestant, LeftOut, method_of, model_names
+from cosd_api.comparison.journal import GradedAnswer
+from cosd_api.comparison.standings import (
+    FailedAnswer,
+    Gathered,
+    ModelCalibration,
+    Standing,
+    better_of,
+    calibration_of,
+    standings_of,
+)
+from cosd_api.comparison.statistics import Estimated
+from cosd_api.records import Record
+from cosd_api.settings import AnswerOptions
+from cosd_api.wording import counted, in_words, the, with_notes
+from cosd_providers import connect
+from cosd_providers.contract import Provider
 
-if TYPE_CHECKING:
-    from cosd_api.comparison.advice import Advice
-
-__all__ = ["Comparison", "FailedAnswer", "ModelCalibration", "PlaceCounts", "Standing"]
-
-
-class PlaceCounts(Record):
-    """Who was right where an assistant's word replaced the draft's.
-
-    A replaced place is judged by the reference answer, where the fused answer has followed the reference up to there:
-    of the two texts at most one continues it. Whole answers are judged by the grader: those with a replaced place,
-    against what the drafting model answered alone.
-
-    Attributes:
-        places: number of replaced places.
-        assistant: those where the assistant's text continues the reference, and the draft's does not.
-        draft: those where the draft's does, and the assistant's does not.
-        neither: those where neither does.
-        unknown: those where the answer had left the reference before, or both continue it.
-        answers: whole answers with a replaced place: `won` were put right by the replacements, `lost` were spoilt.
-    """
-
-    places: int
-    assistant: int
-    draft: int
-    neither: int
-    unknown: int
-    answers: PairedCounts
-
-
-class Standing(Record):
-    """The result of one contestant on the test questions.
-
-    Attributes:
-        name: its name.
-        kind: what it is.
-        reverse: whether an assistant drafts, or is listed first.
-        first: the name of the model that drafts, or is listed first, where there are several assistants.
-        settings: its method's name, own settings and verifier; empty where it follows from the answers of others.
-        answered: questions with a graded answer.
-        failed: questions that failed.
-        right: number of right answers.
-        accuracy: share of right answers, with its 95 % interval.
-        counts: against the better model (the best of several), on questions that both have answered: `won` are those
-            that this contestant alone has right. None for the better model itself.
-        difference: in accuracy to the better model on these, with its 95 % interval.
-        p: of McNemar's exact test; None for the better model, and for `best of the two` (of several, `best of all`)
-            and `oracle`, which are made of it.
-        holm: the same, adjusted for the number of contestants that were tested.
-        acceptance: mean share of the draft's tokens kept; None where no draft is judged.
-        seconds: median duration of an answer.
-        first_token: median time until the first token was final.
-        tokens: mean number of tokens of an answer.
-        requests: mean number for an answer, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on) as the user
-            gave them.
-        read: mean number of tokens read, likewise.
-        written: mean number of tokens written, likewise.
-        cached: mean number of those read that came from the server's cache, likewise, as far as it reports them.
-        money: mean price of an answer; None without prices.
-        replaced: who was right at replaced places; None where no draft is judged.
-        on_frontier: whether no contestant with a bill has more right answers for the same number of tokens or fewer;
-            a question that failed is not right, and who was not asked all of them is left out.
-    """
-
-    name: str
-    kind: ContestantKind
-    reverse: bool = False
-    first: str | None = None
-    settings: dict[str, Any] = Field(default_factory=dict[str, Any])
-    answered: int
-    failed: int
-    right: int
-    accuracy: Estimated
-    counts: PairedCounts | None = None
-    difference: Estimated | None = None
-    p: float | None = None
-    holm: float | None = None
-    acceptance: float | None = None
-    seconds: float | None = None
-    first_token: float | None = None
-    tokens: float | None = None
-    requests: dict[str, float] = Field(default_factory=dict[str, float])
-    read: dict[str, float] = Field(default_factory=dict[str, float])
-    written: dict[str, float] = Field(default_factory=dict[str, float])
-    cached: dict[str, float] = Field(default_factory=dict[str, float])
-    money: float | None = None
-    replaced: PlaceCounts | None = None
-    on_frontier: bool = False
-
-    @property
-    def asked(self) -> int:
-        """Number of questions answered or failed at."""
-        return self.answered + self.failed
-
-    @property
-    def billed(self) -> float | None:
-        """Mean number of tokens read and written for an answer, by all endpoints; None without answers."""
-        return sum(self.read.values()) + sum(self.written.values()) if self.answered else None
-
-
-class ModelCalibration(Record):
-    """Agreement of one model's probabilities with its right answers, of its answers alone to all questions.
-
-    Attributes:
-        mean: by the mean probability of an answer's tokens: the expected calibration error.
-        least: by the least of them. `confident_wrong` counts wrong answers of which the model is nowhere unsure
-            (every token has at least 0.5): the paper's rule asks nobody there.
-    """
-
-    mean: CalibrationCurve
-    least: CalibrationCurve
-
-
-class FailedAnswer(Record):
-    """A question that failed.
-
-    Attributes:
-        contestant: name of the contestant.
-        question: `Example.key`.
-        error: the reason.
-        development: whether it is a development question, which no standing counts.
-    """
-
-    contestant: str
-    question: str
-    error: str
-    development: bool = False
+_WIDTH = 110  # characters of a line of the comment in a settings file
 
 
 class Comparison(Record):
@@ -211,18 +114,15 @@ class Comparison(Record):
         Raises:
             KeyError: there is none of this name.
         """
-        for one in self.standings:
-            if one.name == name:
-                return one
+        if (found := standing_of(self, name)) is not None:
+            return found
         names = ", ".join(one.name for one in self.standings)
         raise KeyError(f"no contestant is named {name!r}; there are {names}")
 
     def __str__(self) -> str:
-        from cosd_api.comparison.report import comparison_report  # noqa: PLC0415 - it is about this class
-
         return comparison_report(self)
 
-    def advice(self, *, choosing: float = 0.4) -> Advice:
+    def advice(self, *, choosing: float = CHOOSING) -> Advice:
         """Advise by these answers whether to fuse the models, and how; `advise` asks for as many as it takes.
 
         Args:
@@ -231,9 +131,9 @@ class Comparison(Record):
         Raises:
             SettingError: there are fewer than 20 test questions, or the share is not between 0.1 and 0.9.
         """
-        from cosd_api.comparison.advice import advice_of  # noqa: PLC0415 - it is made of comparisons
-
-        return advice_of(self, choosing=choosing)
+        if self.stopped is not None:
+            return advice_of([self], ChosenWay(None, len(outcomes_of(self).ways), 0, 0, None))
+        return advice_of([self], decided(outcomes_of(self), choosing))
 
     def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
         """Complete answers of a contestant to the test questions, or to the development ones, by question."""
@@ -243,3 +143,356 @@ class Comparison(Record):
             for one in self.answers
             if one.contestant == name and one.complete and (one.question in held) == development
         }
+
+
+def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
+    """The comparison of what was gathered; `fields` are those that do not follow from it."""
+    better = better_of(gathered)
+    standings = standings_of(gathered, better)
+    if fields.get("stopped") is None:
+        lost = [one.name for one in standings if one.asked != len(gathered.test)]
+        assert not lost, f"complete, but not all questions of {', '.join(lost)} were answered or failed"
+    held = {one.key for one in gathered.development}
+    return Comparison(
+        questions=len(gathered.test),
+        development=tuple(one.key for one in gathered.development),
+        better=better,
+        standings=tuple(standings),
+        calibration=calibration_of(gathered),
+        failures=tuple(
+            FailedAnswer(contestant=name, question=key, error=words, development=key in held)
+            for name, why in gathered.failed.items()
+            for key, words in why.items()
+        ),
+        answers=tuple(
+            by[one.key]
+            for one in [*gathered.development, *gathered.test]
+            for by in gathered.answers.values()
+            if one.key in by
+        ),
+        **fields,
+    )
+
+
+def standing_of(found: Comparison, name: str) -> Standing | None:
+    """The standing of a contestant; None if there is none of this name."""
+    return next((one for one in found.standings if one.name == name), None)
+
+
+def outcomes_of(found: Comparison) -> Outcomes:
+    """The outcomes of the test questions, by contestant."""
+
+    def right(name: str) -> dict[str, bool]:
+        return {key: bool(one.right) for key, one in found.answers_of(name).items()}
+
+    ways = [one.name for one in found.standings if one.kind == "method"]
+    billed = {one.name: one.billed for one in found.standings if one.billed is not None}
+    return Outcomes({name: right(name) for name in found.models}, {name: right(name) for name in ways}, billed)
+
+
+class Advice(AdviceCounts):
+    """Advice on two or more models. `str(advice)` is it in words.
+
+    The questions are cut in two: the first part chooses the way to fuse with the most right answers, the second tests
+    that one against each model alone. So the gain is not inflated by the choice among many, and models that do not
+    gain are advised to be fused at most one time in forty: see `cosd_api.comparison.advice`.
+
+    Attributes:
+        schema_version: version of this format.
+        decision: `"fuse"`; `"alone"`, to use one model; `"unknown"` where it was stopped before.
+        model: the better model alone, by all questions: `"draft"`, `"assistant"`, or of several `"assistant 1"`, say.
+        way: the way to fuse that was chosen and tested, by its name in a comparison; None where none seemed better.
+        reverse: whether an assistant, as given, is to draft.
+        first: the name of the model that is to draft, where there are several assistants.
+        settings: the way's method, its settings and its verifier.
+        tried: number of ways that there were to choose from.
+        chose: number of questions that chose.
+        others: number of the others, which test a way where there is one.
+        tested: number of those that tested it: all models have answered them.
+        right: right answers to these, of the way (`"fused"`) and of each model alone.
+        accuracy: the same as shares, with their 95 % intervals.
+        gain: in accuracy over the better model on these, with its 95 % interval; None without a test.
+        p: the largest p-value of McNemar's exact test against each of the models.
+        bills: of an answer, by the same names.
+        doubts: of the models.
+        draft: the draft's endpoint, as given.
+        assistant: the assistant's, or the first one's.
+        more_assistants: those of the others.
+        grader: name of the grader.
+        unit: as given.
+        limits: of an answer: those of the measured ones, which the settings file has, too.
+        seed: of what was drawn.
+        left_out: what the endpoints cannot serve.
+        stopped: why it is not complete.
+        billed_tokens: of all that it is made of, earlier runs with the same `path` included.
+        parts: the comparisons that it is made of, without the answers: of the questions that chose and of those that
+            tested, or the one comparison that advised.
+        library_version: of cosd-api.
+    """
+
+    draft: Endpoint
+    assistant: Endpoint
+    more_assistants: tuple[Endpoint, ...] = ()
+    grader: str
+    unit: Unit | None = None
+    limits: dict[str, Any] = Field(default_factory=dict[str, Any])
+    seed: int = 0
+    left_out: tuple[LeftOut, ...] = ()
+    stopped: str | None = None
+    billed_tokens: int = 0
+    parts: tuple[Comparison, ...] = ()
+    library_version: str = __version__
+
+    def __str__(self) -> str:
+        if self.decision == "unknown":
+            return f"No advice yet: {self.stopped}."
+        return advice_words(self, {name: one.model for name, one in self.models.items()}, self.order)
+
+    @property
+    def models(self) -> dict[str, Endpoint]:
+        """All endpoints, by the names of the models alone."""
+        several = (self.draft, self.assistant, *self.more_assistants)
+        return dict(zip(model_names(len(several)), several, strict=True))
+
+    @property
+    def order(self) -> list[str]:
+        """The names of the models in the order of the fusion that is advised."""
+        names = [*self.models]
+        return Contestant("", "method", first=self._first()).order(names)
+
+    def _first(self) -> int:
+        return int(self.reverse) if self.first is None else [*self.models].index(self.first)
+
+    def fusion(self, *, draft: str | Provider, assistant: str | Provider | Sequence[str | Provider]) -> Fusion:
+        """The fusion that is advised; sends nothing yet.
+
+        Args:
+            draft: the draft as it was given; where `reverse` is set, it assists.
+            assistant: likewise; or all of the assistants, in the order in which they were given.
+
+        Raises:
+            SettingError: one model alone is advised; the advice is on more models, or fewer; or the method has a part
+                of the user's own, which is not in it.
+        """
+        if self.decision != "fuse":
+            words = f"use {the(self.model)} alone" if self.decision == "alone" else "unknown, as it was stopped"
+            raise SettingError(f"the advice is not to fuse these models ({words}): there are no settings of a fusion")
+        others = [assistant] if isinstance(assistant, str | Provider) else [*assistant]
+        if 1 + len(others) != len(self.models):
+            words = f"the advice is on {len(self.models)} models, not {1 + len(others)}"
+            raise SettingError(f"{words}: give the draft and the assistants as they were given to advise")
+        way = Contestant(self.way or "", "method", method_of(self.settings), self._first())
+        fusion = way.fusion([connect(one) if isinstance(one, str) else one for one in (draft, *others)], self.unit)
+        drawn = {"seed": self.seed} if fusion.settings.method.temperature else {}
+        fusion.limits = cast("AnswerOptions", {**self.limits, **drawn})
+        return fusion
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        draft: str | Provider,
+        assistant: str | Provider | Sequence[str | Provider],
+    ) -> None:
+        """Write the settings file of the fusion that is advised, with the advice above it; see `Fusion.save`.
+
+        Raises:
+            OSError: the file cannot be written.
+            SettingError: see `fusion`.
+        """
+        self.fusion(draft=draft, assistant=assistant).save(path, comment=fill(str(self), _WIDTH))
+
+
+def advice_of(parts: Sequence[Comparison], choice: ChosenWay) -> Advice:
+    """The advice of a choice; the last of the comparisons tested it."""
+    last, outcomes = parts[-1], [outcomes_of(one) for one in parts]
+    stopped = next((one.stopped for one in parts if one.stopped is not None), None)
+    alone = {name: {key: one for part in outcomes for key, one in part.alone[name].items()} for name in last.models}
+    models = Outcomes(alone, {}, outcomes[-1].billed)
+    way = None if choice.way is None else last[choice.way]
+    chosen: dict[str, Any] = (
+        {} if way is None else {"reverse": way.reverse, "first": way.first, "settings": way.settings}
+    )
+    return Advice(
+        **reasoned(models, choice, complete=stopped is None),
+        **chosen,
+        bills=_bills({**{name: standing_of(last, name) for name in alone}, "fused": way}),
+        doubts=_doubts(parts),
+        draft=last.draft,
+        assistant=last.assistant,
+        more_assistants=last.more_assistants,
+        grader=last.grader,
+        unit=last.unit,
+        limits={"max_tokens": last.max_tokens, **({"stop": [*last.stop]} if last.stop else {})},
+        seed=last.seed,
+        left_out=parts[0].left_out,
+        stopped=stopped,
+        billed_tokens=last.billed_tokens,
+        parts=tuple(one.model_copy(update={"answers": ()}) for one in parts),
+    )
+
+
+def _bills(standings: Mapping[str, Standing | None]) -> dict[str, Bill]:
+    """The cost of an answer by each model alone, and of one by the way that was chosen."""
+    return {
+        name: Bill(requests=sum(one.requests.values()), billed=one.billed, seconds=one.seconds, money=one.money)
+        for name, one in standings.items()
+        if one is not None and one.billed is not None
+    }
+
+
+def _doubts(parts: Sequence[Comparison]) -> dict[str, Doubts]:
+    """The doubts of each model, in all of its answers alone."""
+    found: dict[str, Doubts] = {}
+    for name in parts[-1].models:
+        known = [one.calibration[name].least for one in parts if name in one.calibration]
+        if known:
+            answers, wrong = sum(one.answers for one in known), sum(one.wrong for one in known)
+            found[name] = Doubts(answers=answers, wrong=wrong, sure=sum(one.confident_wrong for one in known))
+    return found
+
+
+# A comparison as plain text.
+
+HEADS = ("", "right", "accuracy", "95 %", "difference", "95 %", "won", "lost", "p", "kept", "ms", "requests", "tokens")
+"""Column heads of the table of standings."""
+
+
+def comparison_report(found: Comparison) -> str:
+    """The comparison in words and a table."""
+    more = optional_columns(found.standings)
+    heads = [*HEADS, *more]
+    rows = [[*standing_cells(one), *(cells[at] for cells in more.values())] for at, one in enumerate(found.standings)]
+    widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
+    lines = [
+        "  ".join(f"{cell:{'<' if not at else '>'}{widths[at]}}" for at, cell in enumerate(row)).rstrip()
+        for row in [heads, *rows]
+    ]
+    parts = [_title(found), *lines, "", *_about_table(found)]
+    parts += ["", *(_about_calibration(name, one) for name, one in found.calibration.items())]
+    if places := [words for one in found.standings if (words := _about_places(one))]:
+        parts += ["", "Replaced places, judged by the reference where the answer has followed it so far:", *places]
+    if found.failures:
+        parts += ["", "Failed:", *(f"  {name}, {n}: {error}" for name, n, error in failures_counted(found.failures))]
+    if found.left_out:
+        parts += ["", "Left out:"]
+        parts += [f"  {'; '.join(names)}: {reason}" for reason, names in by_reason(found.left_out).items()]
+    if found.stopped is not None:
+        parts += ["", f"Not complete: {found.stopped}."]
+    return with_notes("\n".join(parts), found.warnings)
+
+
+def _title(found: Comparison) -> str:
+    words = f"{roles_in_words([one.model for one in found.models.values()])}, graded by {found.grader}: "
+    words += f"{counted(found.questions, 'test question')}, {len(found.development)} for development"
+    return f"{words}; {limits_in_words(found)}\n"
+
+
+def roles_in_words(models: Sequence[str]) -> str:
+    """The models by their roles: the draft, then the assistants."""
+    draft, *assistants = models
+    return f"{draft} as the draft, {in_words(assistants)} as the assistant{'s' * (len(assistants) > 1)}"
+
+
+def limits_in_words(found: Comparison) -> str:
+    """The limits with which the answers were made."""
+    words = f"answers of at most {counted(found.max_tokens, 'token')}"
+    if found.stop:
+        words += f", ending before {' or '.join(map(repr, found.stop))}"
+    if found.unit is not None:
+        words += f", by the unit {found.unit}"
+    return f"{words}, seed {found.seed}"
+
+
+def _about_table(found: Comparison) -> list[str]:
+    pair, better = len(found.models) == 2, found.models[found.better].model
+    which, both = ("better of the two", "both") if pair else ("best of the models", "all")
+    chose = "the development questions" if found.development else "these questions"
+    return [
+        f"Differences are to {better} ({found.better}), the {which} on {chose}.",
+        "p: McNemar's exact test, adjusted by Holm. kept: the draft's tokens. ms: median. Requests and tokens: means",
+        f"of an answer, {both} endpoints together. Names that end in *: no better answer costs fewer tokens.",
+        f"Billed tokens: {found.billed_tokens:,}, {found.spent_tokens:,} of them in this run.",
+    ]
+
+
+def standing_cells(one: Standing) -> list[str]:
+    """The cells of one standing; see `HEADS`."""
+    failed = f" ({one.failed} failed)" if one.failed else ""
+    counts = one.counts
+    return [
+        one.name + (" *" if one.on_frontier else ""),
+        f"{one.right}/{one.answered}{failed}",
+        _percent(one.accuracy.value),
+        _interval(one.accuracy),
+        "" if one.difference is None else _signed(one.difference.value),
+        "" if one.difference is None else _interval(one.difference, signed=True),
+        "" if counts is None or not counts.total else str(counts.won),
+        "" if counts is None or not counts.total else str(counts.lost),
+        "" if one.holm is None else f"{one.holm:.3f}" if one.holm >= 0.0005 else "<0.001",
+        "" if one.acceptance is None else f"{one.acceptance:.0%}",
+        "" if one.seconds is None else f"{1000 * one.seconds:,.0f}",
+        f"{sum(one.requests.values()):.1f}" if one.answered else "",
+        "" if one.billed is None else f"{one.billed:,.0f}",
+    ]
+
+
+def optional_columns(standings: Sequence[Standing]) -> dict[str, list[str]]:
+    """The further columns that these standings fill, by their heads: cached tokens, and the price of 1,000 answers."""
+    found: dict[str, list[str]] = {}
+    if any(any(one.cached.values()) for one in standings):
+        found["cached"] = [f"{sum(one.cached.values()):,.0f}" if one.answered else "" for one in standings]
+    if any(one.money is not None for one in standings):
+        found["per 1,000"] = ["" if one.money is None else f"{1000 * one.money:,.4g}" for one in standings]
+    return found
+
+
+def failures_counted(failures: Iterable[FailedAnswer]) -> list[tuple[str, str, str]]:
+    """The contestants that failed, each with the number of its questions in words, and the reason."""
+    why = Counter((one.contestant, one.development, one.error) for one in failures)
+    return [
+        (name, counted(n, "development question" if held else "question"), error)
+        for (name, held, error), n in why.items()
+    ]
+
+
+def by_reason(left_out: Iterable[LeftOut]) -> dict[str, list[str]]:
+    """The names of the contestants that were left out, by the reason."""
+    found: dict[str, list[str]] = {}
+    for one in left_out:
+        found.setdefault(one.reason, []).append(one.name)
+    return found
+
+
+def _percent(value: float) -> str:
+    return "" if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def _signed(value: float) -> str:
+    return "" if math.isnan(value) else f"{100 * value:+z.1f}"
+
+
+def _interval(one: Estimated, *, signed: bool = False) -> str:
+    if math.isnan(one.value):
+        return ""
+    sign = "+" if signed else ""
+    return f"{100 * one.low:{sign}z.0f} to {100 * one.high:{sign}z.0f}"
+
+
+def _about_calibration(name: str, one: ModelCalibration) -> str:
+    mean, least = one.mean, one.least
+    words = f"Calibration of {the(name)}: mean probability {mean.confidence:.2f}, right {mean.accuracy:.2f}; "
+    words += f"expected calibration error {mean.error:.2f}"
+    if least.wrong:
+        words += f"; nowhere unsure in {least.confident_wrong} of {counted(least.wrong, 'wrong answer')}"
+    return words + "."
+
+
+def _about_places(one: Standing) -> str:
+    found = one.replaced
+    if found is None or not found.places:
+        return ""
+    words = f"  {one.name}: {found.places:,}; the assistant's text was right at {found.assistant}, the draft's at "
+    words += f"{found.draft}, neither at {found.neither}, not known at {found.unknown}; of "
+    words += f"{counted(found.answers.total, 'answer')} with one, {found.answers.won} put right"
+    return f"{words} and {found.answers.lost} spoilt"

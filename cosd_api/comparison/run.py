@@ -1,172 +1,443 @@
-"""`compare`: questions answered by each model, by every way to fuse them, and by baselines."""
+"""One run of `compare` or `advise`: what is known already, what is asked and graded, what failed, and what is kept."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any, Unpack
+import hashlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from cosd_api.checks import check_between
-from cosd_api.comparison.asking import Asking
-from cosd_api.comparison.baselines import Baselines
-from cosd_api.comparison.contestants import COSD, alone, contestants_of, pilots, turned
-from cosd_api.comparison.gathering import comparison_so_far
-from cosd_api.comparison.graders import check_grader
-from cosd_api.comparison.grading import identity_of
-from cosd_api.comparison.journal import Journal, JournalHeader
-from cosd_api.comparison.questions import questions_by_key
-from cosd_api.comparison.result import Comparison
-from cosd_api.comparison.settings import ComparisonOptions, ComparisonSettings
-from cosd_api.endpoints import Endpoints
-from cosd_api.errors import SettingError
-from cosd_api.settings import refuse, spell_out
-from cosd_api.training.dataset import Example
-from cosd_providers.contract import Provider
+import anyio
 
-__all__ = ["DEVELOPMENT", "DRY", "compare", "opened"]
+from cosd_api import Example, Fusion, FusionResult, GradingError, Message, SettingError
+from cosd_api.budget import SharedLimit
+from cosd_api.comparison.contestants import SELF_CONSISTENCY, Contestant, LeftOut, baselines_of
+from cosd_api.comparison.grading import Grader, identity_of
+from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal, grading_key
+from cosd_api.comparison.prices import ComparisonEstimate, Later, Price, checked_prices, estimated
+from cosd_api.comparison.settings import ComparisonSettings, Tally
+from cosd_api.endpoints import Endpoints, Facts
+from cosd_api.settings import AnswerOptions
+from cosd_api.speed import Speed, measured
+from cosd_providers.concurrency import concurrently
+from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError, UnsupportedError
 
-DEVELOPMENT = 0.2
-"""Share of the questions that are for development, by default."""
-DRY = "no question was asked, in a dry run"
-"""The reason why a dry run has no result."""
-_CHOOSING = ("alone", "pilot")
-"""Kinds of contestants that answer the development questions."""
+_IN_A_ROW = 8
+"""Answers that fail one after the other before a comparison stops: a server is down."""
+_QUESTIONS = 3
+"""Different questions among them, at least: one that nobody can take fails for every contestant."""
 
 
-@spell_out(ComparisonOptions, ComparisonSettings)
-async def compare(
-    examples: Iterable[Example | Mapping[str, Any]],
-    *,
-    draft: str | Provider,
-    assistant: str | Provider | Sequence[str | Provider],
-    baselines: bool = True,
-    development: float = DEVELOPMENT,
-    **settings: Unpack[ComparisonOptions],
-) -> Comparison:
-    """Answer questions by each model alone, by every way to fuse them, and by baselines; grade and compare the answers.
+@dataclass
+class Failures:
+    """Questions that failed, and rows of failures that one endpoint, or the grader, may be to blame for."""
 
-    Methods that these endpoints cannot serve are left out, with the reason (`Comparison.left_out`). With several
-    assistants every method fuses all of the models: those for two alone are left out of `"all"`, and refused by name. A
-    question that an endpoint fails at counts as failed, neither right nor wrong, and is asked again when the comparison
-    is resumed. After eight failures in a row the comparison stops.
+    _why: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])  # by contestant, by question
+    _rows: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # questions, by who may be to blame
 
-    Args:
-        examples: `Example`, or dictionaries with its fields; two at least. Duplicates are asked about once. Of those
-            that differ in `target`, `choices` or `tests` alone, all but the first have another key in the result.
-        draft: URL of a server, or a provider (`cosd_api.connect`).
-        assistant: the same, or several of them.
-        methods: `"all"` methods with their defaults, or several: names, objects such as `CoSD(verifier=tree)`, or a
-            dictionary of them by the names that they shall have. `random gate` and `self-consistency` need `"cosd"`.
-        both_ways: whether each method is compared with each assistant as the draft, too; the others assist in their
-            order.
-        baselines: whether there are `random gate` and `self-consistency`; CoSD answers the development questions for
-            these alone, once more with the assistants asked everywhere.
-        grader: tells a right answer: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
-        path: a JSON lines file for the answers, each appended when it is complete: the same call resumes an interrupted
-            comparison, which asks what failed again, after all other questions. A last line cut by a crash is removed.
-            The file is locked for other runs. Where only the grader has changed, texts are graded again; models are
-            asked for self-consistency alone, which votes on what the grader reads, with samples of the better model.
-        max_tokens: limit for each answer.
-        stop: strings; an answer ends before the first one.
-        seed: of what is drawn.
-        unit: as in `Fusion`.
-        development: share of the questions by which the better model is chosen, between 0 and 1; see `Comparison`.
-        concurrency: number of answers at the same time. Latencies are those of servers that are this busy.
-        max_billed_tokens: tokens that the whole comparison may bill, those in `path` included. It stops before an
-            answer that would exceed them; the result says so, and has what is known.
-        prices: of a million tokens at each endpoint, read, written, and read from a cache if that differs:
-            `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`. Several assistants are `"assistant 1"` and so on.
-        confirm: called with the estimate of what is still to be asked, before it is; nothing is if it returns False.
-        progress: called at first and after each answer.
-        dry_run: end after the estimate, which `confirm` gets: no model answers. The estimate then has the time, too:
-            the speed of each model is measured by 2 * `concurrency` + 2 requests of at most 16 tokens, one of which
-            reads a question. They are in no bill. `path` is only read, also while another run has it open, and need
-            not be there.
+    def add(self, contestant: str, question: str, words: str, who: Sequence[str]) -> str | None:
+        """Note a failure that each of `who` may be to blame for; returns why the run is over, if it is."""
+        self._why.setdefault(contestant, {})[question] = words
+        rows = [self._rows.setdefault(name, []) for name in who]
+        for row in rows:
+            row.append(question)
+        if any(len(row) >= _IN_A_ROW and len({*row}) >= _QUESTIONS for row in rows):
+            return f"{_IN_A_ROW} answers in a row have failed, the last one with: {words}"
+        return None
 
-    Returns:
-        The comparison; `stopped` says why it is not complete.
+    def works(self, who: str) -> None:
+        """Note that an endpoint, or the grader, has answered."""
+        self._rows[who] = []
 
-    Raises:
-        SettingError: an argument or an example is invalid; a method that was named does not take so many models; or the
-            file holds something else.
-        UnsupportedError: an endpoint cannot answer at all.
-        ProviderError: an endpoint failed when it was asked what it is, or when its speed was measured.
-        OSError: the file cannot be read or written.
+    def forget(self, contestant: str) -> None:
+        """Forget what a contestant failed at, which is left out."""
+        self._why.pop(contestant, None)
+
+    def of(self, questions: set[str]) -> Mapping[str, Mapping[str, str]]:
+        """Reasons why these questions failed, by contestant and question."""
+        return {name: {key: why[key] for key in why if key in questions} for name, why in self._why.items()}
+
+
+@dataclass(frozen=True)
+class JournalAnswers:
+    """The answers of a journal, by contestant and question.
+
+    Questions with one prompt have one text, and each its own grade.
+
+    Attributes:
+        journal: the journal.
+        judge: the grader.
+        models: the models' names on their servers: the draft, then the assistants.
+        settings: of the run.
     """
-    refuse(settings, compare)
-    chosen = ComparisonSettings.checked(**settings)
-    wanted = [*questions_by_key(examples).values()]
-    check_between("development", development, 0, 1)
-    held, test = split(wanted, development)
-    async with opened(wanted, draft=draft, assistant=assistant, settings=chosen) as run:
-        if baselines:
-            turns = [turned(first, len(run.names)) for first in range(len(run.names))]
-            cosd = [one for one in run.contestants if one.name in [COSD + turn for turn in turns]]
-            await run.take_in(pilots(cosd, len(run.names)))
-        choosing = [one for one in run.contestants if one.kind in _CHOOSING or (baselines and one.name == COSD)]
-        run.expect(held, choosing)
-        run.expect(test, run.tested)
-        if baselines:
-            await run.grade(held, [one for one in run.contestants if one.kind == "alone"])
-        made = Baselines(run, held, test, wanted, make=baselines)
-        await made.take_in(sure=True)
-        if chosen.confirm is not None and not chosen.confirm(await run.estimate(held, test, baselines=baselines)):
-            run.stopped = "it was not confirmed"
-        if chosen.dry_run:
-            run.stopped = DRY
-            return comparison_so_far(run, held, test)
-        await run.ask(held, choosing)
-        await made.take_in(sure=False)
-        await run.ask(test, run.tested)
-        return comparison_so_far(run, held, test)
+
+    journal: Journal
+    judge: Grader
+    models: Sequence[str]
+    settings: ComparisonSettings
+    _keys: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str], init=False)
+
+    def key(self, one: Contestant, example: Example) -> str:
+        """Identity of the text of a contestant's answer."""
+        if (known := self._keys.get((one.name, example.key))) is not None:
+            return known
+        prompt = example.model_dump(mode="json", include={"prompt"})
+        limits = self.settings
+        drawn = limits.seed if one.method is not None and one.method.temperature else None
+        made = one.key([*self.models], limits.max_tokens, [*limits.stop], drawn, limits.unit, prompt)
+        self._keys[one.name, example.key] = made
+        return made
+
+    def grading(self, example: Example) -> str:
+        """Identity of a grading of an answer to this question."""
+        return grading_key(example, identity_of(self.judge) or self.judge.name)
+
+    def answer(self, one: Contestant, example: Example) -> GradedAnswer | None:
+        """The contestant's answer as far as it is known, graded or not."""
+        key = self.key(one, example)
+        found = self.journal.answers.get(key)
+        if found is None:
+            return None
+        grading = self.grading(example)
+        own = {"contestant": one.name, "question": example.key, "graded": grading}
+        return found.model_copy(update={**own, "right": self.journal.grades[key].get(grading)})
+
+    def answers(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
+        """The answers of a contestant to these questions, graded or not, by question."""
+        several = ((example.key, self.answer(one, example)) for example in questions)
+        return {key: answer for key, answer in several if answer is not None}
+
+    def complete(self, one: Contestant, questions: Sequence[Example]) -> dict[str, GradedAnswer]:
+        """The complete answers of a contestant to these questions, by question."""
+        return {key: answer for key, answer in self.answers(one, questions).items() if answer.complete}
+
+    def missing(self, one: Contestant, questions: Sequence[Example]) -> list[Example]:
+        """The questions that the contestant has no text for."""
+        return [example for example in questions if not self.has(one, example)]
+
+    def has(self, one: Contestant, example: Example) -> bool:
+        """Test whether there is a text, graded or not."""
+        return self.key(one, example) in self.journal.answers
 
 
-@asynccontextmanager
-async def opened(
-    examples: Sequence[Example],
-    *,
-    draft: str | Provider,
-    assistant: str | Provider | Sequence[str | Provider],
-    settings: ComparisonSettings,
-    take_in: bool = True,
-) -> AsyncGenerator[Asking]:
-    """Endpoints, grader and journal, open, and each model alone and the chosen methods taken in; see `compare`.
+@dataclass
+class ComparisonRun:
+    """One run of `compare` or `advise`: asks, grades and keeps.
 
-    Without `take_in` there are no contestants yet.
+    Attributes:
+        models: the servers.
+        facts: about these.
+        judge: the grader.
+        journal: the answers.
+        settings: of the run.
+        stack: closes the fusions.
+        contestants: that answer, in the order of the standings.
+        left_out: those that cannot.
+        stopped: why the run is over before its end; None while it is not.
+        failures: the questions that failed.
+        known: the answers of the journal.
+        notes: for the reader.
+        prices: by the models' names.
     """
-    judge = check_grader(settings.grader)
-    for number, example in enumerate(examples, 1):
-        try:
-            judge.check(example)
-        except SettingError as error:
-            raise SettingError(f"example {number}: {error}") from None
-    models = Endpoints(draft, assistant, unit=settings.unit, method=alone()[0].method)
-    count = 1 + len(models.assistants)
-    methods, without = contestants_of(settings.methods, count, both_ways=settings.both_ways)
-    async with models, judge, AsyncExitStack() as stack:
-        facts = await models.discover()
-        first, *more = facts.assistants
-        header = JournalHeader(draft=facts.draft, assistant=first, more_assistants=tuple(more))
-        ungraded = identity_of(judge) is None
-        file = None if settings.path is None else Path(settings.path)
-        journal = stack.enter_context(Journal(file, header, write=not settings.dry_run, regrade=ungraded))
-        run = Asking(models, facts, judge, journal, settings, stack)
-        if take_in:
-            run.left_out += without
-            await run.take_in([*alone(count), *methods])
-        yield run
+
+    models: Endpoints
+    facts: Facts
+    judge: Grader
+    journal: Journal
+    settings: ComparisonSettings
+    stack: AsyncExitStack
+    contestants: list[Contestant] = field(default_factory=list[Contestant])
+    left_out: list[LeftOut] = field(default_factory=list[LeftOut])
+    stopped: str | None = None
+
+    def __post_init__(self) -> None:
+        self._fusions: dict[str, Fusion] = {}
+        self._tallies: dict[str, Tally] = {}
+        self._asked: dict[str, anyio.Lock] = {}  # one at a time asks for a text, which several questions may have
+        self._limit = SharedLimit(self.settings.max_billed_tokens, lambda: self.journal.billed)
+        self._before = self.journal.billed
+        self.known = JournalAnswers(self.journal, self.judge, [*self.named.values()], self.settings)
+        self._speeds: Mapping[str, Speed] | None = None
+        self.failures = Failures()
+        self.notes: list[str] = []
+        self.prices: Mapping[str, Price] | None = checked_prices(self.settings.prices, self.named)
+
+    async def take_in(self, several: Sequence[Contestant]) -> list[Contestant]:
+        """Add the contestants that the endpoints can serve, and note why others cannot; returns those added."""
+        added: list[Contestant] = []
+        providers = [self.models.draft, *self.models.assistants]
+        for one in several:
+            try:
+                fusion = one.fusion(providers, self.settings.unit)
+                await self.stack.enter_async_context(fusion)
+                await fusion.endpoints.discover()
+            except (UnsupportedError, SettingError) as error:
+                if one.kind == "alone":
+                    raise
+                self.left_out.append(LeftOut(one.name, _reason(error)))
+                continue
+            self._fusions[one.name] = fusion
+            self._tallies[one.name] = Tally(one.name, 0)
+            added.append(one)
+        self.contestants += added
+        return added
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The models' names on their servers, by `"draft"` and `"assistant"`, or `"assistant 1"` and so on."""
+        return {one.name: one.model for one in (self.facts.draft, *self.facts.assistants)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models' names in a comparison, in their order."""
+        return tuple(self.named)
+
+    @property
+    def tested(self) -> list[Contestant]:
+        """The contestants that answer the test questions."""
+        return [one for one in self.contestants if one.kind != "pilot"]
+
+    @property
+    def spent(self) -> int:
+        """Tokens that this run has billed."""
+        return self.journal.billed - self._before
+
+    def expect(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
+        """Note that these questions are to be asked, for the progress."""
+        for one in several:
+            self._tallies[one.name].questions += len(questions)
+
+    async def estimate(
+        self, held: Sequence[Example], test: Sequence[Example], *, baselines: bool
+    ) -> ComparisonEstimate:
+        """The cost of what is still to be asked, with the baselines that are made later, if there are to be any."""
+        questions = [*held, *test]
+        asked = {
+            one.name: held if one.kind == "pilot" else questions[-self._tallies[one.name].questions :]
+            for one in self.contestants
+        }
+        gone = {*asked, *(one.name for one in self.left_out)}
+        later = {one.name: one.bill for one in baselines_of(len(self.names)) if one.name not in gone}
+        later = {name: bill for name, bill in later.items() if baselines and bill in asked}
+        votes = later.pop(SELF_CONSISTENCY, None)
+        return await self._estimated(asked, len(questions), Later(later, votes), test)
+
+    async def forecast(self, several: Sequence[Contestant], questions: Sequence[Example]) -> ComparisonEstimate:
+        """The cost of what these contestants are still to answer of these questions."""
+        return await self._estimated({one.name: questions for one in several}, len(questions), Later({}), [])
+
+    async def _estimated(
+        self, asked: Mapping[str, Sequence[Example]], questions: int, later: Later, test: Sequence[Example]
+    ) -> ComparisonEstimate:
+        several = [one for one in self.contestants if one.name in asked]
+        to_come = {one.name: self.known.missing(one, asked[one.name]) for one in several}
+        return await estimated(
+            self._fusions,
+            to_come | dict.fromkeys(later.names, test),
+            self.settings.max_tokens,
+            models=self.names,
+            roles={one.name: one.role(self.names) for one in several},
+            prices=self.prices,
+            later=later,
+            known=sum(map(len, asked.values())) - sum(map(len, to_come.values())),
+            questions=questions,
+            most=self.settings.max_billed_tokens,
+            concurrency=self.settings.concurrency,
+            measure=self._measure if self.settings.dry_run else None,
+        )
+
+    async def _measure(self, prompt: str | Sequence[Message], at_once: int) -> Mapping[str, Speed]:
+        """The models' speeds, measured at the first call; see `measured`."""
+        if self._speeds is None:
+            self._speeds = await measured(self.models, prompt, at_once=at_once, reading=True)
+        return self._speeds
+
+    async def ask(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
+        """Let these contestants answer the questions, one question after the other.
+
+        The order of the contestants depends on the question, as the first ones read a prompt that no server has in its
+        cache yet. Texts that are known come first: they are graded, also where nothing is to be asked any more and the
+        grader keeps no grades. What failed in an earlier run comes last, so that it does not end every run at the same
+        place.
+        """
+        pairs = [(one, example) for example in questions for one in self._in_order(several, example)]
+        pairs.sort(key=lambda pair: (self.known.key(*pair) in self.journal.failed, not self.known.has(*pair)))
+        free = identity_of(self.judge) is None
+        waiting = deque(pairs)
+        errors: list[Exception] = []
+
+        async def work() -> None:
+            while waiting:
+                one, example = waiting.popleft()
+                over = self.stopped is not None and not (free and self.known.has(one, example))
+                if over or one not in self.contestants:
+                    continue
+                try:
+                    await self._take(one, example)
+                    self._report()
+                except Exception as error:  # noqa: BLE001 - raised below, when the answers in flight are kept, too
+                    errors.append(error)
+                    waiting.clear()
+            self._limit.ended()
+
+        self._report()
+        self._limit.workers = min(self.settings.concurrency, len(waiting))
+        async with anyio.create_task_group() as group:
+            for _ in range(self._limit.workers):
+                group.start_soon(work)
+        if errors:
+            raise errors[0]
+        if self._limit.reached and self.stopped is not None:  # answers in flight have been billed since
+            self.stopped = self._limit.words()
+
+    async def grade(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
+        """Grade what these contestants are known to have answered, before anything is confirmed or shown.
+
+        A grader that keeps its grades is not asked: it may be dear.
+        """
+        if identity_of(self.judge) is not None:
+            return
+
+        async def grade(one: Contestant, example: Example) -> None:
+            answer = self.known.answer(one, example)
+            if answer is not None and not answer.complete:
+                await self._grade(answer, example)
+
+        work = [partial(grade, one, example) for one in several for example in questions]
+        await concurrently(work, self.settings.concurrency)
+
+    def _report(self) -> None:
+        if self.settings.progress is not None:
+            self.settings.progress([*self._tallies.values()])
+
+    def _in_order(self, several: Sequence[Contestant], example: Example) -> list[Contestant]:
+        def place(one: Contestant) -> bytes:
+            return hashlib.sha256(f"{self.settings.seed} {example.key} {one.name}".encode()).digest()
+
+        return sorted(several, key=place)
+
+    async def _take(self, one: Contestant, example: Example) -> None:
+        """One question of one contestant: known, graded, or asked."""
+        key = self.known.key(one, example)
+        async with self._asked.setdefault(key, anyio.Lock()):
+            answer = self.known.answer(one, example)
+            if answer is None:
+                keys = {"key": key, "graded": self.known.grading(example), "question": example.key}
+                answer = await self._answer(one, example, keys)
+            if answer is None:
+                return
+            self._limit.note(one.name, answer.billed)
+            if not answer.complete:
+                answer = await self._grade(answer, example)
+        if one not in self.contestants:
+            return
+        tally = self._tallies[one.name]
+        if answer.complete:
+            tally.answered += 1
+            tally.right += bool(answer.right)
+        else:
+            self._fail(one, example, answer.error or "", ("grader",))
+        tally.billed += answer.billed
+
+    async def _answer(self, one: Contestant, example: Example, keys: Mapping[str, Any]) -> GradedAnswer | None:
+        """The contestant's answer, not graded; None if there is none. The journal has it, and what was billed."""
+        limits: AnswerOptions = {"max_tokens": self.settings.max_tokens, "stop": self.settings.stop}
+        fusion, role = self._fusions[one.name], one.role(self.names)
+        if fusion.settings.method.temperature:
+            limits["seed"] = self.settings.seed
+        answer, least = None, 0
+        while answer is None:
+            guess = len(str(example.prompt)) + self.settings.max_tokens  # of the first answer
+            allowed = await self._limit.share(one.name, guess, least, lambda: self.stopped is None)
+            if self._limit.reached:
+                self.stopped = self.stopped or self._limit.words()
+            if allowed is None and self._limit.most is not None:
+                return None
+            if allowed is not None:
+                limits["max_billed_tokens"] = allowed
+            self._limit.take(allowed)
+            try:
+                result = await fusion.generate(example.prompt, **limits)
+            except ProviderError as error:
+                cut = isinstance(error, BudgetError)
+                usage = _usage_of(error.partial, role)
+                line = GradedAnswer(
+                    type="cut" if cut else "failed", contestant=one.name, usage=usage, error=str(error), **keys
+                )
+                if line.billed or not cut:
+                    self.journal.add(line)
+                if cut:
+                    least = (allowed or 0) + 1  # again, with all that is left, if that is more than it had
+                    continue
+                self._give_up(one, example, error)
+                return None
+            else:  # it counts in the limit at once: its grading may take long, or never end
+                answer = GradedAnswer.of(result, one.name, role, **keys)
+                self.journal.add(answer)
+            finally:
+                self._limit.give_back(allowed)
+        for name, spent in answer.usage.items():
+            if spent.requests:
+                self.failures.works(name)
+        return answer
+
+    async def _grade(self, answer: GradedAnswer, example: Example) -> GradedAnswer:
+        """The answer with its grade; see `graded`."""
+        found = await graded(self.judge, answer, example)
+        self.journal.grade(found)
+        if found.right is not None:
+            self.failures.works("grader")
+        return found
+
+    def _give_up(self, one: Contestant, example: Example, error: ProviderError) -> None:
+        """Count an answer that failed, or leave its contestant out, which the endpoints turned out not to serve.
+
+        Raises:
+            UnsupportedError: it is a model alone, without which there is no comparison.
+        """
+        if one not in self.contestants:
+            return  # left out meanwhile
+        if not isinstance(error, UnsupportedError) or self._tallies[one.name].answered:
+            about_one = isinstance(error, ContextLengthError)  # no sign that a server is down
+            self._fail(one, example, str(error), () if about_one else self.names)
+            return
+        if one.kind == "alone":
+            raise error
+        self.contestants.remove(one)
+        self.failures.forget(one.name)
+        del self._tallies[one.name]
+        self.left_out.append(LeftOut(one.name, _reason(error)))
+
+    def _fail(self, one: Contestant, example: Example, words: str, who: Sequence[str]) -> None:
+        """Count a failure; `who` may be to blame, and ends the comparison after many in a row."""
+        self._tallies[one.name].failed += 1
+        over = self.failures.add(one.name, example.key, words, who)
+        self.stopped = self.stopped or over
 
 
-def split(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
-    """The development and the test questions, each in the order given; see `Comparison`.
+def _reason(error: UnsupportedError | SettingError) -> str:
+    """The reason why a contestant is left out, without the endpoint's address."""
+    hint = getattr(error, "hint", "")
+    return f"{error.args[0]}. {hint}" if hint else str(error.args[0])
 
-    Raises:
-        SettingError: there is only one question.
-    """
-    if len(examples) < 2:
-        raise SettingError("a comparison takes two questions at least: one to choose the better model, one to test")
-    by_hash = sorted(example.key for example in examples)
-    count = min(max(1, round(share * len(examples))), len(examples) - 1)
-    held = set(by_hash[:count])
-    return [one for one in examples if one.key in held], [one for one in examples if one.key not in held]
+
+def _usage_of(partial: object, role: Mapping[str, str]) -> dict[str, AnswerUsage]:
+    """The cost of an answer that was not completed."""
+    if not isinstance(partial, FusionResult):
+        return {}
+    return {role[name]: AnswerUsage.of(usage) for name, usage in partial.usage.items()}
+
+
+async def graded(judge: Grader, answer: GradedAnswer, example: Example) -> GradedAnswer:
+    """The answer with its grade; without one, and with the reason, where the grader failed."""
+    try:
+        right = await judge(example, answer.text)
+    except (GradingError, ProviderError) as error:
+        return answer.model_copy(update={"right": None, "error": f"it was not graded: {error}"})
+    except Exception as error:
+        error.add_note(f"when the grader {judge.name} read the answer of {answer.contestant!r}")
+        raise
+    return answer.model_copy(update={"right": bool(right), "error": None})

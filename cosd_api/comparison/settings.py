@@ -1,4 +1,4 @@
-"""Settings that `compare` and `advise` share: declared here once, checked, and handed on as one record."""
+"""Settings that `compare` and `advise` share, declared once and checked, and the progress that they report."""
 
 from __future__ import annotations
 
@@ -7,16 +7,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
+from cosd_api import Example
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count, check_stop, check_unit
 from cosd_api.comparison.contestants import Chosen
 from cosd_api.comparison.grading import Grader
 from cosd_api.comparison.prices import ComparisonEstimate, Prices
-from cosd_api.comparison.tally import Tally
 from cosd_api.settings import DEFAULT_MAX_TOKENS
-from cosd_api.training.dataset import Example
 
-__all__ = ["ComparisonOptions", "ComparisonSettings"]
+
+@dataclass(slots=True)
+class Tally:
+    """The progress of one contestant.
+
+    Attributes:
+        name: its name.
+        questions: that it is to answer, for development too.
+        answered: number of graded answers.
+        right: number of right ones.
+        failed: number of failed ones.
+        billed: tokens that its answers have billed.
+    """
+
+    name: str
+    questions: int
+    answered: int = 0
+    right: int = 0
+    failed: int = 0
+    billed: int = 0
 
 
 class ComparisonOptions(TypedDict, total=False):

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from cosd_api.comparison.answers import AnswerUsage, GradedAnswer
-from cosd_api.comparison.contestants import ORACLE, Contestant
+from pydantic import Field
+
+from cosd_api import Example
+from cosd_api.comparison.contestants import ORACLE, Contestant, ContestantKind
+from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
 from cosd_api.comparison.prices import Price
-from cosd_api.comparison.result import Comparison, FailedAnswer, ModelCalibration, PlaceCounts, Standing
 from cosd_api.comparison.statistics import (
+    CalibrationCurve,
+    Estimated,
     PairedCounts,
     calibration,
     frontier,
@@ -22,13 +26,134 @@ from cosd_api.comparison.statistics import (
     paired_difference,
     wilson,
 )
-from cosd_api.training.dataset import Example
+from cosd_api.records import Record
 from cosd_providers.text import first_character, last_character
-
-__all__ = ["Gathered", "better_of", "comparison_of"]
 
 _SURE = 0.5
 """The rule's alpha: it never asks about a draft token of this probability or more."""
+
+
+class PlaceCounts(Record):
+    """Who was right where an assistant's word replaced the draft's.
+
+    A replaced place is judged by the reference answer, where the fused answer has followed the reference up to there:
+    of the two texts at most one continues it. Whole answers are judged by the grader: those with a replaced place,
+    against what the drafting model answered alone.
+
+    Attributes:
+        places: number of replaced places.
+        assistant: those where the assistant's text continues the reference, and the draft's does not.
+        draft: those where the draft's does, and the assistant's does not.
+        neither: those where neither does.
+        unknown: those where the answer had left the reference before, or both continue it.
+        answers: whole answers with a replaced place: `won` were put right by the replacements, `lost` were spoilt.
+    """
+
+    places: int
+    assistant: int
+    draft: int
+    neither: int
+    unknown: int
+    answers: PairedCounts
+
+
+class Standing(Record):
+    """The result of one contestant on the test questions.
+
+    Attributes:
+        name: its name.
+        kind: what it is.
+        reverse: whether an assistant drafts, or is listed first.
+        first: the name of the model that drafts, or is listed first, where there are several assistants.
+        settings: its method's name, own settings and verifier; empty where it follows from the answers of others.
+        answered: questions with a graded answer.
+        failed: questions that failed.
+        right: number of right answers.
+        accuracy: share of right answers, with its 95 % interval.
+        counts: against the better model (the best of several), on questions that both have answered: `won` are those
+            that this contestant alone has right. None for the better model itself.
+        difference: in accuracy to the better model on these, with its 95 % interval.
+        p: of McNemar's exact test; None for the better model, and for `best of the two` (of several, `best of all`)
+            and `oracle`, which are made of it.
+        holm: the same, adjusted for the number of contestants that were tested.
+        acceptance: mean share of the draft's tokens kept; None where no draft is judged.
+        seconds: median duration of an answer.
+        first_token: median time until the first token was final.
+        tokens: mean number of tokens of an answer.
+        requests: mean number for an answer, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on) as the user
+            gave them.
+        read: mean number of tokens read, likewise.
+        written: mean number of tokens written, likewise.
+        cached: mean number of those read that came from the server's cache, likewise, as far as it reports them.
+        money: mean price of an answer; None without prices.
+        replaced: who was right at replaced places; None where no draft is judged.
+        on_frontier: whether no contestant with a bill has more right answers for the same number of tokens or fewer;
+            a question that failed is not right, and who was not asked all of them is left out.
+    """
+
+    name: str
+    kind: ContestantKind
+    reverse: bool = False
+    first: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict[str, Any])
+    answered: int
+    failed: int
+    right: int
+    accuracy: Estimated
+    counts: PairedCounts | None = None
+    difference: Estimated | None = None
+    p: float | None = None
+    holm: float | None = None
+    acceptance: float | None = None
+    seconds: float | None = None
+    first_token: float | None = None
+    tokens: float | None = None
+    requests: dict[str, float] = Field(default_factory=dict[str, float])
+    read: dict[str, float] = Field(default_factory=dict[str, float])
+    written: dict[str, float] = Field(default_factory=dict[str, float])
+    cached: dict[str, float] = Field(default_factory=dict[str, float])
+    money: float | None = None
+    replaced: PlaceCounts | None = None
+    on_frontier: bool = False
+
+    @property
+    def asked(self) -> int:
+        """Number of questions answered or failed at."""
+        return self.answered + self.failed
+
+    @property
+    def billed(self) -> float | None:
+        """Mean number of tokens read and written for an answer, by all endpoints; None without answers."""
+        return sum(self.read.values()) + sum(self.written.values()) if self.answered else None
+
+
+class ModelCalibration(Record):
+    """Agreement of one model's probabilities with its right answers, of its answers alone to all questions.
+
+    Attributes:
+        mean: by the mean probability of an answer's tokens: the expected calibration error.
+        least: by the least of them. `confident_wrong` counts wrong answers of which the model is nowhere unsure
+            (every token has at least 0.5): the paper's rule asks nobody there.
+    """
+
+    mean: CalibrationCurve
+    least: CalibrationCurve
+
+
+class FailedAnswer(Record):
+    """A question that failed.
+
+    Attributes:
+        contestant: name of the contestant.
+        question: `Example.key`.
+        error: the reason.
+        development: whether it is a development question, which no standing counts.
+    """
+
+    contestant: str
+    question: str
+    error: str
+    development: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +203,8 @@ def _answered_by_all(outcomes: Sequence[Mapping[str, bool]]) -> list[str]:
     return [key for key in first if all(key in one for one in others)]
 
 
-def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
-    """The comparison of what was gathered; `fields` are those of `Comparison` that it does not tell."""
-    better = better_of(gathered)
+def standings_of(gathered: Gathered, better: str) -> list[Standing]:
+    """The standings of all contestants, in their order, by the better model."""
     outcomes = {one.name: gathered.right(one.name, gathered.test) for one in gathered.contestants}
     alone = [outcomes[name] for name in gathered.models]
     for one in gathered.contestants:
@@ -91,34 +215,12 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
     tested = [at for at, one in enumerate(standings) if one.p is not None]
     for at, adjusted in zip(tested, holm([standings[at].p or 0.0 for at in tested]), strict=True):
         standings[at] = standings[at].model_copy(update={"holm": adjusted})
-    if fields.get("stopped") is None:
-        lost = [one.name for one in standings if one.asked != len(gathered.test)]
-        assert not lost, f"complete, but not all questions of {', '.join(lost)} were answered or failed"
     asked = max(one.asked for one in standings)  # who stopped before is no better for it
     there = [at for at, one in enumerate(standings) if one.billed is not None and one.kind != "derived"]
     there = [at for at in there if standings[at].asked == asked]
     for at in frontier([(standings[at].billed or 0.0, float(standings[at].right)) for at in there]):
         standings[there[at]] = standings[there[at]].model_copy(update={"on_frontier": True})
-    everything = [*gathered.development, *gathered.test]
-    held = {one.key for one in gathered.development}
-    return Comparison(
-        questions=len(gathered.test),
-        development=tuple(one.key for one in gathered.development),
-        better=better,
-        standings=tuple(standings),
-        calibration={
-            name: found
-            for name in gathered.models
-            if (found := _calibration([*gathered.answers.get(name, {}).values()])) is not None
-        },
-        failures=tuple(
-            FailedAnswer(contestant=name, question=key, error=words, development=key in held)
-            for name, why in gathered.failed.items()
-            for key, words in why.items()
-        ),
-        answers=tuple(by[one.key] for one in everything for by in gathered.answers.values() if one.key in by),
-        **fields,
-    )
+    return standings
 
 
 def _standing(one: Contestant, gathered: Gathered, outcomes: Mapping[str, Mapping[str, bool]], better: str) -> Standing:
@@ -240,12 +342,15 @@ def _within_word(rest: bytes, text: bytes) -> bool:
     return first_character(rest[len(text) :]).isalnum() and last_character(text).isalnum()
 
 
-def _calibration(answers: Sequence[GradedAnswer]) -> ModelCalibration | None:
-    """The calibration of a model by its answers alone."""
-    known = [one for one in answers if one.confidence is not None and one.least is not None]
-    if not known:
-        return None
-    return ModelCalibration(
-        mean=calibration([(one.confidence or 0.0, bool(one.right)) for one in known], alpha=_SURE),
-        least=calibration([(one.least or 0.0, bool(one.right)) for one in known], alpha=_SURE),
-    )
+def calibration_of(gathered: Gathered) -> dict[str, ModelCalibration]:
+    """The calibration of each model by its answers alone; without one whose probabilities are not reported."""
+    found: dict[str, ModelCalibration] = {}
+    for name in gathered.models:
+        answers = gathered.answers.get(name, {}).values()
+        known = [one for one in answers if one.confidence is not None and one.least is not None]
+        if known:
+            found[name] = ModelCalibration(
+                mean=calibration([(one.confidence or 0.0, bool(one.right)) for one in known], alpha=_SURE),
+                least=calibration([(one.least or 0.0, bool(one.right)) for one in known], alpha=_SURE),
+            )
+    return found

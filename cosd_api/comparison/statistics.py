@@ -14,22 +14,8 @@ from itertools import repeat
 from statistics import NormalDist
 from typing import Self
 
+from cosd_api import SettingError
 from cosd_api.checks import check_count
-from cosd_api.errors import SettingError
-
-__all__ = [
-    "CalibrationBin",
-    "CalibrationCurve",
-    "Estimated",
-    "PairedCounts",
-    "calibration",
-    "frontier",
-    "holm",
-    "mcnemar",
-    "mean",
-    "paired_difference",
-    "wilson",
-]
 
 
 @dataclass(frozen=True, slots=True)

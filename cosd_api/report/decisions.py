@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from cosd_api.records import FusedToken, TokenDecision
-
-__all__ = ["JudgedPlace", "Outcome", "judged"]
+from cosd_api import FusedToken, TokenDecision
 
 Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
 """Outcome of a decision. "tied": the draft's token stands, as the assistant finds both as probable. "outvoted": it

@@ -16,29 +16,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from cosd_api.records import DRAFT, FusedToken, Segment
+from cosd_api import FusedToken, FusionResult, Segment
+from cosd_api.records import DRAFT
 from cosd_api.report.decisions import Outcome, judged
-from cosd_api.result import FusionResult
 from cosd_api.verification.rule import shortened
 from cosd_api.wording import counted
 from cosd_providers.text import readable
-
-__all__ = [
-    "ASSISTANT",
-    "REPLACED",
-    "TextSpan",
-    "definition",
-    "explained",
-    "fused_text",
-    "has_colour",
-    "legend",
-    "measure",
-    "replacements",
-    "show",
-    "spans",
-    "summary",
-    "visible",
-]
 
 # From the sixteen colours that every terminal theme keeps readable.
 REPLACED = "red strike"

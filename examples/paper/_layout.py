@@ -11,7 +11,7 @@ from _columns import Column
 from _tasks import ACCURACY, TASKS, Measure
 
 from cosd_api import Example
-from cosd_api.comparison.answers import GradedAnswer
+from cosd_api.comparison.journal import GradedAnswer
 from cosd_api.comparison.statistics import Estimated, mean, wilson
 from cosd_api.version import __version__
 from cosd_api.wording import counted

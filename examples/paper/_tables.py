@@ -34,11 +34,10 @@ from _pairs import Pair, read_pairs
 from _tasks import TASKS
 
 from cosd_api import Example, SettingError
-from cosd_api.comparison.answers import GradedAnswer
+from cosd_api.comparison.compare import opened
 from cosd_api.comparison.contestants import ContestantKind
-from cosd_api.comparison.run import opened
-from cosd_api.comparison.settings import ComparisonSettings
-from cosd_api.comparison.tally import Tally
+from cosd_api.comparison.journal import GradedAnswer
+from cosd_api.comparison.settings import ComparisonSettings, Tally
 from cosd_api.methods.base import Method
 from cosd_api.training.dataset import read_examples
 from cosd_api.wording import counted
@@ -104,7 +103,7 @@ async def ask(
         else:
             print(f"{label}: {counted(len(asked), 'column')}, {counted(len(examples), 'question')}", file=sys.stderr)
             await run.ask(examples, asked)
-        answers = {one.name: run.answered(one, examples) for one in run.contestants}
+        answers = {one.name: run.known.complete(one, examples) for one in run.contestants}
         found.billed += run.journal.billed - before
         found.stopped = run.stopped
         found.notes += [f"{label}: the column {one.name} is left out: {one.reason}" for one in run.left_out]

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cosd_api import Example
-from cosd_api.comparison.answers import GradedAnswer
 from cosd_api.comparison.graders import grader_named
 from cosd_api.comparison.grading import Grader
+from cosd_api.comparison.journal import GradedAnswer
 
 CODE_ENDS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 

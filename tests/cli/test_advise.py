@@ -9,25 +9,22 @@ import pytest
 from typer.testing import Result
 
 from commands import Scripted, cosd, words
-from compared import pair
-from cosd_api import Advice, Example, Fusion, RuleVerifier
-from cosd_api.comparison.choice import parts
+from compared import in_parts, pair
+from cosd_api import Advice, Fusion, RuleVerifier
 from cosd_api.training.file_lock import lock
 from cosd_providers.connect import Connection
 
 
 def scripted_pair(monkeypatch: pytest.MonkeyPatch, folder: Path, kinds: tuple[str, ...]) -> Path:
     """A pair whose models answer questions of these kinds in turn, behind URLs; the file of the questions."""
-    made = {one.key: one for one in (Example(prompt=f"Q{at}:", answer=" r") for at in range(30))}
-    first, second = parts(made)
-    asked = {f"{at} {kinds[at % len(kinds)]}": made[key] for at, key in enumerate([*first, *second])}
+    asked = in_parts(kinds, 30)
     draft, assistant = pair(asked)
     found = Scripted({"http://draft": draft, "http://one": assistant})
     monkeypatch.setattr("cosd_api.cli.options.connect", found.connect)
     urls = {id(draft): "http://draft", id(assistant): "http://one"}
     monkeypatch.setattr("cosd_api.config.saving.connection_of", lambda one: Connection(urls[id(one)], {}))
     path = folder / "questions.jsonl"
-    path.write_text("".join(one.model_dump_json(include={"prompt", "answer"}) + "\n" for one in made.values()))
+    path.write_text("".join(one.model_dump_json(include={"prompt", "answer"}) + "\n" for one in asked.values()))
     return path
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from compared import examples, pair
 from cosd_api import SettingError, compare
-from cosd_api.comparison.answers import AnswerUsage, GradedAnswer
-from cosd_api.comparison.journal import Journal, JournalHeader
+from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal, JournalHeader
 from cosd_api.records import Endpoint
 
 

@@ -1,4 +1,4 @@
-"""The page about a comparison: what is in it, and that whatever a model or a user wrote is text in it."""
+"""The pages about a comparison and about advice: what is in them, and that whatever somebody wrote is text in them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
-from cosd_api import Example, Message
-from cosd_api.comparison.page import comparison_page
+from compared import in_parts, pair
+from cosd_api import Advice, Example, Message, advise, compare
+from cosd_api.comparison.page import advice_page, comparison_page
+from cosd_providers import ConnectError
+from cosd_providers.testing import Fault
 from sample_comparison import EXAMPLES, KEYS, sample_comparison
 from seen import Seen
 
-HOSTILE = "</script><img src=x onerror=alert(1)>&amp;<!--\u2028]]>\"'\u202e"
+MARKUP = "</script><img src=x onerror=alert(1)>&amp;"
+HOSTILE = f"{MARKUP}<!--\u2028]]>\"'\u202e"
 
 
 def test_the_page_has_every_section_and_the_numbers() -> None:
@@ -91,7 +95,7 @@ def test_what_it_advises(monkeypatch: pytest.MonkeyPatch) -> None:
     few = Seen(comparison_page(sample_comparison(stopped=None)))
     why = "There is no advice here: it takes 20 test questions that both models have answered, better a hundred."
     assert "Advice" not in few.texts["h2"] and why in few.texts["p"]
-    monkeypatch.setattr("cosd_api.comparison.choice.LEAST_QUESTIONS", 5)
+    monkeypatch.setattr("cosd_api.comparison.advice.LEAST_QUESTIONS", 5)
     stopped = Seen(comparison_page(sample_comparison()))
     assert "Advice" not in stopped.texts["h2"] and why not in stopped.texts["p"]
     seen = Seen(comparison_page(sample_comparison(stopped=None)))
@@ -175,3 +179,79 @@ def test_nothing_is_loaded_no_script_runs_and_the_policy_says_so() -> None:
     wanted = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert policy.startswith(f"default-src 'none'; style-src 'sha256-{wanted}'; script-src 'none'; ")
     assert "url(" not in style and "@import" not in style
+
+
+# Advice.
+
+
+async def advice_on(*kinds: str, down: tuple[int, ...] = (), **options: Any) -> Advice:
+    questions = in_parts(kinds, 20)
+    draft, assistant = pair(questions)
+    draft.faults = [Fault(ConnectError("it is down"), request=at) for at in down]
+    given: dict[str, Any] = {"methods": ["cosd", "cool"], "both_ways": False, "max_tokens": 4, **options}
+    return await advise(questions.values(), draft=draft, assistant=assistant, concurrency=1, **given)
+
+
+async def test_the_page_has_the_advice_the_test_and_all_ways() -> None:
+    advice = await advice_on("fixed", "draft")
+    seen = Seen(advice_page(advice, title="Mine?"))
+    assert seen.texts["h1"] == ["Mine?"]
+    heads = ["Advice", "The test", "Ways to choose from", "Quality and cost", "Endpoints"]
+    assert seen.texts["h2"] == heads
+    assert str(advice) in seen.texts["p"]
+    assert "fuse them is the advice" in seen.texts["li"]
+    assert "12 questions that had no part in the choice: cosd beside both models." in seen.texts["p"]
+    assert "8 questions that choose: the first way, cosd, was tested." in seen.texts["p"]
+    test, ways, _ = seen.texts["table"]
+    assert "cool" not in test and ways.index("cosd") < ways.index("cool")
+    luck = "The best of many owes a part of its lead to luck: expect less of it on other questions."
+    assert seen.texts["p"].count(luck) == 1 and seen.texts["p"].index(luck) > seen.texts["p"].index(
+        "8 questions that choose: the first way, cosd, was tested."
+    )
+    assert seen.texts["p"].count("answers of at most 4 tokens, seed 0") == 1
+    assert advice_page(Advice.model_validate_json(advice.model_dump_json())) == advice_page(advice)
+
+
+async def test_one_model_alone() -> None:
+    seen = Seen(advice_page(await advice_on("both", "neither")))
+    assert seen.texts["h2"] == ["Advice", "Ways to choose from", "Quality and cost", "Endpoints"]
+    assert "the draft alone is the advice" in seen.texts["li"]
+    assert "8 questions that choose: no way was ahead of the better model alone." in seen.texts["p"]
+
+
+async def test_what_failed_and_what_was_left_out() -> None:
+    advice = await advice_on("fixed", "draft", down=(1,), methods=["cosd", "speculative"], unit="word")
+    seen = Seen(advice_page(advice))
+    assert seen.texts["h2"][-3:] == ["Failed", "Left out", "Endpoints"]
+    assert [text for text in seen.texts["tr"] if "it is down" in text] == ["draft1 questionsmall: it is down"]
+    assert any(text.startswith("speculative") for text in seen.texts["tr"])
+
+
+async def test_it_was_stopped() -> None:
+    advice = await advice_on("fixed", "draft", max_billed_tokens=30)
+    seen = Seen(advice_page(advice))
+    assert "not known yet is the advice" in seen.texts["li"]
+    assert any(text.startswith("No advice yet: max_billed_tokens=30 is reached") for text in seen.texts["p"])
+    assert "8 questions that choose." in seen.texts["p"]
+
+
+@pytest.mark.extended
+async def test_a_comparison_that_advised() -> None:
+    questions = {
+        **in_parts(("fixed", "draft"), 20),
+        **{f"{at} both": Example(prompt=f"P{at}:", answer=" r") for at in range(9)},
+    }
+    draft, assistant = pair(questions)
+    found = await compare(questions.values(), draft=draft, assistant=assistant, methods=["cosd"], max_tokens=4)
+    seen = Seen(advice_page(found.advice()))
+    assert seen.texts["h2"][:2] == ["Advice", "Results"]
+    assert "random gate" in seen.texts["table"][0]
+
+
+async def test_text_on_the_page_of_advice_stays_text() -> None:
+    advice = await advice_on("fixed", "draft")
+    endpoint = advice.draft.model_copy(update={"model": MARKUP, "engine": MARKUP})
+    part = advice.parts[0].model_copy(update={"draft": endpoint, "warnings": (MARKUP,), "grader": MARKUP})
+    hostile = advice.model_copy(update={"draft": endpoint, "grader": MARKUP, "way": MARKUP, "parts": (part,) * 2})
+    seen = Seen(advice_page(hostile, title=MARKUP))
+    assert "img" not in seen.tags and "script" not in seen.tags and seen.texts["h1"] == [MARKUP]

@@ -1,4 +1,4 @@
-"""Prices of tokens: as they are written, and what they come to."""
+"""Prices of tokens, and the cost of a comparison beforehand, against what it was."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from cosd_api import ComparisonEstimate, Price, Range, SettingError
-from cosd_api.comparison.prices import prices_from
+from compared import examples, pair
+from cosd_api import Comparison, ComparisonEstimate, Method, Price, Range, SettingError, Switch, compare
+from cosd_api.comparison.contestants import DRAFT_ALONE
+from cosd_api.comparison.prices import MOST_SAMPLES, equal_bill, prices_from
 
 
 def test_tokens_from_a_cache_have_a_price_of_their_own() -> None:
@@ -51,3 +53,113 @@ def test_a_bound_that_says_nothing_is_not_shown_and_the_reason_is() -> None:
     why = "above, as at worst every token is replaced, and all behind it is written and asked about again"
     assert estimate(2001).endswith(f"{far} {why}: max_billed_tokens sets one")
     assert estimate(2001, 500).endswith(f"{far} {why}; stops at 500 billed tokens")
+
+
+# The cost beforehand.
+
+ASKED = examples(("both", "draft", "fixed", "fixed", "spoilt", "sure", "neither", "fixed"), ("both", "fixed"))
+
+
+async def forecast(*, stop: bool = False, **options: Any) -> tuple[ComparisonEstimate, Comparison, int]:
+    """The estimate, the comparison, and the number of requests."""
+    seen: list[ComparisonEstimate] = []
+
+    def confirm(estimate: ComparisonEstimate) -> bool:
+        seen.append(estimate)
+        return not stop
+
+    draft, assistant = pair(ASKED)
+    given: dict[str, Any] = {"methods": ["cosd"], "max_tokens": 4, "confirm": confirm, **options}
+    found = await compare(ASKED.values(), draft=draft, assistant=assistant, **given)
+    return seen[0], found, draft.requests + assistant.requests
+
+
+def check(estimate: ComparisonEstimate, found: Comparison) -> None:
+    """Check that bills are within their estimates, all together and for each contestant."""
+    billed: dict[str, int] = {}
+    for one in found.answers:
+        billed[one.contestant] = billed.get(one.contestant, 0) + one.billed
+    assert estimate.billed_tokens.low <= found.spent_tokens <= estimate.billed_tokens.high
+    for name, said in estimate.contestants.items():
+        assert said.low <= billed[name] <= said.high, name
+    assert billed.keys() == estimate.contestants.keys()
+
+
+async def test_a_new_comparison() -> None:
+    estimate, found, _ = await forecast()
+    check(estimate, found)
+    assert estimate.answers == len(found.answers)
+
+
+async def test_a_finished_comparison_has_nothing_to_come(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    first, whole, _ = await forecast(path=path)
+    again, found, requests = await forecast(path=path)
+    assert (again.answers, again.known, again.contestants) == (0, first.answers, {})
+    assert (again.billed_tokens.high, again.requests.high, requests, found.spent_tokens) == (0, 0, 0, 0)
+    assert str(again).startswith(f"0 answers to 10 questions ({first.answers} more are known): about 0 billed tokens")
+    assert [one.name for one in found.standings] == [one.name for one in whole.standings]
+
+
+async def test_another_grader_costs_other_samples_and_is_estimated(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    await forecast(path=path)
+    estimate, found, requests = await forecast(path=path, grader="contains")
+    assert requests > 0 and [*estimate.contestants] == ["self-consistency"]
+    assert estimate.answers == found.questions
+    assert 0 < found.spent_tokens <= estimate.billed_tokens.high
+    assert estimate.billed_tokens.expected > found.spent_tokens / 4
+    back, found, requests = await forecast(path=path)
+    assert (requests, back.billed_tokens.low) == (0, 0)  # they are there, which is known when the texts are graded
+
+
+async def test_a_stopped_comparison_knows_what_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    first, *_ = await forecast(path=path, max_billed_tokens=100)
+    again, found, _ = await forecast(path=path)
+    assert again.known + again.answers == first.answers
+    assert again.billed_tokens.low <= found.spent_tokens <= again.billed_tokens.high
+
+
+async def test_without_baselines_nobody_pays_for_them() -> None:
+    with_them, *_ = await forecast()
+    estimate, found, requests = await forecast(baselines=False)
+    assert {*estimate.contestants} == {"draft", "assistant", "cosd", "cosd, reversed"}
+    assert estimate.answers == 2 * 10 + 2 * 8 == len(found.answers) < with_them.answers
+    assert requests == sum(usage.requests for one in found.answers for usage in one.usage.values())
+    check(estimate, found)
+
+
+async def test_a_method_that_writes_many_answers_pays_for_what_it_writes() -> None:
+    prices = {"draft": Price(0, 15), "assistant": Price(0, 15)}
+    several: dict[str, str | Method] = {"one": Switch(samples=1), "five": Switch(samples=5)}
+    money: list[float] = []
+    for name, method in several.items():
+        options: dict[str, Any] = {"methods": {name: method}, "both_ways": False, "baselines": False, "prices": prices}
+        estimate, *_ = await forecast(max_tokens=256, stop=True, **options)
+        alone = estimate.contestants[DRAFT_ALONE].expected + estimate.contestants["assistant"].expected
+        assert estimate.money is not None and estimate.money[0] <= estimate.money[1] <= estimate.money[2]
+        written = alone - 2 * 30  # each model answers ten questions of three tokens
+        money.append(1e6 * estimate.money[1] - 15 * written)
+    assert money[1] == pytest.approx(5 * money[0], rel=0.01)
+
+
+async def test_self_consistency_has_an_equal_bill_in_money_where_that_is_known() -> None:
+    cheap = {"draft": Price(1, 1), "assistant": Price(100, 100)}
+    estimate, found, _ = await forecast(prices=cheap, both_ways=False)
+    check(estimate, found)
+    held = {name: found.answers_of(name, development=True) for name in ("cosd", found.better)}
+    bills = {name: sum(one.money(cheap) or 0 for one in several.values()) for name, several in held.items()}
+    samples = found["self-consistency"].settings["options"]["samples"]
+    assert found.better == "assistant" and samples == max(1, round(bills["cosd"] / bills["assistant"]))
+    tokens = {name: sum(one.billed for one in several.values()) for name, several in held.items()}
+    assert samples < round(tokens["cosd"] / tokens["assistant"])
+
+
+def test_the_number_of_samples() -> None:
+    assert equal_bill((0, 30), (0, 10)) == 3
+    assert equal_bill((8, 30), (2, 10)) == 4
+    assert equal_bill((8, 30), (0, 10)) == 3  # that model is free
+    assert equal_bill((0.1, 30), (2, 10)) == 1
+    assert equal_bill((900, 30), (2, 10)) == MOST_SAMPLES
+    assert equal_bill((0, 0), (0, 0)) == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compared import examples, trio
+from compared import examples, in_parts, trio
 from cosd_api import (
     Advice,
     Average,
@@ -23,11 +23,9 @@ from cosd_api import (
     compare,
     fuse,
 )
-from cosd_api.comparison.advice_page import advice_page
-from cosd_api.comparison.choice import parts
 from cosd_api.comparison.contestants import VERIFIERS
 from cosd_api.comparison.exports import answers_jsonl, standings_csv
-from cosd_api.comparison.page import comparison_page
+from cosd_api.comparison.page import advice_page, comparison_page
 from cosd_api.comparison.statistics import PairedCounts
 from cosd_api.methods.base import METHODS, Method, method_named
 from cosd_providers import ConnectError
@@ -206,9 +204,7 @@ async def test_reports_name_every_model() -> None:
 
 
 async def test_advice_on_three_models(tmp_path: Path) -> None:
-    made = {one.key: one for one in (Example(prompt=f"Q{at}:", answer=" r") for at in range(40))}
-    kinds, (first, second) = ("first", "second", "draft"), parts(made)
-    asked = {f"{at} {kinds[at % 3]}": made[key] for at, key in enumerate([*first, *second])}
+    asked = in_parts(("first", "second", "draft"), 40)
     turned, *others = reversed(trio(asked))  # the one that should draft is the last that is given
     found = await advise(asked.values(), draft=turned, assistant=others, methods=["cosd"], max_tokens=4)
     assert (found.decision, found.way, found.first) == ("fuse", "cosd, assistant 2 first", "assistant 2")

@@ -18,8 +18,8 @@ import pytest
 from _layout import Table
 
 from cosd_api import Example
-from cosd_api.comparison.answers import GradedAnswer, ReplacedPlace
 from cosd_api.comparison.graders import ChoiceGrader
+from cosd_api.comparison.journal import GradedAnswer, ReplacedPlace
 from cosd_api.comparison.statistics import Estimated
 from cosd_api.demo.questions import DemoQuestion, sample
 from cosd_api.demo.servers import Three

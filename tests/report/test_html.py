@@ -10,7 +10,6 @@ import math
 import re
 import unicodedata
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
@@ -36,8 +35,9 @@ from cosd_api.records import DraftToken, EndpointUsage, FusedToken, Request, Tok
 from cosd_api.report.decisions import judged
 from cosd_api.report.html import page
 from cosd_api.report.html.cards import Cards, standing
+from cosd_api.report.html.charts import Corner
 from cosd_api.report.html.elements import prob, script_json, seconds, visible
-from cosd_api.report.html.plots import Corner, points, region, shares
+from cosd_api.report.html.plots import points, region, shares
 from cosd_api.report.html.timeline import Row, overlap, rows
 from cosd_api.settings import CustomVerifier, KnownVerifier
 from cosd_api.verification.deferral import DeferralWeights
@@ -45,6 +45,7 @@ from cosd_api.wording import counted
 from cosd_providers.errors import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 from joined import joined
+from seen import Seen
 from trees import float32, trees
 
 STATES = CoLLMVerifier(width=1, bias=0.0, weights=(1.0,), eta=0.25)
@@ -54,46 +55,11 @@ GATE = DeferralVerifier(
     eta=0.25,
 )
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;<!--\u2028]]>\"'"
-VOID = {"meta", "link", "br", "img", "input"}
-
-
-class Reader(HTMLParser):
-    """A page as a browser's parser sees it: its elements, and the text of each."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self.texts: dict[str, list[str]] = {}
-        self._open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag not in VOID:
-            self._open.append(next((value or "" for name, value in attrs if name == "id"), "") or tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._open.pop()
-
-    def handle_data(self, data: str) -> None:
-        for name in set(self._open):
-            self.texts.setdefault(name, []).append(data)
-
-    def text(self, name: str) -> str:
-        return "".join(self.texts.get(name, []))
-
-
-def read(document: str) -> Reader:
-    reader = Reader()
-    reader.feed(document)
-    reader.close()
-    return reader
 
 
 def cards(document: str) -> dict[str, Any]:
     """What the page's script is given."""
-    found: dict[str, Any] = json.loads(read(document).text("data"))
+    found: dict[str, Any] = json.loads(Seen(document).text("data"))
     return found
 
 
@@ -106,7 +72,7 @@ async def answered(**settings: Any) -> FusionResult:
 
 async def test_the_page_has_the_answer_and_every_section() -> None:
     result = await answered()
-    reader = read(page(result, title="Which capital?"))
+    reader = Seen(page(result, title="Which capital?"))
     assert reader.text("h1") == "Which capital?"
     cut = " Rome"
     assert reader.text("answer") == " The capital is" + cut + " Lima. Really.end"
@@ -119,7 +85,7 @@ async def test_the_page_has_the_answer_and_every_section() -> None:
 
 async def test_nothing_is_loaded_and_the_policy_says_so() -> None:
     document = page(await answered())
-    reader = read(document)
+    reader = Seen(document)
     loading = {"src", "href", "srcset", "action", "data", "poster", "xlink:href", "style"}
     places = {value for _, name, value in reader.attributes if name in loading}
     assert {place for place in places if not place.startswith("#")} == {"data:,"}
@@ -164,8 +130,8 @@ def hostile(result: FusionResult, text: str) -> FusionResult:
 async def test_text_that_looks_like_html_stays_text() -> None:
     result = await answered()
     document = page(hostile(result, HOSTILE), title=HOSTILE)
-    reader = read(document)
-    harmless = read(page(hostile(result, "harmless"), title="harmless"))
+    reader = Seen(document)
+    harmless = Seen(page(hostile(result, "harmless"), title="harmless"))
     assert reader.tags == harmless.tags
     assert "img" not in reader.tags and document.count("<script") == 2
     shown = visible(HOSTILE)
@@ -205,19 +171,19 @@ async def test_credentials_are_not_shown() -> None:
 async def test_an_answer_of_2000_tokens_has_one_element_a_token() -> None:
     one = await answered()
     long = joined([one] * 200)
-    small, large = (read(page(result)).tags for result in (joined([one] * 10), long))
+    small, large = (Seen(page(result)).tags for result in (joined([one] * 10), long))
     assert len(long.tokens) == 2000
     assert (large.count("ins"), large.count("del")) == (401, 201)  # and one each in the legend
     assert len(large) - len(small) < 3 * (2000 - 100)  # 600 requests, too
     answer = re.search(r'<p class="answer".*?</p>', page(long), re.DOTALL)
-    assert answer is not None and len(read(answer[0]).tags) == 1 + 2000 + 200 + 200  # <del>, and marks of the end
+    assert answer is not None and len(Seen(answer[0]).tags) == 1 + 2000 + 200 + 200  # <del>, and marks of the end
 
 
 async def test_a_result_without_anything_is_a_page_too() -> None:
     silent = ScriptedProvider.from_texts({"another prompt": ["x"]})
     result = await fuse("Q:", draft=silent, assistant=silent)
     bare = result.model_copy(update={"tokens": (), "requests": (), "warnings": (), "text": ""})
-    reader = read(page(bare))
+    reader = Seen(page(bare))
     assert "(an empty answer)" in reader.text("answer")
     assert "no record of its requests" in reader.text("main")
     assert "nobody was asked" in reader.text("main")
@@ -437,20 +403,20 @@ def with_requests(result: FusionResult, *spans: tuple[str, float, float]) -> Fus
 
 @pytest.mark.parametrize(("waited", "told"), [(0.1, False), (5.0, True)])
 async def test_a_wait_before_the_first_request_is_told_and_not_drawn(waited: float, told: bool) -> None:
-    reader = read(page(with_requests(await answered(), ("draft", waited, waited + 1.0))))
+    reader = Seen(page(with_requests(await answered(), ("draft", waited, waited + 1.0))))
     assert ("without any request, are not shown" in reader.text("main")) == told
 
 
 async def test_the_sentence_on_the_overlap() -> None:
     result = with_requests(await answered(), ("draft", 0.0, 0.3), ("assistant", 0.2, 0.4), ("draft", 0.38, 0.5))
     sentence = "Of 200 ms in which an assistant was asked, the draft was working during 120 ms (60%)."
-    assert sentence in read(page(result)).text("main")
+    assert sentence in Seen(page(result)).text("main")
 
 
 async def test_costs_are_summed() -> None:
     result = await answered()
     usage = {name: EndpointUsage(requests=at, prompt_tokens=1000 * at) for name, at in (("draft", 2), ("assistant", 3))}
-    text = read(page(result.model_copy(update={"usage": usage}))).text("main")
+    text = Seen(page(result.model_copy(update={"usage": usage}))).text("main")
     assert "together505,000" in text.replace("–", "")
 
 
@@ -468,7 +434,7 @@ async def chosen(method: str = "cool", **more: Any) -> FusionResult:
 async def test_a_method_that_chooses_shows_what_it_chose_from(method: str) -> None:
     result = await chosen(method)
     document = page(result)
-    shown = read(document)
+    shown = Seen(document)
     assert "Segments" in shown.text("h2")
     assert "Disagreements" not in shown.text("h2")
     assert "write and choose" in shown.text("header")
@@ -487,7 +453,7 @@ async def test_a_method_that_chooses_shows_what_it_chose_from(method: str) -> No
 
 async def test_a_method_whose_models_agree_has_no_table_of_choices() -> None:
     model = ScriptedProvider.from_texts({"Q:": [" a", " b"]})
-    shown = read(page(await fuse("Q:", models=[model, model], method="cool")))
+    shown = Seen(page(await fuse("Q:", models=[model, model], method="cool")))
     assert "2 of 2 segments: all models wrote the same." in shown.text("p")
 
 
@@ -496,12 +462,12 @@ async def test_an_answer_without_a_failed_model_is_marked() -> None:
     first = ScriptedProvider.from_texts({"Q:": [" a", " b"]})
     result = await fuse("Q:", models=[first, failing], method="cool", on_assistant_error="draft")
     assert [token.verified for token in result.tokens] == [True, False, False]
-    shown = read(page(result))
+    shown = Seen(page(result))
     assert "without a model that had failed" in shown.text("li")
 
 
 async def test_draws_that_replace_a_draft_token_have_a_table_and_no_sentence_about_agreement() -> None:
-    shown = read(page(await answered(**lima.sampled())))
+    shown = Seen(page(await answered(**lima.sampled())))
     assert "Disagreements" not in shown.text("h2")
     assert "wrote the same" not in shown.text("p")
     assert "drawn from what the assistant finds more probable" in shown.text("td")
@@ -522,7 +488,7 @@ async def test_parts_of_characters_and_ties() -> None:
     assert (first["title"], second["title"]) == (r"“\xf0\x9f”", "“\U0001f30d”")
     assert "bytes f09f" in first["foot"] and "bytes 8c8d" in second["foot"]
     assert second["words"] == ["a tie: the assistant finds both as probable"]
-    reader = read(document)
+    reader = Seen(document)
     assert reader.text("answer") == "\U0001f30d"
     for words in ("ids to ids; 1 tie within 0.02; ", "a tie"):
         assert words in document

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Literal
 
+from cosd_api import FusedToken, FusionResult, Request, Segment
 from cosd_api.decoding.timeline import Kind
-from cosd_api.records import DRAFT, FusedToken, Request, Segment
+from cosd_api.records import DRAFT
 from cosd_api.report.html.elements import in_line, name_of, prob, seconds
 from cosd_api.report.terminal import measure
-from cosd_api.result import FusionResult
 from cosd_api.wording import counted
 from cosd_providers.text import readable
-
-__all__ = ["Cards", "HoverCard", "Standing", "request_key", "standing"]
 
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
 """Status of a token: an assistant's word; the draft's, kept against an assistant; both agreed; a failed assistant could

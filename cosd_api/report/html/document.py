@@ -9,9 +9,8 @@ from importlib import resources
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
+from cosd_api import Endpoint
 from cosd_api.report.html.elements import Child, element, html, in_line, visible
-
-__all__ = ["document", "footer", "section", "table", "text_of", "without_credentials"]
 
 
 def document(title: str, *children: Child, style: str = "", script: str | None = None) -> str:
@@ -58,6 +57,32 @@ def _policy(style: str, script: str | None) -> str:
     )
 
 
+def header(kicker: str, title: str, *children: Child) -> Element:
+    """The head of a page: a line on its kind, the headline, and what follows."""
+    return element(
+        "header",
+        None,
+        element("p", "kicker", f"cosd-api · {kicker}"),
+        element("h1", None, visible(title), dir="auto"),
+        *children,
+    )
+
+
+def figure(number: str, words: str) -> Element:
+    """A number of the header's list of figures, with its meaning."""
+    return element("li", None, element("b", None, number), " ", element("span", None, words))
+
+
+def note(words: str) -> Element:
+    """A paragraph beside a drawing or a table."""
+    return element("p", "note", words)
+
+
+def warnings(several: Iterable[str]) -> Element:
+    """The part of the page with the warnings of a run."""
+    return section("Notes", *(element("p", "warning", visible(words)) for words in several))
+
+
 def footer(version: str) -> Element:
     """The foot of a page, with the version of the library."""
     return element("footer", None, f"cosd-api {visible(version)} · This page loads nothing from anywhere.")
@@ -79,6 +104,16 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: range,
         body.append(element("tr", None, element("th", None, first, scope="row"), *cells))
     made.append(body)
     return element("div", "scrolling", made)
+
+
+def endpoint_cells(one: Endpoint) -> tuple[Child, ...]:
+    """The cells of an endpoint: name, model, address, and the server with its build."""
+    return (
+        in_line(one.name),
+        visible(one.model),
+        element("code", None, without_credentials(one.endpoint)),
+        " ".join(filter(None, (visible(one.engine), visible(one.build or "")))),
+    )
 
 
 def without_credentials(url: str) -> str:

@@ -12,8 +12,6 @@ from functools import lru_cache
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-__all__ = ["Child", "element", "html", "in_line", "name_of", "prob", "script_json", "seconds", "visible"]
-
 Child = Element | str | None
 
 #: Format characters that join letters and emoji, and do not change the direction of text.

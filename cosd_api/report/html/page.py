@@ -6,15 +6,26 @@ shows cards, and without it the answer, the drawings and the tables are complete
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from xml.etree.ElementTree import Element
 
-from cosd_api.records import FusedToken
+from cosd_api import FusedToken, FusionResult, TreeVerifier
 from cosd_api.report.decisions import JudgedPlace, judged
 from cosd_api.report.html.cards import Cards, Standing, request_key, standing
-from cosd_api.report.html.document import document, footer, section, table, text_of, without_credentials
+from cosd_api.report.html.document import (
+    document,
+    endpoint_cells,
+    figure,
+    footer,
+    header,
+    note,
+    section,
+    table,
+    text_of,
+    warnings,
+)
 from cosd_api.report.html.elements import (
     Child,
     element,
@@ -28,11 +39,7 @@ from cosd_api.report.html.elements import (
 from cosd_api.report.html.plots import acceptance, plane, points, rule_in_words
 from cosd_api.report.html.timeline import timeline
 from cosd_api.report.terminal import definition, measure, unchanged
-from cosd_api.result import FusionResult
-from cosd_api.verification import TreeVerifier
 from cosd_api.wording import counted
-
-__all__ = ["page"]
 
 _LARGEST_TREE = 31  # nodes: a full tree of depth 4
 _MOST_ROWS = 100  # the page stays fast, and `cosd explain` prints them all
@@ -81,11 +88,9 @@ def _header(cards: Cards, title: str) -> Element:
     error = None
     if result.finish_reason == "error":
         error = element("p", "warning", f"The answer was cut short by an error: {in_line(result.stop_reason)}")
-    return element(
-        "header",
-        None,
-        element("p", "kicker", "cosd-api · why each token is there"),
-        element("h1", None, visible(title), dir="auto"),
+    return header(
+        "why each token is there",
+        title,
         element(
             "p",
             "under",
@@ -100,17 +105,14 @@ def _header(cards: Cards, title: str) -> Element:
 
 
 def _figures(result: FusionResult) -> Element:
-    def one(number: str, words: str) -> Element:
-        return element("li", None, element("b", None, number), " ", element("span", None, words))
-
     per_token = result.timings.per_token
     asked = counted(result.assistant_requests, "question")
     return element(
         "ul",
         "figures",
-        *_outcome(result, one),
-        one(f"{result.draft_requests + result.assistant_requests:,}", f"requests, {asked} among them"),
-        one(seconds(result.timings.total), "" if per_token is None else f"{seconds(per_token)} per token"),
+        *_outcome(result),
+        figure(f"{result.draft_requests + result.assistant_requests:,}", f"requests, {asked} among them"),
+        figure(seconds(result.timings.total), "" if per_token is None else f"{seconds(per_token)} per token"),
     )
 
 
@@ -143,25 +145,25 @@ def _segments(result: FusionResult) -> Element:
             rows.append((place, in_line(", ".join(one.sources)), text, *scores, measure(one.mean), verdict, because))
     equal = len(result.segments) - len(differing)
     why = "all models wrote the same" if result.acceptance_rate is None else "the draft's token stands"
-    note = element("p", "note", f"{equal:,} of {counted(len(result.segments), 'segment')}: {why}.")
+    same = note(f"{equal:,} of {counted(len(result.segments), 'segment')}: {why}.")
     if not rows:
-        return note
+        return same
     heads = ("segment", "by", "text", *(in_line(name) for name in names), "mean", "", "because")
     shown = table(heads, rows[:_MOST_ROWS], range(3, 4 + len(names)), "Texts that were proposed, and their measures")
     more = len(rows) - _MOST_ROWS
-    rest = element("p", "note", f"{more:,} more: print them all with `cosd explain`.") if more > 0 else None
-    return element("div", None, shown, rest, note if equal else None)
+    rest = note(f"{more:,} more: print them all with `cosd explain`.") if more > 0 else None
+    return element("div", None, shown, rest, same if equal else None)
 
 
-def _outcome(result: FusionResult, one: Callable[[str, str], Element]) -> Iterator[Element]:
+def _outcome(result: FusionResult) -> Iterator[Element]:
     """Figures of a draft that was judged, or of segments that were won."""
     if result.acceptance_rate is None:
-        yield one(f"{len(result.tokens):,}", f"tokens in {counted(len(result.segments), 'segment')}")
+        yield figure(f"{len(result.tokens):,}", f"tokens in {counted(len(result.segments), 'segment')}")
         return
     replacements, rounds = result.replacements or 0, result.iterations or 0
-    yield one(f"{result.acceptance_rate:.1%}".replace(".0%", "%"), "of the draft kept")
-    yield one(f"{replacements:,}", "replacement" if replacements == 1 else "replacements")
-    yield one(f"{len(result.tokens):,}", f"tokens in {counted(rounds, 'round')}")
+    yield figure(f"{result.acceptance_rate:.1%}".replace(".0%", "%"), "of the draft kept")
+    yield figure(f"{replacements:,}", "replacement" if replacements == 1 else "replacements")
+    yield figure(f"{len(result.tokens):,}", f"tokens in {counted(rounds, 'round')}")
 
 
 def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
@@ -183,7 +185,7 @@ def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
             "stretches of the answer. Line: the answer so far. Ticks below: replacements."
         )
         share = acceptance(result.tokens, result.acceptance_rate)
-        kept_share = section("How much of the draft was kept", share, element("p", "note", kept))
+        kept_share = section("How much of the draft was kept", share, note(kept))
         surety = section("How sure each was", plane(verifier, found), outline)
         yield element("div", "pair", surety, element("div", "stack", kept_share, made))
     yield section("Requests over time", timeline(cards))
@@ -192,8 +194,7 @@ def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
     yield section("Cost", _costs(cards))
     yield section("Endpoints", _endpoints(result))
     if result.warnings:
-        notes = (element("p", "warning", visible(warning)) for warning in result.warnings)
-        yield section("Notes", *notes)
+        yield warnings(result.warnings)
 
 
 # The answer: one element for each token, as readable without its style as with it.
@@ -270,7 +271,7 @@ def _disagreements(cards: Cards, found: Sequence[JudgedPlace]) -> Element:
     """A row for each place where an assistant wrote something else."""
     differing = [one for one in found if one.outcome != "agreed"]
     if not differing:
-        return element("p", "note", "Every assistant wrote the same as the draft wherever it was asked.")
+        return note("Every assistant wrote the same as the draft wherever it was asked.")
     words = {"tied": "a tie", "kept": "kept", "replaced": "replaced", "outvoted": "another was surer"}
     rows = (
         (
@@ -291,7 +292,7 @@ def _disagreements(cards: Cards, found: Sequence[JudgedPlace]) -> Element:
     if len(differing) <= _MOST_ROWS:
         return shown
     more = f"{len(differing) - _MOST_ROWS:,} more: move over the answer, or print them all with `cosd explain`."
-    return element("div", None, shown, element("p", "note", more))
+    return element("div", None, shown, note(more))
 
 
 def _name(text: str) -> Element:
@@ -318,16 +319,8 @@ def _costs(cards: Cards) -> Element:
 
 
 def _endpoints(result: FusionResult) -> Element:
-    rows = [
-        (
-            in_line(one.name),
-            visible(one.model),
-            element("code", None, without_credentials(one.endpoint)),
-            " ".join(filter(None, (visible(one.engine), visible(one.build or "")))),
-            "–" if one.context is None else f"{one.context:,}",
-        )
-        for one in (result.draft, *result.assistants)
-    ]
+    several = (result.draft, *result.assistants)
+    rows = [(*endpoint_cells(one), "–" if one.context is None else f"{one.context:,}") for one in several]
     return table(("", "model", "endpoint", "server", "context"), rows, range(4, 5), "Endpoints")
 
 

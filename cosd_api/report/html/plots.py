@@ -7,29 +7,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 from xml.etree.ElementTree import Element
 
-from cosd_api.records import DRAFT, FusedToken
-from cosd_api.report.decisions import JudgedPlace, Outcome
-from cosd_api.report.html.elements import element, in_line
-from cosd_api.settings import CustomVerifier, KnownVerifier
-from cosd_api.verification import (
+from cosd_api import (
     AgreementVerifier,
     ChowVerifier,
     CoLLMVerifier,
+    CustomVerifier,
     DeferralVerifier,
     DiffVerifier,
+    FusedToken,
     MatchVerifier,
     RandomVerifier,
     RuleVerifier,
     SurpriseVerifier,
     TreeVerifier,
 )
+from cosd_api.records import DRAFT
+from cosd_api.report.decisions import JudgedPlace, Outcome
+from cosd_api.report.html.charts import (
+    Corner,
+    Scale,
+    axis_name,
+    chart,
+    diamond,
+    key_entry,
+    line,
+    polygon,
+    side_axis_name,
+    side_tick,
+    tick,
+)
+from cosd_api.report.html.elements import element, in_line
+from cosd_api.settings import KnownVerifier
 from cosd_api.wording import counted
 
-__all__ = ["Corner", "Window", "acceptance", "plane", "points", "region", "rule_in_words", "shares"]
-
 # The plane of p and q: where the verifier replaces, and where the decisions of this answer are.
-
-Corner = tuple[float, float]
 
 _SIDE = 320.0
 _LEFT, _TOP = 48.0, 14.0
@@ -150,9 +161,9 @@ def plane(verifier: KnownVerifier | CustomVerifier, found: Sequence[JudgedPlace]
     lane = any(one.decision.prob is None for one in found)
     width, height = _LEFT + _SIDE + 14, _TOP + _SIDE + 44 + (_LANE if lane else 0)
     label = f"{counted(len(places), 'decision')} in the plane of the two probabilities"
-    svg = element("svg", None, id="plane", viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label)
+    svg = chart(width, height, label, name="plane")
     shapes = region(verifier)
-    outline = "".join(_path([(_x(p), _y(q)) for p, q in shape]) for shape in shapes or [])
+    outline = "".join(polygon([(_x(p), _y(q)) for p, q in shape]) for shape in shapes or [])
     svg.append(element("rect", "frame", x=_LEFT, y=_TOP, width=_SIDE, height=_SIDE))
     if outline:
         svg.append(element("path", "region", d=outline))
@@ -169,33 +180,17 @@ def plane(verifier: KnownVerifier | CustomVerifier, found: Sequence[JudgedPlace]
 
 
 def _axes(*, lane: bool) -> Iterator[Element]:
-    bottom = _TOP + _SIDE + (_LANE + 8 if lane else 0)
+    bottom, middle = _TOP + _SIDE + (_LANE + 8 if lane else 0), _TOP + _SIDE / 2
     for step in (0.0, 0.25, 0.5, 0.75, 1.0):
         if 0 < step < 1:
-            yield element("path", "grid", d=f"M{_x(step):g} {_TOP:g}v{_SIDE:g}M{_LEFT:g} {_y(step):g}h{_SIDE:g}")
-        yield element("text", "tick", f"{step:g}", x=_x(step), y=bottom + 15, text_anchor="middle")
-        yield element("text", "tick", f"{step:g}", x=_LEFT - 7, y=_y(step) + 4, text_anchor="end")
+            yield line(f"M{_x(step):g} {_TOP:g}v{_SIDE:g}M{_LEFT:g} {_y(step):g}h{_SIDE:g}")
+        yield tick(f"{step:g}", _x(step), bottom + 15)
+        yield side_tick(f"{step:g}", _LEFT - 7, _y(step))
     if lane:
-        yield element("path", "grid", d=f"M{_LEFT:g} {_y(None):g}h{_SIDE:g}")
-        yield element("text", "tick", "unknown", x=_LEFT - 4, y=_y(None) + 4, text_anchor="end")
-    yield element(
-        "text",
-        "axis",
-        "p: the draft's probability of its own text",
-        x=_LEFT + _SIDE / 2,
-        y=bottom + 34,
-        text_anchor="middle",
-    )
-    middle = _TOP + _SIDE / 2
-    yield element(
-        "text",
-        "axis",
-        "q: the assistant's own probability",
-        x=12,
-        y=middle,
-        text_anchor="middle",
-        transform=f"rotate(-90 12 {middle:g})",
-    )
+        yield line(f"M{_LEFT:g} {_y(None):g}h{_SIDE:g}")
+        yield side_tick("unknown", _LEFT - 4, _y(None))
+    yield axis_name("p: the draft's probability of its own text", _LEFT + _SIDE / 2, bottom + 34)
+    yield side_axis_name("q: the assistant's own probability", 12, middle)
 
 
 def _mark(kind: Outcome, x: float, y: float, size: float = _SIZE) -> str:
@@ -206,17 +201,12 @@ def _mark(kind: Outcome, x: float, y: float, size: float = _SIZE) -> str:
         return f"M{x - wide:.1f} {y:.1f}{half} {2 * wide:.2f} 0{half} {-2 * wide:.2f} 0z"
     if kind == "tied":
         wide = size * 1.3
-        return _path([(x - wide, y + size), (x, y - wide), (x + wide, y + size)])
+        return polygon([(x - wide, y + size), (x, y - wide), (x + wide, y + size)])
     if kind == "kept":
-        return _path([(x - size, y - size), (x + size, y - size), (x + size, y + size), (x - size, y + size)])
+        return polygon([(x - size, y - size), (x + size, y - size), (x + size, y + size), (x - size, y + size)])
     if kind == "replaced":
-        wide = size * 1.5
-        return _path([(x - wide, y), (x, y - wide), (x + wide, y), (x, y + wide)])
+        return diamond(x, y, size * 1.5)
     return f"M{x - size:.1f} {y - size:.1f}l{2 * size} {2 * size}m{-2 * size} 0l{2 * size} {-2 * size}"
-
-
-def _path(corners: Sequence[Corner]) -> str:
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners) + "z"
 
 
 def _key(found: Sequence[JudgedPlace]) -> Element:
@@ -224,9 +214,7 @@ def _key(found: Sequence[JudgedPlace]) -> Element:
     for kind, words in _MARKS.items():
         count = sum(one.outcome == kind for one in found)
         if count:
-            shape = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
-            shape.append(element("path", f"point {kind}", d=_mark(kind, 9, 9)))
-            key.append(element("li", None, shape, f" {words}: {count:,}"))
+            key.append(key_entry(f"point {kind}", _mark(kind, 9, 9), f"{words}: {count:,}"))
     return key
 
 
@@ -236,18 +224,19 @@ def _notes(
     found: Sequence[JudgedPlace],
     places: Sequence[tuple[float, float, int, Outcome]],
 ) -> Iterator[Element]:
+    why = None
     if isinstance(verifier, RandomVerifier):
-        yield element("p", "note", "A coin decides for each place, so there is no region where it replaces.")
+        why = "A coin decides for each place, so there is no region where it replaces."
     elif isinstance(verifier, SurpriseVerifier):
-        words = "It decides by the assistant's probability of the draft's token, too, so there is no region."
-        yield element("p", "note", words)
+        why = "It decides by the assistant's probability of the draft's token, too, so there is no region."
     elif isinstance(verifier, DeferralVerifier | CoLLMVerifier):
-        words = "It decides by what the draft shows before anybody is asked, so there is no region."
-        yield element("p", "note", words)
+        why = "It decides by what the draft shows before anybody is asked, so there is no region."
     elif shapes is None:
-        yield element("p", "note", "This is a custom verifier: the region where it replaces is unknown.")
+        why = "This is a custom verifier: the region where it replaces is unknown."
     elif not shapes:
-        yield element("p", "note", "This verifier never replaces, so there is no region.")
+        why = "This verifier never replaces, so there is no region."
+    if why is not None:
+        yield element("p", "note", why)
     if not found:
         yield element("p", "note", "No decision: the draft was sure everywhere, so nobody was asked.")
     elif len(places) < len(found):
@@ -309,15 +298,14 @@ def acceptance(tokens: Sequence[FusedToken], rate: float) -> Element:
     )
     last = max(len(tokens), 1)
 
-    def x(at: float) -> float:
-        return _CHART_LEFT + at / last * _CHART_WIDTH
+    x = Scale(0, last, _CHART_LEFT, _CHART_WIDTH)
 
     def y(share: float) -> float:
         return _CHART_TOP + (1 - share) * _CHART_HEIGHT
 
     for step in (0.0, 0.5, 1.0):
-        svg.append(element("path", "grid", d=f"M{_CHART_LEFT:g} {y(step):.1f}h{_CHART_WIDTH:g}"))
-        svg.append(element("text", "tick", f"{step:.0%}", x=_CHART_LEFT - 7, y=y(step) + 4, text_anchor="end"))
+        svg.append(line(f"M{_CHART_LEFT:g} {y(step):.1f}h{_CHART_WIDTH:g}"))
+        svg.append(side_tick(f"{step:.0%}", _CHART_LEFT - 7, y(step)))
     for start, end, share in windows:
         if share is not None:
             wide = x(end) - x(start)
@@ -327,8 +315,8 @@ def acceptance(tokens: Sequence[FusedToken], rate: float) -> Element:
                 element("rect", classes, x=x(start) + gap / 2, y=y(share), width=wide - gap, height=bottom - y(share))
             )
     if running:
-        line = "L".join(f"{x(at + 0.5):.1f} {y(share):.1f}" for at, share in enumerate(running))
-        svg.append(element("path", "running", d=f"M{line}"))
+        way = "L".join(f"{x(at + 0.5):.1f} {y(share):.1f}" for at, share in enumerate(running))
+        svg.append(element("path", "running", d=f"M{way}"))
     replaced = [at for at, token in enumerate(tokens) if token.replaced is not None]
     if replaced:
         ticks = "".join(f"M{x(at + 0.5):.1f} {bottom + 2:.1f}v6" for at in replaced)
@@ -336,8 +324,8 @@ def acceptance(tokens: Sequence[FusedToken], rate: float) -> Element:
     cursor = f"M0 {_CHART_TOP:g}v{_CHART_HEIGHT:g}"
     svg.append(element("path", "cursor", id="cursor", d=cursor, visibility="hidden"))
     for at in sorted({1, round(last / 4), round(last / 2), round(3 * last / 4), last} - {0}):
-        svg.append(element("text", "tick", f"{at:,}", x=x(at - 0.5), y=bottom + 21, text_anchor="middle"))
-    svg.append(element("text", "axis", "token of the answer", x=x(last / 2), y=bottom + 37, text_anchor="middle"))
+        svg.append(tick(f"{at:,}", x(at - 0.5), bottom + 21))
+    svg.append(axis_name("token of the answer", x(last / 2), bottom + 37))
     # The script moves the cursor.
     svg.attrib |= {"data-left": f"{_CHART_LEFT:g}", "data-width": f"{_CHART_WIDTH:g}"}
     return svg

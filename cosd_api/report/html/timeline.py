@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
-from cosd_api.records import DRAFT, Request
+from cosd_api import Request
+from cosd_api.records import DRAFT
 from cosd_api.report.html.cards import Cards, request_key
+from cosd_api.report.html.charts import Scale, line, swatch, tick
 from cosd_api.report.html.elements import element, in_line, seconds
 from cosd_api.wording import counted
-
-__all__ = ["Row", "overlap", "rows", "timeline", "union"]
 
 Stretch = tuple[float, float]
 
@@ -30,19 +30,6 @@ class Row:
 
     endpoint: str
     lanes: list[list[Request]] = field(default_factory=list[list[Request]])
-
-
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """Position of a time in the drawing."""
-
-    begin: float
-    end: float
-    width: float
-
-    def __call__(self, at: float) -> float:
-        length = self.end - self.begin
-        return _LEFT + ((at - self.begin) / length * self.width if length else 0.0)
 
 
 def rows(requests: Iterable[Request], endpoints: Iterable[str]) -> list[Row]:
@@ -112,7 +99,7 @@ def timeline(cards: Cards) -> Element:
         width=_LEFT + width + 16,
     )
     svg.append(_hatching())
-    scale = _Scale(begin, end, width)
+    scale = Scale(begin, end, _LEFT, width)
     svg.extend(_time_axis(scale, bottom))
     svg.extend(
         element("rect", "both", x=scale(a), y=_TOP - 4, width=scale(b) - scale(a), height=bottom - _TOP + 4)
@@ -159,7 +146,7 @@ def _hatching() -> Element:
     return element("defs", None, pattern)
 
 
-def _all_rows(cards: Cards, found: Sequence[Row], scale: _Scale) -> Iterator[Element]:
+def _all_rows(cards: Cards, found: Sequence[Row], scale: Scale) -> Iterator[Element]:
     """The names of the rows, then the bars in the order of time, which is the order for the keyboard."""
     y = _TOP
     bars = list[tuple[Request, Element]]()
@@ -175,7 +162,7 @@ def _all_rows(cards: Cards, found: Sequence[Row], scale: _Scale) -> Iterator[Ele
     yield from (bar for _, bar in sorted(bars, key=lambda one: one[0].start))
 
 
-def _bar(cards: Cards, request: Request, y: float, scale: _Scale) -> Element:
+def _bar(cards: Cards, request: Request, y: float, scale: Scale) -> Element:
     """One request: pale while it waits for its first token, solid while it writes; a question is one piece."""
     x, end = scale(request.start), scale(request.end)
     wide = max(_THIN, end - x)
@@ -208,14 +195,14 @@ def _short(model: str) -> str:
     return model if len(model) <= 20 else f"{model[:19]}…"
 
 
-def _time_axis(scale: _Scale, bottom: float) -> Iterator[Element]:
-    if scale.end <= scale.begin:
+def _time_axis(scale: Scale, bottom: float) -> Iterator[Element]:
+    if scale.high <= scale.low:
         return
-    step = _step((scale.end - scale.begin) / 8)
-    for number in range(math.ceil(scale.begin / step), int(scale.end / step) + 1):
+    step = _step((scale.high - scale.low) / 8)
+    for number in range(math.ceil(scale.low / step), int(scale.high / step) + 1):
         x = scale(number * step)
-        yield element("path", "grid", d=f"M{x:.1f} {_TOP - 6:g}V{bottom:g}")
-        yield element("text", "tick", _time(number * step, step), x=x, y=_TOP - 12, text_anchor="middle")
+        yield line(f"M{x:.1f} {_TOP - 6:g}V{bottom:g}")
+        yield tick(_time(number * step, step), x, _TOP - 12)
 
 
 def _step(least: float) -> float:
@@ -231,15 +218,12 @@ def _time(at: float, step: float) -> str:
 
 
 def _key() -> Element:
-    def entry(classes: str, words: str) -> Element:
-        return element("li", None, element("span", f"swatch {classes}"), f" {words}")
-
     return element(
         "ul",
         "key",
-        entry("waiting", "draft, waiting for its first token"),
-        entry("writing", "draft, writing"),
-        entry("question", "assistant, asked"),
-        entry("cancelled", "cancelled: its result could no longer matter"),
-        entry("both", "both at work"),
+        swatch("waiting", "draft, waiting for its first token"),
+        swatch("writing", "draft, writing"),
+        swatch("question", "assistant, asked"),
+        swatch("cancelled", "cancelled: its result could no longer matter"),
+        swatch("both", "both at work"),
     )

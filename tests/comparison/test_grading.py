@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosd_api.comparison.reading import code_block, json_answer, json_value, last_number, letter, normalized
+from cosd_api.comparison.grading import code_block, json_answer, json_value, last_number, letter, normalized
 
 
 def test_normalized_texts_differ_in_neither_spaces_nor_accents() -> None:

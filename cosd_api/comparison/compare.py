@@ -1,0 +1,456 @@
+"""`compare`: each model, every way to fuse them, and baselines answer questions; `advise`: no more than it takes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from cosd_api import Example, SettingError
+from cosd_api.checks import check_between
+from cosd_api.comparison.advice import CHOOSING, ChosenWay, choose, parts, trial_of
+from cosd_api.comparison.contestants import (
+    COSD,
+    SELF_CONSISTENCY,
+    Contestant,
+    LeftOut,
+    alone,
+    baselines_of,
+    contestants_of,
+    derived,
+    pilots,
+    random_gate,
+    self_consistency,
+    turned,
+)
+from cosd_api.comparison.graders import check_grader
+from cosd_api.comparison.grading import Grader, identity_of
+from cosd_api.comparison.journal import GradedAnswer, Journal, JournalHeader
+from cosd_api.comparison.prices import MOST_SAMPLES, ComparisonEstimate, Price, equal_bill, with_test
+from cosd_api.comparison.questions import questions_by_key
+from cosd_api.comparison.result import Advice, Comparison, advice_of, comparison_of, outcomes_of
+from cosd_api.comparison.run import ComparisonRun
+from cosd_api.comparison.settings import ComparisonOptions, ComparisonSettings
+from cosd_api.comparison.standings import Gathered, better_of
+from cosd_api.endpoints import Endpoints
+from cosd_api.settings import refuse, spell_out
+from cosd_api.wording import counted, the
+from cosd_providers.contract import Provider
+from cosd_providers.usage import Usage
+
+DEVELOPMENT = 0.2
+"""Share of the questions that are for development, by default."""
+DRY = "no question was asked, in a dry run"
+"""The reason why a dry run has no result."""
+_CHOOSING = ("alone", "pilot")
+"""Kinds of contestants that answer the development questions."""
+
+
+@spell_out(ComparisonOptions, ComparisonSettings)
+async def compare(
+    examples: Iterable[Example | Mapping[str, Any]],
+    *,
+    draft: str | Provider,
+    assistant: str | Provider | Sequence[str | Provider],
+    baselines: bool = True,
+    development: float = DEVELOPMENT,
+    **settings: Unpack[ComparisonOptions],
+) -> Comparison:
+    """Answer questions by each model alone, by every way to fuse them, and by baselines; grade and compare the answers.
+
+    Methods that these endpoints cannot serve are left out, with the reason (`Comparison.left_out`). With several
+    assistants every method fuses all of the models: those for two alone are left out of `"all"`, and refused by name. A
+    question that an endpoint fails at counts as failed, neither right nor wrong, and is asked again when the comparison
+    is resumed. After eight failures in a row the comparison stops.
+
+    Args:
+        examples: `Example`, or dictionaries with its fields; two at least. Duplicates are asked about once. Of those
+            that differ in `target`, `choices` or `tests` alone, all but the first have another key in the result.
+        draft: URL of a server, or a provider (`cosd_api.connect`).
+        assistant: the same, or several of them.
+        methods: `"all"` methods with their defaults, or several: names, objects such as `CoSD(verifier=tree)`, or a
+            dictionary of them by the names that they shall have. `random gate` and `self-consistency` need `"cosd"`.
+        both_ways: whether each method is compared with each assistant as the draft, too; the others assist in their
+            order.
+        baselines: whether there are `random gate` and `self-consistency`; CoSD answers the development questions for
+            these alone, once more with the assistants asked everywhere.
+        grader: tells a right answer: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
+        path: a JSON lines file for the answers, each appended when it is complete: the same call resumes an interrupted
+            comparison, which asks what failed again, after all other questions. A last line cut by a crash is removed.
+            The file is locked for other runs. Where only the grader has changed, texts are graded again; models are
+            asked for self-consistency alone, which votes on what the grader reads, with samples of the better model.
+        max_tokens: limit for each answer.
+        stop: strings; an answer ends before the first one.
+        seed: of what is drawn.
+        unit: as in `Fusion`.
+        development: share of the questions by which the better model is chosen, between 0 and 1; see `Comparison`.
+        concurrency: number of answers at the same time. Latencies are those of servers that are this busy.
+        max_billed_tokens: tokens that the whole comparison may bill, those in `path` included. It stops before an
+            answer that would exceed them; the result says so, and has what is known.
+        prices: of a million tokens at each endpoint, read, written, and read from a cache if that differs:
+            `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`. Several assistants are `"assistant 1"` and so on.
+        confirm: called with the estimate of what is still to be asked, before it is; nothing is if it returns False.
+        progress: called at first and after each answer.
+        dry_run: end after the estimate, which `confirm` gets: no model answers. The estimate then has the time, too:
+            the speed of each model is measured by 2 * `concurrency` + 2 requests of at most 16 tokens, one of which
+            reads a question. They are in no bill. `path` is only read, also while another run has it open, and need
+            not be there.
+
+    Returns:
+        The comparison; `stopped` says why it is not complete.
+
+    Raises:
+        SettingError: an argument or an example is invalid; a method that was named does not take so many models; or the
+            file holds something else.
+        UnsupportedError: an endpoint cannot answer at all.
+        ProviderError: an endpoint failed when it was asked what it is, or when its speed was measured.
+        OSError: the file cannot be read or written.
+    """
+    refuse(settings, compare)
+    chosen = ComparisonSettings.checked(**settings)
+    wanted = [*questions_by_key(examples).values()]
+    check_between("development", development, 0, 1)
+    held, test = split(wanted, development)
+    async with opened(wanted, draft=draft, assistant=assistant, settings=chosen) as run:
+        if baselines:
+            turns = [turned(first, len(run.names)) for first in range(len(run.names))]
+            cosd = [one for one in run.contestants if one.name in [COSD + turn for turn in turns]]
+            await run.take_in(pilots(cosd, len(run.names)))
+        choosing = [one for one in run.contestants if one.kind in _CHOOSING or (baselines and one.name == COSD)]
+        run.expect(held, choosing)
+        run.expect(test, run.tested)
+        if baselines:
+            await run.grade(held, [one for one in run.contestants if one.kind == "alone"])
+        made = Baselines(run, held, test, wanted, make=baselines)
+        await made.take_in(sure=True)
+        if chosen.confirm is not None and not chosen.confirm(await run.estimate(held, test, baselines=baselines)):
+            run.stopped = "it was not confirmed"
+        if chosen.dry_run:
+            run.stopped = DRY
+            return comparison_so_far(run, held, test)
+        await run.ask(held, choosing)
+        await made.take_in(sure=False)
+        await run.ask(test, run.tested)
+        return comparison_so_far(run, held, test)
+
+
+@spell_out(ComparisonOptions, ComparisonSettings)
+async def advise(
+    examples: Iterable[Example | Mapping[str, Any]],
+    *,
+    draft: str | Provider,
+    assistant: str | Provider | Sequence[str | Provider],
+    choosing: float = CHOOSING,
+    **settings: Unpack[ComparisonOptions],
+) -> Advice:
+    """Find out from some questions, better a hundred than fewer, if models are to be fused, and how.
+
+    Every way to fuse answers the part of the questions that chooses; then the one chosen and each model alone answer
+    the rest. So it costs less than half of a comparison of everything. `Comparison.advice` advises by a comparison that
+    was made.
+
+    Args:
+        examples: as for `compare`; 20 at least.
+        draft: URL of a server, or a provider.
+        assistant: the same, or several of them; with these every way fuses all models.
+        methods: the ways to choose from, as for `compare`.
+        both_ways: whether an assistant may draft, too.
+        choosing: share of the questions that choose, from 0.1 to 0.9.
+        grader: as for `compare`, like all that follow.
+        path: a JSON lines file for the answers: the same call resumes.
+        max_tokens: limit for each answer.
+        stop: strings; an answer ends before the first one.
+        seed: of what is drawn.
+        unit: as in `Fusion`.
+        concurrency: number of answers at the same time.
+        max_billed_tokens: tokens that all of it may bill.
+        prices: of a million tokens at each endpoint.
+        confirm: called once with the estimate of both parts, before anything is asked; see `ComparisonEstimate`.
+        progress: called at first and after each answer.
+        dry_run: end after the estimate; see `compare`.
+
+    Returns:
+        The advice; `stopped` says why there is none yet.
+
+    Raises:
+        SettingError: an argument is invalid, or there are too few questions.
+        ProviderError: see `compare`.
+        OSError: the file cannot be read or written.
+    """
+    refuse(settings, advise)
+    given = ComparisonSettings.checked(**settings)
+    by_key = questions_by_key(examples)
+    first, second = ([by_key[key] for key in keys] for keys in parts(by_key, choosing))
+    async with opened([*by_key.values()], draft=draft, assistant=assistant, settings=given) as run:
+        run.expect(first, run.tested)
+        if given.confirm is not None and not given.confirm(await _beforehand(run, first, second)):
+            run.stopped = "it was not confirmed"
+        if given.dry_run:
+            run.stopped = DRY
+        else:
+            await run.ask(first, run.tested)
+        before = comparison_so_far(run, [], first, run.tested)
+        outcomes = outcomes_of(before)
+        way, tried = choose(outcomes) if run.stopped is None else None, len(outcomes.ways)
+        if way is None:
+            return advice_of([before], ChosenWay(None, tried, len(first), len(second), None))
+        testing = [one for one in run.contestants if one.kind == "alone" or one.name == way]
+        run.expect(second, testing)
+        await run.ask(second, testing)
+        after = comparison_so_far(run, [], second, testing)
+        trial = trial_of(outcomes_of(after), way) if run.stopped is None else None
+        return advice_of([before, after], ChosenWay(way, tried, len(first), len(second), trial))
+
+
+async def _beforehand(run: ComparisonRun, first: Sequence[Example], second: Sequence[Example]) -> ComparisonEstimate:
+    """The cost of both parts; where the first is known and graded, that of the way that it has chosen."""
+    models, ways = ([one for one in run.tested if (one.kind == "alone") is which] for which in (True, False))
+    estimate = await run.forecast(run.tested, first)
+    if not estimate.answers:
+        await run.grade(first, run.tested)
+    certain = all(len(run.known.complete(one, first)) == len(first) for one in run.tested)
+    if certain:
+        name = choose(outcomes_of(comparison_so_far(run, [], first, run.tested)))
+        ways = [one for one in ways if one.name == name]
+    if not ways:
+        return estimate
+    alone_there = await run.forecast(models, second)
+    each = [await run.forecast([one], second) for one in ways]
+    return with_test(estimate, alone_there, each, certain=certain)
+
+
+@asynccontextmanager
+async def opened(
+    examples: Sequence[Example],
+    *,
+    draft: str | Provider,
+    assistant: str | Provider | Sequence[str | Provider],
+    settings: ComparisonSettings,
+    take_in: bool = True,
+) -> AsyncGenerator[ComparisonRun]:
+    """Endpoints, grader and journal, open, and each model alone and the chosen methods taken in; see `compare`.
+
+    Without `take_in` there are no contestants yet.
+    """
+    judge = check_grader(settings.grader)
+    for number, example in enumerate(examples, 1):
+        try:
+            judge.check(example)
+        except SettingError as error:
+            raise SettingError(f"example {number}: {error}") from None
+    models = Endpoints(draft, assistant, unit=settings.unit, method=alone()[0].method)
+    count = 1 + len(models.assistants)
+    methods, without = contestants_of(settings.methods, count, both_ways=settings.both_ways)
+    async with models, judge, AsyncExitStack() as stack:
+        facts = await models.discover()
+        first, *more = facts.assistants
+        header = JournalHeader(draft=facts.draft, assistant=first, more_assistants=tuple(more))
+        ungraded = identity_of(judge) is None
+        file = None if settings.path is None else Path(settings.path)
+        journal = stack.enter_context(Journal(file, header, write=not settings.dry_run, regrade=ungraded))
+        run = ComparisonRun(models, facts, judge, journal, settings, stack)
+        if take_in:
+            run.left_out += without
+            await run.take_in([*alone(count), *methods])
+        yield run
+
+
+def split(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
+    """The development and the test questions, each in the order given; see `Comparison`.
+
+    Raises:
+        SettingError: there is only one question.
+    """
+    if len(examples) < 2:
+        raise SettingError("a comparison takes two questions at least: one to choose the better model, one to test")
+    by_hash = sorted(example.key for example in examples)
+    count = min(max(1, round(share * len(examples))), len(examples) - 1)
+    held = set(by_hash[:count])
+    return [one for one in examples if one.key in held], [one for one in examples if one.key not in held]
+
+
+# Baselines that are made after answers to the development questions.
+
+
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """The baselines of a run that follow from answers.
+
+    Attributes:
+        run: the run.
+        held: the development questions.
+        test: the test questions.
+        wanted: all questions.
+        make: whether there are to be any.
+    """
+
+    run: ComparisonRun
+    held: Sequence[Example]
+    test: Sequence[Example]
+    wanted: Sequence[Example]
+    make: bool
+
+    async def take_in(self, *, sure: bool) -> None:
+        """Take in those that are not there yet; with `sure` only those that no answer to come can change."""
+        run = self.run
+        if not self.make:
+            return
+        texts = {one.name: run.known.answers(one, self.held) for one in run.contestants}
+        right = {one.name: run.known.complete(one, self.held) for one in run.contestants if one.kind == "alone"}
+        there = {*texts, *(one.name for one in run.left_out)}
+        found: list[Contestant] = []
+        baselines = baselines_of(len(run.names))
+        for one in baselines:
+            answers = texts.get(one.after, {})
+            votes = one.name == SELF_CONSISTENCY
+            chosen = not votes or all(len(known) == len(self.held) for known in right.values())
+            if one.name in there or (sure and (len(answers) < len(self.held) or not chosen)):
+                continue
+            if answers and votes:
+                found.append(self._vote(texts))
+            elif answers:
+                found.append(random_gate(one, replacement_rate(answers.values()), run.settings.seed))
+            elif run.stopped is None and (one.after in texts or not one.first):
+                named = one.after if one.after in texts else COSD
+                run.left_out.append(LeftOut(one.name, f"it is made after {named}, which has not answered"))
+        run.expect(self.test, await run.take_in(found))
+        order = {one.name: at for at, one in enumerate(baselines, 1)}
+        run.contestants.sort(key=lambda one: order.get(one.name, 0))
+
+    def _vote(self, texts: Mapping[str, Mapping[str, GradedAnswer]]) -> Contestant:
+        run = self.run
+        better = better_of(gathered_so_far(run, self.held, []))
+        k = samples_for(texts[COSD], texts[better], run.prices)
+        if k == MOST_SAMPLES:
+            run.notes.append(f"{SELF_CONSISTENCY} has {k} samples, which cost less than an answer of {COSD}")
+        return self_consistency(k, run.judge.name, _reader(run.judge, self.wanted), run.names.index(better))
+
+
+def samples_for(
+    cosd: Mapping[str, GradedAnswer], better: Mapping[str, GradedAnswer], prices: Mapping[str, Price] | None = None
+) -> int:
+    """The samples of self-consistency: as many answers of the better model as CoSD's bill pays for, in money if known.
+
+    One at least, and at most `MOST_SAMPLES`.
+    """
+    common = [key for key in cosd if key in better]
+
+    def bill(answers: Mapping[str, GradedAnswer]) -> tuple[float, float]:
+        several = [answers[key] for key in common]
+        return sum(one.money(prices) or 0.0 for one in several), sum(one.billed for one in several)
+
+    return equal_bill(bill(cosd), bill(better))
+
+
+def replacement_rate(answers: Iterable[GradedAnswer]) -> float:
+    """The share of the units with a differing word that CoSD replaced; in these answers it was asked everywhere."""
+    several = [*answers]
+    differing = sum(one.differing or 0 for one in several)
+    return sum(len(one.replaced) for one in several) / differing if differing else 0.0
+
+
+def _reader(judge: Grader, examples: Sequence[Example]) -> Callable[[str, str], str | None]:
+    """The function by which samples vote: what the grader reads, else the text without white space around."""
+    by_prompt = {_plain(example): example for example in reversed(examples)}
+
+    def read(prompt: str, text: str) -> str | None:
+        example = by_prompt.get(prompt)
+        found = None if example is None else judge.reads(example, text)
+        return found if found is not None else text.strip() or None
+
+    return read
+
+
+def _plain(example: Example) -> str:
+    prompt = example.prompt
+    return prompt if isinstance(prompt, str) else "\n\n".join(message.content for message in prompt)
+
+
+# The result.
+
+
+def gathered_so_far(
+    run: ComparisonRun,
+    held: Sequence[Example],
+    test: Sequence[Example],
+    contestants: Sequence[Contestant] | None = None,
+) -> Gathered:
+    """All that is known of the development and the test questions; with `contestants`, of these alone."""
+    asked, count = {example.key for example in [*held, *test]}, len(run.names)
+    every = run.contestants if contestants is None else contestants
+    if contestants is None:
+        contestants = [*run.tested[:count], *derived(count), *run.tested[count:]]
+    failed = run.failures.of(asked)
+    return Gathered(
+        models=run.names,
+        test=test,
+        development=held,
+        contestants=contestants,
+        answers={one.name: run.known.complete(one, [*held, *test]) for one in every},
+        failed={one.name: failed[one.name] for one in every if one.name in failed},
+        prices=run.prices,
+    )
+
+
+def comparison_so_far(
+    run: ComparisonRun,
+    held: Sequence[Example],
+    test: Sequence[Example],
+    contestants: Sequence[Contestant] | None = None,
+) -> Comparison:
+    """The result, complete or not; with `contestants`, of these alone."""
+    found = gathered_so_far(run, held, test, contestants)
+    first, *more = run.facts.assistants
+    limits = run.settings
+    return comparison_of(
+        found,
+        draft=run.facts.draft,
+        assistant=first,
+        more_assistants=tuple(more),
+        grader=run.judge.name,
+        max_tokens=limits.max_tokens,
+        stop=limits.stop,
+        seed=limits.seed,
+        unit=limits.unit,
+        left_out=tuple(run.left_out),
+        stopped=run.stopped,
+        billed_tokens=run.journal.billed,
+        spent_tokens=run.spent,
+        warnings=(
+            *dict.fromkeys(words for one in [*held, *test] for words in run.facts.warnings_for(one.prompt)),
+            *getattr(run.judge, "warnings", ()),
+            *_warnings(found),
+            *run.notes,
+            *_judging(run.judge),
+        ),
+    )
+
+
+def _judging(judge: Grader) -> list[str]:
+    """A note on what a model that judges has cost in this run."""
+    usage = getattr(judge, "usage", None)
+    if not isinstance(usage, Usage) or not usage.requests:
+        return []
+    tokens = usage.prompt_tokens + usage.completion_tokens
+    words = f"grading took {counted(usage.requests, 'request')} and {counted(tokens, 'billed token')} of the judge"
+    return [f"{words}, which are not in the bill above"]
+
+
+def _warnings(found: Gathered) -> list[str]:
+    """Notes for the reader."""
+    words: list[str] = []
+    for name in found.models:
+        answers = [*found.answers.get(name, {}).values()]
+        cut = sum(one.finish_reason == "length" for one in answers)
+        if answers and cut * 10 >= len(answers):
+            words.append(f"{counted(cut, 'answer')} of {len(answers)} of {the(name)} alone ended at max_tokens")
+    held = {one.key for one in found.development}
+    if failed := {key for name in found.models for key in found.failed.get(name, {}) if key in held}:
+        without = f"without {len(failed)} of the {counted(len(held), 'development question')}"
+        which = "one of the two failed: it may be the other one"
+        if len(found.models) > 2:
+            which = "a model failed: it may be another one"
+        words.append(f"the better model was chosen {without}, at which {which}")
+    return words
