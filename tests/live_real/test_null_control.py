@@ -52,7 +52,7 @@ async def test_the_model_with_itself_writes_what_it_writes_alone(
 def check_equal(assistant: str, alone: dict[str, Alone], results: list[FusionResult]) -> None:
     """The answers are the model's own; one in twenty, or one of fewer, may part where the server is of two minds.
 
-    A busy machine answers late, and is asked about several tokens at once, which the server reads with other rounding.
+    A question that finds its slot taken reads the whole answer at once, which the server does with other rounding.
     """
     wrong: list[str] = []
     for prompt, result in zip(PROMPTS, results, strict=False):
