@@ -447,9 +447,10 @@ class Engine(Adapter, Generic[_F]):
         async def begin() -> DraftRequests:
             options = DraftOptions(alternatives, temperature, seed, raw=context.ids is not None)
             facts = await self.facts()
-            if options.raw and not facts.info.capabilities.ids:
+            able = facts.info.capabilities
+            if options.raw and not able.ids:
                 raise takes_no_ids(self._transport.endpoint)
-            if options.sampled and not facts.info.capabilities.sampling:
+            if options.sampled and not (able.sampling or able.draws):
                 raise cannot_sample(self._transport.endpoint)
             return await self._draft(facts, context, continuation, max_tokens, options, usage)
 

@@ -18,9 +18,6 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Rounds"]
 
-_REST: Mapping[Strategy, Strategy] = {"echo": "list", "filter": "singles"}
-"""The strategy for places that a scored text does not answer."""
-
 
 class Rounds(ABC):
     """The rounds of one `propose`.
@@ -43,13 +40,10 @@ class Rounds(ABC):
     async def propose(self, questions: Sequence[Question], way: Strategy, usage: Usage) -> list[Proposal | None]:
         """The answers to all questions, marked and counted by the strategy that answered them."""
         found = await answer(questions, self.ask, self._alternatives)
-        if way in _REST:
-            found = marked(found, _REST[way], but=self.from_text)
-        return counted(found, way, usage)
+        return counted(marked(found, self._sent_by(way), but=self.from_text), way, usage)
 
     async def ask(self, open_: list[Continuation]) -> list[Iterable[Position]]:
         """The next positions of each open continuation; see `greedy.answer`."""
-        await self._begin(open_)
         found: dict[int, Iterable[Position]] = {}
         if not any(one.ids for one in open_):
             found = await self._scored(open_)
@@ -57,13 +51,13 @@ class Rounds(ABC):
         found |= zip(map(id, left), await self._generated(left), strict=True)
         return [found[id(one)] for one in open_]
 
-    @abstractmethod
-    async def _begin(self, open_: Sequence[Continuation]) -> None:
-        """Prepare a round for these continuations."""
+    def _sent_by(self, way: Strategy) -> Strategy:
+        """The strategy that answered the places that no scored text did."""
+        return "list" if way == "echo" else way
 
-    @abstractmethod
-    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
+    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:  # noqa: ARG002 - a hook
         """The positions of new continuations that a scored text answers (`_along`), by their identity."""
+        return {}
 
     @abstractmethod
     async def _room(self, one: Continuation, wanted: int) -> int:

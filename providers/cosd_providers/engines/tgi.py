@@ -790,8 +790,8 @@ class _TgiRounds(Rounds):
         self._usage = usage
         self._least = least
 
-    async def _begin(self, open_: Sequence[Continuation]) -> None:
-        """Nothing to prepare."""
+    def _sent_by(self, way: Strategy) -> Strategy:  # noqa: ARG002 - there is no other
+        return "singles"
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
         """A place can be answered where the encoding of the text before it is the start of that of the whole."""

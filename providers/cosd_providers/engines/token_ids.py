@@ -569,8 +569,10 @@ class _IdsRounds(Rounds):
         texts = [self._before(place) for place in new]
         self._heads |= zip(new, await self._client.prompts(texts), strict=True)
 
-    async def _begin(self, open_: Sequence[Continuation]) -> None:
+    async def ask(self, open_: list[Continuation]) -> list[Iterable[Position]]:
+        """The next positions of each open continuation; see `Rounds`."""
         await self.prepare(one.question.start for one in open_)
+        return await super().ask(open_)
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
         """Those that the scored text answers: its encoding up to there is the model's own."""
