@@ -84,7 +84,7 @@ from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy
 from cosd_providers.text import readable, sendable
 from cosd_providers.token_counts import Counts
-from cosd_providers.tokenizers import Tokenizer, count, load_tokenizer
+from cosd_providers.tokenizers import Tokenizer, count
 from cosd_providers.usage import Usage
 
 __all__ = ["Tgi"]
@@ -929,9 +929,13 @@ class Tgi(Engine[TgiFacts]):
         strategy: Literal["filter", "singles"] | None = None,
         **options: Unpack[EngineOptions],
     ) -> None:
-        super().__init__(url, owned=_OWNED, strategy=strategy, **options)
-        local = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
-        self._client = TgiClient(self._transport, self._extra, local)
+        super().__init__(url, owned=_OWNED, strategy=strategy, tokenizer=tokenizer, **options)
+        self._client = TgiClient(self._transport, self._extra, self._tokenizer)
+
+    @property
+    def encodes_locally(self) -> bool:
+        """Test whether a tokenizer of the user's own encodes text: only where the server does not."""
+        return super().encodes_locally and self._client.facts.before is None
 
     async def propose(
         self,

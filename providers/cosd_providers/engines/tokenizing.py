@@ -24,7 +24,7 @@ from cosd_providers.contract import Context, Piece, Provider
 from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFacts, nothing_to_continue
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.transport import Transport
-from cosd_providers.tokenizers import Tokenizer, load_tokenizer
+from cosd_providers.tokenizers import Tokenizer
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS, looks_special
 
@@ -299,9 +299,8 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         add_special_tokens: bool = True,
         **options: Unpack[EngineOptions],
     ) -> None:
-        super().__init__(url, owned=self._owned, strategy=strategy, **options)
-        own = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
-        self._client = self._client_type(self._transport, self._extra, add_special_tokens, own)
+        super().__init__(url, owned=self._owned, strategy=strategy, tokenizer=tokenizer, **options)
+        self._client = self._client_type(self._transport, self._extra, add_special_tokens, self._tokenizer)
 
     async def facts(self) -> _F:
         """The facts, which the client of this view has from then on."""

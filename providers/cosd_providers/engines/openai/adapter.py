@@ -28,7 +28,7 @@ from typing import Any, Literal, Self, Unpack
 
 from cosd_providers.chat.leading_space import led
 from cosd_providers.chat.templates import Template
-from cosd_providers.contract import Capabilities, Context, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.contract import Capabilities, Context, Proposal, Question, ServerInfo, Token
 from cosd_providers.engine import Engine, EngineOptions, ServerFacts, no_probs
 from cosd_providers.engines.openai.chat import ChatRouteRenderer, no_partial
 from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
@@ -40,7 +40,6 @@ from cosd_providers.engines.openai.no_logprobs import AGREE, Agreement
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient, probe_client
 from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.engines.openai.wire import Conversation
-from cosd_providers.errors import UnsupportedError
 from cosd_providers.greedy import answer, within
 from cosd_providers.http.keys import with_key
 from cosd_providers.http.transport import MANY_IDLE
@@ -48,7 +47,6 @@ from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt, af
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import counted
 from cosd_providers.text import sendable
-from cosd_providers.tokenizers import load_tokenizer
 from cosd_providers.usage import Usage
 
 __all__ = ["OpenAICompatible"]
@@ -102,14 +100,14 @@ class OpenAICompatible(Engine[ServerFacts]):
         key, headers = with_key(known.key_header, options.get("api_key"), options.get("headers"))
         owned = OWNED | {*known.greedy, *known.whole, *(known.continues or ())}
         more: EngineOptions = {**options, "api_key": key, "headers": headers}
-        super().__init__(url.strip().rstrip("/").removesuffix("/v1"), owned=owned, strategy=strategy, **more)
+        base = url.strip().rstrip("/").removesuffix("/v1")
+        super().__init__(base, owned=owned, strategy=strategy, tokenizer=tokenizer, **more)
         if known.keep_alive and (known.engine != "openai" or url.startswith("https:")):
             self._transport.idle = MANY_IDLE  # a server that is not known may have a thread for each
         self._api: str = wanted
         self._context = context
-        local = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
         partial = wanted != "messages"
-        self._client = OpenAIClient(self._transport, known, api, local, self._extra, partial=partial)
+        self._client = OpenAIClient(self._transport, known, api, self._tokenizer, self._extra, partial=partial)
         self._echo = Echo(self._client)
         self._listing = known.models
         self._renderer = ChatRouteRenderer(self._client)
@@ -142,7 +140,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         if text and not client.partial:
             raise no_partial(client.endpoint)
         if continuation is not None:
-            raise self._unsupported("a draft cannot continue from token ids: the server takes text only", "")
+            raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
         await client.check_whole(Prefix(prompt, sendable(text)), usage)
         own_way = options.sampled and not client.samples
         return Drafting(client.without_probs() if own_way else client, prompt, text, usage, options, max_tokens)
@@ -202,12 +200,6 @@ class OpenAICompatible(Engine[ServerFacts]):
         """The alternatives that are given where this number is asked for: none where the lists are not known."""
         ranked = self._client.dialect.ranked and self._client.facts.probs
         return min(alternatives, self._client.most - 1) if ranked else 0
-
-    async def tokenize(self, text: str) -> list[Piece]:
-        """The local tokenizer's encoding: no server of this kind encodes text."""
-        if self._client.tokenizer is None:
-            raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
-        return self._client.tokenizer.encode(text)
 
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
@@ -287,6 +279,3 @@ class OpenAICompatible(Engine[ServerFacts]):
     async def _scores(self, usage: Usage) -> bool:
         """The server is proved to give the probabilities of a text's own tokens."""
         return self._client.api == "completions" and self._client.facts.probs and await self._echo.can_score(usage)
-
-    def _unsupported(self, words: str, hint: str) -> UnsupportedError:
-        return UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
