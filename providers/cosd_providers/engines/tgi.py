@@ -13,8 +13,8 @@ source from 1.0 to 3.3.7, its API document, and the 299 answers recorded in its 
   tokens are decoded one by one, with U+FFFD for a part of a character.
 - `/tokenize` counts bytes. Without a fast tokenizer there is none, and a long prompt is cut silently; otherwise such a
   prompt is refused.
-- The tokens of a prompt get probabilities, never alternatives, and only with `--enable-prefill-logprobs`. A token above
-  one half is the most probable one: that is the **filter** of `propose`. Encoder-decoder models are refused.
+- The tokens of a prompt get probabilities, never alternatives, and only with `--enable-prefill-logprobs`: they score a
+  text, and do not say what the model would have written in its place. Encoder-decoder models are refused.
 - At most five tokens are listed, by strings of which some are not their text: drafts get those alternatives that are
   known, proposals none (`top_k` 0). Sampled tokens would come with the probabilities of a warped distribution.
 - `/chat_tokenize` renders messages. The beginning of sequence that `/generate` adds is removed from its text. Special
@@ -28,12 +28,12 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Literal, Self, TypeVar, Unpack
+from typing import Annotated, Any, Self, TypeVar, Unpack
 
 from pydantic import AliasChoices, BaseModel, Field, RootModel
 
@@ -81,7 +81,6 @@ from cosd_providers.parsing import parse, unless_none
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
-from cosd_providers.strategies import Strategy
 from cosd_providers.text import readable, sendable
 from cosd_providers.token_counts import Counts
 from cosd_providers.tokenizers import Tokenizer, count
@@ -98,7 +97,6 @@ _OWNED = {
 }
 """Fields that a user's `extra_body` may not set."""
 
-_MOST_PROBABLE = 0.5 + 1e-6  # above one half, with room for 32-bit logarithms
 _REPLACEMENT = "\ufffd"
 _SPECIAL = re.compile(r"\s*<.+>\s*", re.DOTALL)
 _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
@@ -257,11 +255,10 @@ def _bytes_of(spans: Sequence[TokenSpan], text: bytes) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ScoredText:
-    """An encoded text with the probability of each of its own tokens, the model's choice after it, and the end."""
+    """An encoded text with the probability of each of its own tokens, and of the end after it."""
 
     text: EncodedText
     probs: list[float | None]
-    after: Position | None
     end: Token
 
     def tokens(self) -> Iterator[Token]:
@@ -273,14 +270,6 @@ class ScoredText:
                 known = [part for part in parts if part is not None]
                 yield Token(data, min(known) if len(known) == len(parts) else None)
                 parts = []
-
-    def positions(self, ends: Container[int]) -> list[Position | None]:
-        """The model's choice at each token and after the last one; None where it may be another one than the text's."""
-        found: list[Position | None] = []
-        for token_id, data, value in zip(self.text.ids, self.text.data, self.probs, strict=True):
-            sure = value is not None and value > _MOST_PROBABLE and token_id not in ends
-            found.append(Position(Choice(token_id, Token(data, value), open=not data)) if sure else None)
-        return [*found, self.after]
 
 
 # The server.
@@ -614,7 +603,7 @@ class TgiClient:
         return word.id in facts.ends
 
     async def prefill(self, text: str, own: EncodedText, usage: Usage) -> ScoredText:
-        """The probability of each token of `text`, whose encoding is `own`, and the model's choice after it.
+        """The probability of each token of `text`, whose encoding is `own`, and of the end after it.
 
         Raises:
             UnsupportedError: the server does not give them.
@@ -632,8 +621,8 @@ class TgiClient:
             raise ResponseError(words, endpoint=self.endpoint, retryable=True)
         if event := answered.last():
             await self._check_end(text, 1, event, usage)
-        after = self.position(event) if event else None
-        return ScoredText(own, [word.prob for word in read[own.special :]], after, self._end(event))
+            self.position(event)  # checks it
+        return ScoredText(own, [word.prob for word in read[own.special :]], self._end(event))
 
     def _estimated(self, text: str) -> int:
         known = self._counts.about(text)
@@ -782,30 +771,12 @@ class _TgiStream:
 
 
 class _TgiRounds(Rounds):
-    """The rounds of one `propose`; in the first one the text is scored if that can answer `least` places."""
+    """The rounds of one `propose`: each place has a request of its own."""
 
-    def __init__(self, client: TgiClient, prompt: str, text: bytes, usage: Usage, least: int | None) -> None:
+    def __init__(self, client: TgiClient, prompt: str, text: bytes, usage: Usage) -> None:
         super().__init__(prompt, text)
         self._client = client
         self._usage = usage
-        self._least = least
-
-    def _sent_by(self, way: Strategy) -> Strategy:  # noqa: ARG002 - there is no other
-        return "singles"
-
-    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
-        """A place can be answered where the encoding of the text before it is the start of that of the whole."""
-        whole = self._before(len(self._text))
-        cuts = {one.question.start: self._before(one.question.start) for one in open_}
-        if self._least is None or len(cuts) < self._least or await self._client.room(whole, 1) < 1:
-            return {}
-        own, *parts = await concurrently([partial(self._client.encode, cut) for cut in (whole, *cuts.values())])
-        ids = {at: part.ids for at, part in zip(cuts, parts, strict=True)}
-        places = {at: len(before) for at, before in ids.items() if own.ids[: len(before)] == before}
-        if len(places) < self._least:
-            return {}
-        scored = await self._client.prefill(whole, own, self._usage)
-        return self._along(open_, own.ids, places, scored.positions(self._client.facts.ends))
 
     async def _room(self, one: Continuation, wanted: int) -> int:
         return await self._client.room(self._asked(one), wanted)
@@ -907,29 +878,19 @@ class Tgi(Engine[TgiFacts]):
         url: the server's URL.
         tokenizer: the model's own, or an argument of `load_tokenizer`. Needed only where the server has no fast
             tokenizer and prompts come near the limit.
-        strategy: `"filter"` or `"singles"`; by default the filter where the server has it and several places are asked.
         options: as in `engine.Adapter`. `model` is compared with the server's; `extra_body` is merged into the
             `parameters` of every generation, e.g. `{"adapter_id": "name"}`.
 
     Raises:
-        ValueError: `extra_body` sets a field of the fusion's, `tokenizer` cannot be read, or there is no such strategy.
+        ValueError: `extra_body` sets a field of the fusion's, or `tokenizer` cannot be read.
     """
-
-    strategies = ("filter", "singles")
 
     _facts_type = TgiFacts
     _ready_route = "/health"
     _idle = MANY_IDLE
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        tokenizer: object = None,
-        strategy: Literal["filter", "singles"] | None = None,
-        **options: Unpack[EngineOptions],
-    ) -> None:
-        super().__init__(url, owned=_OWNED, strategy=strategy, tokenizer=tokenizer, **options)
+    def __init__(self, url: str, *, tokenizer: object = None, **options: Unpack[EngineOptions]) -> None:
+        super().__init__(url, owned=_OWNED, strategy=None, tokenizer=tokenizer, **options)
         self._client = TgiClient(self._transport, self._extra, self._tokenizer)
 
     @property
@@ -945,17 +906,13 @@ class Tgi(Engine[TgiFacts]):
         alternatives: int = 0,  # noqa: ARG002 - none are listed
         usage: Usage,
     ) -> list[Proposal | None]:
-        """Answer all questions by the strategy, and once more those that need it; see `contract.Provider`."""
+        """One request for each place, several at once; see `contract.Provider`."""
         prompt, text = context.prompt, context.text
-        facts = await self.facts()
+        await self.facts()
         if questions is None:
             pieces = await self._client.pieces(prompt + sendable(text))
             questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-        way: Strategy = self._strategy or ("filter" if facts.prefill and len(questions) > 1 else "singles")
-        if way == "filter" and not facts.prefill:
-            raise self._client.unscored()
-        least = None if way != "filter" else 1 if self._strategy else 2
-        return await _TgiRounds(self._client, prompt, text, usage, least).propose(questions, way, usage)
+        return await _TgiRounds(self._client, prompt, text, usage).propose(questions, "singles", usage)
 
     async def score(
         self,
