@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from copy import copy
@@ -69,8 +68,6 @@ from cosd_providers.greedy import (
     boundaries,
     check_greedy,
     check_own,
-    is_plain,
-    keeps_spaces,
     prob,
     with_alternatives,
     within,
@@ -81,10 +78,11 @@ from cosd_providers.parsing import parse, unless_none
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
-from cosd_providers.text import readable, sendable
-from cosd_providers.token_counts import Counts
+from cosd_providers.text import LOST, readable, sendable
+from cosd_providers.token_counts import Counts, Recent
 from cosd_providers.tokenizers import Tokenizer, count
 from cosd_providers.usage import Usage
+from cosd_providers.vocabulary import is_plain, keeps_spaces, looks_special
 
 __all__ = ["Tgi"]
 
@@ -97,8 +95,6 @@ _OWNED = {
 }
 """Fields that a user's `extra_body` may not set."""
 
-_REPLACEMENT = "\ufffd"
-_SPECIAL = re.compile(r"\s*<.+>\s*", re.DOTALL)
 _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
 
 _REMEMBERED = 4  # encodings; they are long
@@ -158,7 +154,7 @@ class TgiToken(BaseModel):
     @property
     def may_end(self) -> bool:
         """True for a possible end of sequence; some models have one that is not flagged as special."""
-        return self.special or _SPECIAL.fullmatch(self.text) is not None
+        return self.special or looks_special(self.text)
 
 
 class TgiEnd(BaseModel):
@@ -310,13 +306,6 @@ class _Bill:
         self.usage.bill(self.estimated if tokens is None else tokens, 0)
 
 
-class _Encodings(OrderedDict[str, EncodedText]):
-    """The encodings of the last texts. Pickled ones are empty: they hold no prompt."""
-
-    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
-        return type(self), ()
-
-
 class TgiClient:
     """Requests to one server.
 
@@ -339,7 +328,7 @@ class TgiClient:
         self.endpoint = transport.endpoint
         self._extra = extra
         self._tokenizer = tokenizer
-        self._encodings = _Encodings()
+        self._encodings = Recent[str, EncodedText](_REMEMBERED)
         self._counts = Counts()
 
     # Discovery.
@@ -411,10 +400,9 @@ class TgiClient:
             words = "the server does not encode text (/tokenize), and this needs the tokens of a text"
             raise self._unsupported(words, "Give a `tokenizer`, or serve a model that has a fast one.")
         if text not in self._encodings:
-            own = self._encodings[text] = EncodedText.of(await self._tokenize(text), text, self.facts.before)
+            own = EncodedText.of(await self._tokenize(text), text, self.facts.before)
             self._counts.add(text, len(own.all))
-            if len(self._encodings) > _REMEMBERED:
-                self._encodings.popitem(last=False)
+            self._encodings.keep(text, own)
         return self._encodings[text]
 
     async def pieces(self, text: str) -> list[Piece]:
@@ -512,10 +500,10 @@ class TgiClient:
         if word.special and not self.shows:
             return Choice(word.id, Token(b"", word.prob))
         unfinished = not word.text and alone != ""
-        return Choice(word.id, Token(word.text.replace(_REPLACEMENT, "").encode(), word.prob), open=unfinished)
+        return Choice(word.id, Token(word.text.replace(LOST, "").encode(), word.prob), open=unfinished)
 
     def _is_text(self, word: TgiToken) -> bool:
-        hidden = word.special or word.id in self.facts.ends or _REPLACEMENT in word.text
+        hidden = word.special or word.id in self.facts.ends or LOST in word.text
         return bool(word.text) and not hidden
 
     @asynccontextmanager

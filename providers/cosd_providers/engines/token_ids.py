@@ -31,8 +31,6 @@ from cosd_providers.greedy import (
     Continuation,
     Position,
     boundaries,
-    is_plain,
-    keeps_spaces,
     with_alternatives,
     with_listed,
     within,
@@ -40,8 +38,9 @@ from cosd_providers.greedy import (
 from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy
-from cosd_providers.text import sendable
+from cosd_providers.text import LOST, sendable
 from cosd_providers.usage import Usage
+from cosd_providers.vocabulary import is_plain, keeps_spaces
 
 __all__ = [
     "LETTERS",
@@ -63,7 +62,6 @@ LETTERS = "a \u00e9 a"
 
 _LONGEST = 6  # tokens that are decoded together at once, to finish a character
 _LONG = 16  # characters of an answer's text above which it may be more than the tokens' own
-_LOST = "\ufffd"
 _UNKNOWN = b"\xff unknown"
 """Stands for bytes that are not known yet; no text is like that."""
 
@@ -327,7 +325,7 @@ class TokenTexts:
     def note(self, ids: Sequence[int], texts: Sequence[str | None], text: str) -> None:
         """Note tokens whose texts, each decoded alone, join to the text of all: they need no request."""
         shown = [one or "" for one in texts]
-        if self._client.tokenizer is not None or _LOST in text or "" in shown:
+        if self._client.tokenizer is not None or LOST in text or "" in shown:
             return
         if len(shown) == 1 and text == " " + shown[0]:
             shown = [text]
@@ -349,7 +347,7 @@ class TokenTexts:
         text, local = answer.text, self._client.tokenizer is not None
         if not answer.whole:
             self.note([step.id for step in shown], [step.text for step in shown], text)
-        elif ids and text and not (run or local) and _LOST not in text and len(text) <= _LONG:
+        elif ids and text and not (run or local) and LOST not in text and len(text) <= _LONG:
             self._heard |= {tuple(ids[:count]): None for count in range(1, len(ids))}
             self._heard[tuple(ids)] = text.encode()
 
@@ -474,10 +472,10 @@ class TokenTexts:
             return
         texts = await self._client.decode_plain(self._anchored(new))
         for run, text in zip(new, self._bare(texts), strict=True):
-            data = text.replace(_LOST, "").encode()  # what is lost within a text can never become a character
-            self._facts.spelt[run] = None if text.endswith(_LOST) else data
+            data = text.replace(LOST, "").encode()  # what is lost within a text can never become a character
+            self._facts.spelt[run] = None if text.endswith(LOST) else data
             self._facts.begun[run] = len(data)
-            if len(run) == 1 and _LOST in text:
+            if len(run) == 1 and LOST in text:
                 self._facts.lossy.add(run[0])
         quiet = [run for run in new if len(run) == 1 and self._facts.spelt[run] == b""]
         shown = await self._shown(quiet) if quiet else []

@@ -16,7 +16,7 @@ from cosd_providers.contract import Question, Token
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.greedy import Choice, Continuation, Position
-from cosd_providers.text import sendable
+from cosd_providers.text import LOST, sendable
 from cosd_providers.usage import Usage
 
 __all__ = ["AGREE", "Agreement", "words"]
@@ -101,7 +101,7 @@ def words(answer: Completion) -> list[Position]:
     The last word is whole only if something follows it, or if the model ended there.
     """
     ended = answer.finish_reason == "stop"
-    text = answer.written.rstrip("\ufffd")  # a character that was cut off
+    text = answer.written.rstrip(LOST)  # a character that was cut off
     found = [match.group() for match in _WORD.finditer(text)]
     if not ended:
         found = found[:-1]
