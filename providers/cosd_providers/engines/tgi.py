@@ -32,9 +32,9 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
-from pydantic import AliasChoices, BaseModel, Field, RootModel
+from pydantic import BaseModel
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
@@ -50,6 +50,17 @@ from cosd_providers.engine import (
     broken_off,
     own_stop,
     silent,
+)
+from cosd_providers.engines.tgi_wire import (
+    OWNED,
+    EncodedText,
+    TgiAnswer,
+    TgiEncoding,
+    TgiEvent,
+    TgiInfo,
+    TgiPrompt,
+    TgiToken,
+    parameters,
 )
 from cosd_providers.errors import (
     ContextLengthError,
@@ -68,13 +79,12 @@ from cosd_providers.greedy import (
     boundaries,
     check_greedy,
     check_own,
-    prob,
     with_alternatives,
     within,
 )
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import MANY_IDLE, Transport
-from cosd_providers.parsing import parse, unless_none
+from cosd_providers.parsing import parse
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
@@ -82,18 +92,9 @@ from cosd_providers.text import LOST, readable, sendable
 from cosd_providers.token_counts import Counts, Recent
 from cosd_providers.tokenizers import Tokenizer, count
 from cosd_providers.usage import Usage
-from cosd_providers.vocabulary import is_plain, keeps_spaces, looks_special
+from cosd_providers.vocabulary import is_plain, keeps_spaces
 
 __all__ = ["Tgi"]
-
-_GREEDY: Mapping[str, object] = {"do_sample": False, "watermark": False, "return_full_text": False, "details": True}
-"""Greedy decoding. A temperature of 0 is refused, so the fields that sample are left out."""
-
-_OWNED = {
-    *(*_GREEDY, "best_of", "decoder_input_details", "frequency_penalty", "grammar", "max_new_tokens"),
-    *("repetition_penalty", "seed", "stop", "temperature", "top_k", "top_n_tokens", "top_p", "truncate", "typical_p"),
-}
-"""Fields that a user's `extra_body` may not set."""
 
 _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
 
@@ -105,148 +106,6 @@ _MORE = 4  # raw tokens to ask for at least, to finish a character
 _EACH = 4  # raw tokens of a whole token at most, apart from special ones
 
 _M = TypeVar("_M", bound=BaseModel)
-
-
-# The wire.
-
-
-class TgiInfo(BaseModel):
-    """The answer of `/info`."""
-
-    model_id: str
-    max_input_tokens: int = Field(validation_alias=AliasChoices("max_input_tokens", "max_input_length"))  # up to 2.0.4
-    max_total_tokens: int
-    router: str
-    version: str | None = None
-
-
-class TokenSpan(BaseModel):
-    """A token of `/tokenize`, with its range in bytes of the text."""
-
-    id: int
-    start: int
-    stop: int
-
-
-class TgiEncoding(RootModel[list[TokenSpan]]):
-    """The answer of `/tokenize`."""
-
-
-class TgiPrompt(BaseModel):
-    """The answer of `/chat_tokenize`."""
-
-    templated_text: str
-
-
-class TgiToken(BaseModel):
-    """A token with its log probability."""
-
-    id: int
-    text: str
-    logprob: float | None
-    special: bool = False
-
-    @property
-    def prob(self) -> float | None:
-        """Its probability; None for NaN."""
-        return prob(self.logprob)
-
-    @property
-    def may_end(self) -> bool:
-        """True for a possible end of sequence; some models have one that is not flagged as special."""
-        return self.special or looks_special(self.text)
-
-
-class TgiEnd(BaseModel):
-    """The last event's details."""
-
-    finish_reason: Annotated[str, unless_none("")]
-    input_length: int | None = None  # missing in older versions
-
-
-class TgiEvent(BaseModel):
-    """One event of `/generate_stream`: one token."""
-
-    token: TgiToken
-    index: int = 0  # from 1; missing in older versions
-    top_tokens: list[TgiToken] | None = None
-    details: TgiEnd | None = None
-
-
-class TgiDetails(TgiEnd):
-    """The details of `/generate`."""
-
-    generated_tokens: int
-    prefill: list[TgiToken]
-    tokens: list[TgiToken]
-    top_tokens: list[list[TgiToken]] | None = None
-
-
-class TgiAnswer(BaseModel):
-    """The answer of `/generate`."""
-
-    details: TgiDetails
-
-    def last(self) -> TgiEvent | None:
-        """The last token, as an event."""
-        found, top = self.details, self.details.top_tokens
-        if not found.tokens:
-            return None
-        return TgiEvent(token=found.tokens[-1], top_tokens=top[-1] if top else None, details=found)
-
-
-def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
-    """The `parameters` of a request for at most `limit` tokens, with `top` listed at each place."""
-    return {**_GREEDY, "top_n_tokens": top, "max_new_tokens": limit, "decoder_input_details": prefill}
-
-
-# An encoded text.
-
-
-def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
-    """The special tokens before the text of a letter; None where no token has a width: the server shows no places."""
-    wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), None)
-    return None if wide is None else tuple(span.id for span in letter.root[:wide])
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedText:
-    """An encoded text.
-
-    Attributes:
-        ids: its own tokens.
-        data: the bytes of each; of tokens that share a character the last one has the bytes of all.
-        all: the ids that the model reads, the special ones before the text included.
-    """
-
-    ids: list[int]
-    data: list[bytes]
-    all: list[int]
-
-    @property
-    def special(self) -> int:
-        """Number of special tokens before it."""
-        return len(self.all) - len(self.ids)
-
-    @classmethod
-    def of(cls, raw: TgiEncoding, text: str, before: tuple[int, ...]) -> Self:
-        """The encoding of `text`, by the server's answer."""
-        ids = [span.id for span in raw.root]
-        first = len(before) if tuple(ids[: len(before)]) == before else 0
-        return cls(ids[first:], _bytes_of(raw.root[first:], text.encode()), ids)
-
-
-def _bytes_of(spans: Sequence[TokenSpan], text: bytes) -> list[bytes]:
-    """The bytes of each token. A token that overlaps the next one, or has no width, leaves its bytes to that one."""
-    data = [b""] * len(spans)
-    begun = stop = 0
-    for at, span in enumerate(spans):
-        last = at + 1 == len(spans)
-        stop = len(text) if last else max(stop, span.stop)
-        if stop > begun and (last or spans[at + 1].start >= stop):
-            data[at] = text[begun:stop]
-            begun = stop
-    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +128,12 @@ class ScoredText:
 
 
 # The server.
+
+
+def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
+    """The special tokens before the text of a letter; None where no token has a width: the server shows no places."""
+    wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), None)
+    return None if wide is None else tuple(span.id for span in letter.root[:wide])
 
 
 @dataclass(frozen=True, slots=True)
@@ -878,7 +743,7 @@ class Tgi(Engine[TgiFacts]):
     _idle = MANY_IDLE
 
     def __init__(self, url: str, *, tokenizer: object = None, **options: Unpack[EngineOptions]) -> None:
-        super().__init__(url, owned=_OWNED, strategy=None, tokenizer=tokenizer, **options)
+        super().__init__(url, owned=OWNED, strategy=None, tokenizer=tokenizer, **options)
         self._client = TgiClient(self._transport, self._extra, self._tokenizer)
 
     @property
