@@ -28,15 +28,17 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from cosd_providers.chat.rendering import ChatRenderer
 from cosd_providers.chat.templates import Template, TemplateRefusal
 from cosd_providers.concurrency import Lazy
-from cosd_providers.contract import Context, DraftEnd, Piece, Provider, ServerInfo, Token, WordEnds
+from cosd_providers.contract import Context, DraftEnd, Piece, Provider, Question, ServerInfo, Token, WordEnds
 from cosd_providers.drafting import DraftRequests, streamed
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
+from cosd_providers.greedy import boundaries
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, FEW_IDLE, HttpClient, Timeout, Transport
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt, after_own
 from cosd_providers.parsing import parse
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, checked_strategy
+from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer, load_tokenizer, word_ends
 from cosd_providers.usage import Usage
 
@@ -294,6 +296,13 @@ class Adapter:
         if self._tokenizer is None:
             raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
         return self._tokenizer.encode(text)
+
+    async def _places(self, context: Context, questions: Sequence[Question] | None) -> Sequence[Question]:
+        """The questions; in place of None, one at every boundary of the text as the model encodes it."""
+        if questions is not None:
+            return questions
+        pieces = await self.tokenize(context.prompt + sendable(context.text))
+        return boundaries((piece.data for piece in pieces), len(context.prompt.encode()))
 
     def _unsupported(self, words: str, hint: str = "") -> UnsupportedError:
         return UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)

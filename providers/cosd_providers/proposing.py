@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
-from cosd_providers.contract import Proposal, Question
+from cosd_providers.contract import Context, Proposal, Question
 from cosd_providers.errors import ContextLengthError
 from cosd_providers.greedy import Continuation, Position, along, answer
 from cosd_providers.strategies import Strategy, counted, marked
@@ -23,17 +23,16 @@ class Rounds(ABC):
     """The rounds of one `propose`.
 
     Args:
-        prompt: the prompt.
-        text: the response so far.
+        context: the prompt, and the response so far.
         alternatives: the number of other tokens to list with each token.
 
     Attributes:
         from_text: places whose continuations went along the scored text.
     """
 
-    def __init__(self, prompt: str, text: bytes, alternatives: int = 0) -> None:
-        self._prompt = prompt
-        self._text = text
+    def __init__(self, context: Context, alternatives: int = 0) -> None:
+        self._prompt = context.prompt
+        self._text = context.text
         self._alternatives = alternatives
         self.from_text: set[int] = set()
 

@@ -41,12 +41,11 @@ from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.engines.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named, bill, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, UnsupportedError
-from cosd_providers.greedy import ROUNDING, TIES, boundaries
+from cosd_providers.greedy import ROUNDING, TIES
 from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import RawReply, RawRequest, RawScores
 from cosd_providers.sampling import DraftOptions
-from cosd_providers.text import sendable
 from cosd_providers.tokenizers import Tokenizer
 from cosd_providers.usage import Usage
 
@@ -307,10 +306,9 @@ class Ollama(Engine[ServerFacts]):
         options: DraftOptions,
         usage: Usage,
     ) -> Drafting:
-        prompt, text = context.prompt, context.text
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
-        return Drafting(self._client, prompt, text, usage, options, max_tokens)
+        return Drafting(self._client, context, usage, options, max_tokens)
 
     async def propose(
         self,
@@ -321,12 +319,9 @@ class Ollama(Engine[ServerFacts]):
         usage: Usage,
     ) -> list[Proposal | None]:
         """One request for each place, several at once. See `contract.Provider`; `questions=None` needs a tokenizer."""
-        prompt, text = context.prompt, context.text
         await self.facts()
-        if questions is None:
-            own = [piece.data for piece in await self.tokenize(prompt + sendable(text))]
-            questions = boundaries(own, len(prompt.encode()))
-        return await Proposing(self._client, prompt, text, usage, strategy="singles").answer(questions)
+        questions = await self._places(context, questions)
+        return await Proposing(self._client, context, usage, strategy="singles").answer(questions)
 
     async def _render(self, messages: list[dict[str, str]]) -> str:  # noqa: ARG002 - none can be
         raise self._unsupported("Ollama does not render conversations: its templates are in Go", NO_TEMPLATE)

@@ -76,7 +76,6 @@ from cosd_providers.greedy import (
     Choice,
     Continuation,
     Position,
-    boundaries,
     check_greedy,
     check_own,
     with_alternatives,
@@ -555,10 +554,10 @@ class _TgiStream:
     or stops early, the text received so far is continued instead.
     """
 
-    def __init__(self, client: TgiClient, prompt: str, text: bytes, usage: Usage, alternatives: int) -> None:
+    def __init__(self, client: TgiClient, context: Context, usage: Usage, alternatives: int) -> None:
         self._client = client
-        self._prompt = prompt
-        self._text = text
+        self._prompt = context.prompt
+        self._text = context.text
         self._usage = usage
         self._alternatives = alternatives
         self._spaced = False  # listed tokens keep the space before a word
@@ -626,8 +625,8 @@ class _TgiStream:
 class _TgiRounds(Rounds):
     """The rounds of one `propose`: each place has a request of its own."""
 
-    def __init__(self, client: TgiClient, prompt: str, text: bytes, usage: Usage) -> None:
-        super().__init__(prompt, text)
+    def __init__(self, client: TgiClient, context: Context, usage: Usage) -> None:
+        super().__init__(context)
         self._client = client
         self._usage = usage
 
@@ -760,12 +759,9 @@ class Tgi(Engine[TgiFacts]):
         usage: Usage,
     ) -> list[Proposal | None]:
         """One request for each place, several at once; see `contract.Provider`."""
-        prompt, text = context.prompt, context.text
         await self.facts()
-        if questions is None:
-            pieces = await self._client.pieces(prompt + sendable(text))
-            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-        return await _TgiRounds(self._client, prompt, text, usage).propose(questions, "singles", usage)
+        questions = await self._places(context, questions)
+        return await _TgiRounds(self._client, context, usage).propose(questions, "singles", usage)
 
     async def score(
         self,
@@ -822,9 +818,8 @@ class Tgi(Engine[TgiFacts]):
         options: DraftOptions,
         usage: Usage,
     ) -> IdsDraft:
-        prompt, text = context.prompt, context.text
-        stream = _TgiStream(self._client, prompt, text, usage, options.alternatives)
-        return IdsDraft(stream, (), max_tokens, alone=not text, repeats=True)
+        stream = _TgiStream(self._client, context, usage, options.alternatives)
+        return IdsDraft(stream, (), max_tokens, alone=not context.text, repeats=True)
 
     async def _for_chat(self) -> Self:
         """The same server with the special tokens of its answer as text."""

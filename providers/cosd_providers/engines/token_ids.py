@@ -30,7 +30,6 @@ from cosd_providers.greedy import (
     Choice,
     Continuation,
     Position,
-    boundaries,
     with_alternatives,
     with_listed,
     within,
@@ -528,8 +527,7 @@ class _IdsRounds(Rounds):
 
     Args:
         client: the server's requests.
-        prompt: the prompt.
-        text: the response so far.
+        context: the prompt, and the response so far.
         usage: is billed.
         alternatives: the number of others that each token comes with.
         echo: the text is scored first.
@@ -539,15 +537,14 @@ class _IdsRounds(Rounds):
     def __init__(
         self,
         client: TokenIdsClient[Any],
-        prompt: str,
-        text: bytes,
+        context: Context,
         usage: Usage,
         *,
         alternatives: int = 0,
         echo: bool = False,
         singly: bool = False,
     ) -> None:
-        super().__init__(prompt, text, alternatives)
+        super().__init__(context, alternatives)
         self._client = client
         self._usage = usage
         self._echo = echo
@@ -773,16 +770,14 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         if alternatives:
             await self._client.seek_ends(usage)
         everywhere = questions is None
-        if questions is None:
-            pieces = await self.tokenize(prompt + sendable(text))
-            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+        questions = await self._places(context, questions)
         for question in questions:
             self._client.check_something(prompt + sendable(text[: question.start]))
         several = len(questions) > 1
         usual: Strategy = "echo" if everywhere else self._several if several else "singles"
         way = self._strategy or usual
         more: dict[str, Any] = {"singly": way == "singles", "echo": way == "echo" and several}
-        rounds = _IdsRounds(self._client, prompt, text, usage, alternatives=alternatives, **more)
+        rounds = _IdsRounds(self._client, context, usage, alternatives=alternatives, **more)
         return await rounds.propose(questions, way, usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:

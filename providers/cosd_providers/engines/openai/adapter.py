@@ -46,7 +46,6 @@ from cosd_providers.http.transport import MANY_IDLE
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt, after_own
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import counted
-from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
 __all__ = ["OpenAICompatible"]
@@ -136,14 +135,14 @@ class OpenAICompatible(Engine[ServerFacts]):
         options: DraftOptions,
         usage: Usage,
     ) -> Drafting:
-        prompt, text, client = context.prompt, context.text, self._client
-        if text and not client.partial:
+        client = self._client
+        if context.text and not client.partial:
             raise no_partial(client.endpoint)
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
-        await client.check_whole(Prefix(prompt, sendable(text)), usage)
+        await client.check_whole(Prefix.of(context), usage)
         own_way = options.sampled and not client.samples
-        return Drafting(client.without_probs() if own_way else client, prompt, text, usage, options, max_tokens)
+        return Drafting(client.without_probs() if own_way else client, context, usage, options, max_tokens)
 
     async def propose(
         self,
@@ -154,18 +153,17 @@ class OpenAICompatible(Engine[ServerFacts]):
         usage: Usage,
     ) -> list[Proposal | None]:
         """Ask by the strategy; see `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores."""
-        prompt, text = context.prompt, context.text
         await self.facts()
         client = self._client
         if not client.partial:
             raise no_partial(self._transport.endpoint)
-        await client.check_whole(Prefix(prompt, sendable(text)), usage)
+        await client.check_whole(Prefix.of(context), usage)
         if client.facts.probs:
             way: Any = {"strategy": self._strategy, "alternatives": self._listed(alternatives)}
-            return await Proposing(client, prompt, text, usage, echo=self._echo, **way).answer(questions)
+            return await Proposing(client, context, usage, echo=self._echo, **way).answer(questions)
         if questions is None or not all(question.word for question in questions):
             raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
-        found = await answer(questions, Agreement(client, prompt, text, usage).ask)
+        found = await answer(questions, Agreement(client, context, usage).ask)
         return counted(found, "list" if len(questions) > 1 and client.facts.lists else "singles", usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
@@ -174,16 +172,15 @@ class OpenAICompatible(Engine[ServerFacts]):
         Without a beginning-of-sequence token, the first token of all has no probability (None). The end has one where
         it is among the most probable tokens; if it is not, one more request asks for as many as the server lists.
         """
-        prompt, text = context.prompt, context.text
         await self.facts()
         if not await self._scores(usage):
             raise cannot_score(self._transport.endpoint)
-        whole, listed = Prefix(prompt, sendable(text)), self._listed(alternatives)
+        whole, listed = Prefix.of(context), self._listed(alternatives)
         await self._client.check_whole(whole, usage)
         if not whole.text:
             return [await self._end(whole, listed, usage)] if end else []
         scored = await self._echo.score(whole, usage, listed)
-        tokens = within(scored.tokens(listed), len(prompt.encode()))
+        tokens = within(scored.tokens(listed), len(whole.prompt.encode()))
         if not end:
             return tokens
         last = end_at(scored.after, listed)

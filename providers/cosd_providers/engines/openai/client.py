@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import PlainSerializer
 
 from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Context
 from cosd_providers.engine import miscounted
 from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.logprobs import CheckedAligner, Listing
@@ -33,6 +34,7 @@ from cosd_providers.errors import (
 from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
+from cosd_providers.text import sendable
 from cosd_providers.token_counts import Recent
 from cosd_providers.tokenizers import Tokenizer, count
 from cosd_providers.usage import Usage
@@ -67,6 +69,11 @@ class Prefix:
     def whole(self) -> str:
         """Both as one text."""
         return self.prompt + self.text
+
+    @classmethod
+    def of(cls, context: Context) -> Self:
+        """The input that continues a context, as far as it can be sent as text."""
+        return cls(context.prompt, sendable(context.text))
 
 
 def _sorted(ends: set[str | int]) -> list[str | int]:

@@ -17,8 +17,7 @@ from functools import cache
 
 from cosd_providers.contract import Token
 from cosd_providers.engine import no_probs, own_stop
-from cosd_providers.engines.openai.events import FINISHES
-from cosd_providers.engines.openai.wire import Candidate, Completion, Step, steps
+from cosd_providers.engines.openai.wire import FINISHES, Candidate, Completion, Step, steps
 from cosd_providers.errors import ResponseError, UnsupportedError
 from cosd_providers.greedy import Choice, Position, check_greedy, check_own
 from cosd_providers.text import LOST, first_character, readable, sendable, whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cosd_providers.contract import Proposal, Question
+from cosd_providers.contract import Context, Proposal, Question
 from cosd_providers.engine import nothing_to_continue
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.echo import Echo, Scored, cannot_score
@@ -29,8 +29,7 @@ class Proposing(Rounds):
 
     Args:
         client: requests to the server.
-        prompt: the prompt.
-        text: the response so far.
+        context: the prompt, and the response so far.
         usage: where requests are counted.
         echo: scores texts; None where the server cannot.
         strategy: how to ask; None for the default.
@@ -40,20 +39,19 @@ class Proposing(Rounds):
     def __init__(
         self,
         client: OpenAIClient,
-        prompt: str,
-        text: bytes,
+        context: Context,
         usage: Usage,
         *,
         echo: Echo | None = None,
         strategy: Strategy | None = None,
         alternatives: int = 0,
     ) -> None:
-        super().__init__(prompt, text, alternatives)
+        super().__init__(context, alternatives)
         self._client = client
         self._usage = usage
         self._echo = echo if client.api == "completions" else None
         self._strategy: Strategy | None = strategy
-        self._whole = Prefix(prompt, sendable(text))
+        self._whole = Prefix.of(context)
         self._echoed: Scored | None = None
         self._singly = False  # one request for each question
 
