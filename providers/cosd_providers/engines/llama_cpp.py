@@ -64,7 +64,6 @@ from cosd_providers.engines.llama_cpp_completion import (
     LlamaCppFacts,
     OneByte,
     PromptParts,
-    bill,
     sent_prompt,
     speculative,
 )
@@ -232,13 +231,9 @@ class LlamaCppProbeClient(ProbeClient):
         sent: list[object] = [prompt if isinstance(prompt, str) else ["", *prompt] for prompt in request.prompts]
         more = {"return_tokens": True, "response_fields": [*FIELDS, "content"], "temperature": request.temperature}
         counts = {"n_predict": request.limit, "n_probs": request.top}
-        body = self._client.body(sent[0] if len(sent) == 1 else sent, **more, **counts, **request.fields)
-        data = await self._transport.post("/completion", body, usage=usage)
-        listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
-        answers = [*map(self._client.read, listed)]
-        for one in answers:
-            bill(usage, one)
-        return [self._reply(one) for one in sorted(answers, key=lambda one: one["index"])]
+        fields = {**more, **counts, **request.fields}
+        answers = await self._client.unchecked(sent[0] if len(sent) == 1 else sent, usage, **fields)
+        return [self._reply(one) for one in answers]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
         """By the other route, if at all: `/completion` has no field for it."""

@@ -58,7 +58,6 @@ __all__ = [
     "LlamaCppFacts",
     "OneByte",
     "PromptParts",
-    "bill",
     "sent_prompt",
     "speculative",
 ]
@@ -181,7 +180,7 @@ class _OldAnswer(BaseModel):
     completion_probabilities: Annotated[list[_OldEntry], Field(min_length=1)]
 
 
-def bill(usage: Usage, answer: LlamaCppAnswer) -> None:
+def _bill(usage: Usage, answer: LlamaCppAnswer) -> None:
     """Count what an answer, or a stream so far, has cost."""
     usage.bill(answer["tokens_evaluated"], answer["tokens_predicted"], answer["cached"])
 
@@ -243,16 +242,20 @@ class LlamaCppClient:
     async def _list(
         self, prefixes: Sequence[PromptParts], usage: Usage, fields: Mapping[str, object]
     ) -> list[LlamaCppAnswer]:
-        body = self.body([*map(sent_prompt, prefixes)], **fields)
-        data = await self.transport.post("/completion", body, usage=usage)
-        listed = [self.read(one) for one in (cast("list[object]", data) if isinstance(data, list) else [data])]
-        listed.sort(key=lambda one: one["index"])
+        listed = await self.unchecked([*map(sent_prompt, prefixes)], usage, **fields)
         if [one["index"] for one in listed] != [*range(len(prefixes))]:
             raise miscounted(len(prefixes), len(listed), self.transport.endpoint)
         for one in listed:
-            bill(usage, one)
             self._check_read(one)
         return listed
+
+    async def unchecked(self, prompt: object, usage: Usage, **fields: object) -> list[LlamaCppAnswer]:
+        """The answers to one request in the order of their prompts, as many as came; arguments as in `body`."""
+        data = await self.transport.post("/completion", self.body(prompt, **fields), usage=usage)
+        listed = [self.read(one) for one in (cast("list[object]", data) if isinstance(data, list) else [data])]
+        for one in listed:
+            _bill(usage, one)
+        return sorted(listed, key=lambda one: one["index"])
 
     async def next(
         self, prefixes: Sequence[PromptParts], wanted: int, usage: Usage, *, singly: bool, alternatives: int
@@ -366,7 +369,7 @@ class LlamaCppClient:
                         break
         finally:
             if reader.last is not None:
-                bill(usage, reader.last)
+                _bill(usage, reader.last)
         if not reader.done:
             raise broken_off(self.transport.endpoint)
         if reader.full:
