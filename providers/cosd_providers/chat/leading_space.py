@@ -18,7 +18,6 @@ from typing import Any, Protocol, runtime_checkable
 from cosd_providers.contract import (
     Context,
     DraftEnd,
-    HiddenStates,
     IdContexts,
     IdScores,
     Piece,
@@ -31,7 +30,7 @@ from cosd_providers.contract import (
 )
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.forwarding import Forwarding
-from cosd_providers.hidden_states import no_states
+from cosd_providers.hidden_states import by_states
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.sampling import other_seed
 from cosd_providers.text import join
@@ -82,24 +81,14 @@ class WithoutLeadingSpace(Forwarding):
 
     def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.HiddenStates`. The state of a first token is that before the space."""
-        return self._draft(self._with_states().generate_with_states, context, **options)
+        return self._draft(by_states(self._provider).generate_with_states, context, **options)
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
         """See `contract.HiddenStates`; the first state is that before the space."""
         prompt, text = context.prompt, context.text
         size = len(self._space)
-        found = await self._with_states().hidden_states(Context(prompt, self._space + text), usage=usage)
+        found = await by_states(self._provider).hidden_states(Context(prompt, self._space + text), usage=usage)
         return {at and at - size: state for at, state in found.items() if not at or at > size}
-
-    def _with_states(self) -> HiddenStates:
-        """The provider, if it can report hidden states.
-
-        Raises:
-            UnsupportedError: it cannot.
-        """
-        if isinstance(self._provider, HiddenStates):
-            return self._provider
-        raise no_states(self.name, "")
 
     async def _draft(
         self,

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -105,25 +105,6 @@ _MORE = 4  # raw tokens to ask for at least, to finish a character
 _EACH = 4  # raw tokens of a whole token at most, apart from special ones
 
 _M = TypeVar("_M", bound=BaseModel)
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredText:
-    """An encoded text with the probability of each of its own tokens, and of the end after it."""
-
-    text: EncodedText
-    probs: list[float | None]
-    end: Token
-
-    def tokens(self) -> Iterator[Token]:
-        """Its tokens in whole characters, as probable as the least probable part."""
-        parts: list[float | None] = []
-        for data, value in zip(self.text.data, self.probs, strict=True):
-            parts.append(value)
-            if data:
-                known = [part for part in parts if part is not None]
-                yield Token(data, min(known) if len(known) == len(parts) else None)
-                parts = []
 
 
 # The server.
@@ -454,8 +435,8 @@ class TgiClient:
             (facts.others if len(found.tokens) > limit else facts.ends).add(word.id)
         return word.id in facts.ends
 
-    async def prefill(self, text: str, own: EncodedText, usage: Usage) -> ScoredText:
-        """The probability of each token of `text`, whose encoding is `own`, and of the end after it.
+    async def prefill(self, text: str, own: EncodedText, usage: Usage) -> tuple[list[Token], Token]:
+        """The tokens of `text`, whose encoding is `own`, with their probabilities, and the end after it.
 
         Raises:
             UnsupportedError: the server does not give them.
@@ -474,7 +455,7 @@ class TgiClient:
         if event := answered.last():
             await self._check_end(text, 1, event, usage)
             self.position(event)  # checks it
-        return ScoredText(own, [word.prob for word in read[own.special :]], self._end(event))
+        return [*own.scored(word.prob for word in read[own.special :])], self._end(event)
 
     def _estimated(self, text: str) -> int:
         known = self._counts.about(text)
@@ -783,8 +764,8 @@ class Tgi(Engine[TgiFacts]):
         own = await self._client.encode(whole)
         if await self._client.room(whole, 1) < 1:
             raise await self._client.too_long(whole)
-        scored = await self._client.prefill(whole, own, usage)
-        return within(scored.tokens(), len(prompt.encode())) + ([scored.end] if end else [])
+        scored, last = await self._client.prefill(whole, own, usage)
+        return within(scored, len(prompt.encode())) + ([last] if end else [])
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The server's own encoding; of tokens that share a character the last one has the bytes of all."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Self
 
 from pydantic import AliasChoices, BaseModel, Field, RootModel
 
+from cosd_providers.contract import Token
 from cosd_providers.greedy import prob
 from cosd_providers.parsing import unless_none
 from cosd_providers.vocabulary import looks_special
@@ -145,6 +146,16 @@ class EncodedText:
     def special(self) -> int:
         """Number of special tokens before it."""
         return len(self.all) - len(self.ids)
+
+    def scored(self, probs: Iterable[float | None]) -> Iterator[Token]:
+        """Its tokens in whole characters, as probable as the least probable part, by the probability of each."""
+        parts: list[float | None] = []
+        for data, value in zip(self.data, probs, strict=True):
+            parts.append(value)
+            if data:
+                known = [part for part in parts if part is not None]
+                yield Token(data, min(known) if len(known) == len(parts) else None)
+                parts = []
 
     @classmethod
     def of(cls, raw: TgiEncoding, text: str, before: tuple[int, ...]) -> Self:
