@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 import cosd_api
 import cosd_providers
 from cosd_api.integrations import langchain
-from cosd_providers import testing
+from cosd_providers import engines, messages, testing, tokenizers
 
 PAGE = Path(__file__).parent / "reference.md"
 
@@ -23,11 +24,14 @@ Every public name, from the docstrings; `make docs` writes this page. [Settings]
 have tables to look things up in.
 """
 
-_ROOMS = (
-    (cosd_api, "the fusion"),
-    (cosd_providers, "servers"),
-    (langchain, "LangChain"),
-    (testing, "a provider without a server"),
+_ROOMS: tuple[tuple[ModuleType, str, Sequence[str]], ...] = (
+    (cosd_api, "the fusion", cosd_api.__all__),
+    (cosd_providers, "servers", cosd_providers.__all__),
+    (engines, "one class for each kind of server", engines.__all__),
+    (messages, "conversations", ("ChatProvider", "RenderedPrompt")),
+    (tokenizers, "a model's own tokenizer", ("Tokenizer", "load_tokenizer")),
+    (langchain, "LangChain", langchain.__all__),
+    (testing, "a provider without a server", testing.__all__),
 )
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
 _IN_FULL = ("Fusion", "FusionStream", "Provider")
@@ -38,9 +42,9 @@ def page() -> str:
     """The whole page."""
     parts = [_BEGINNING]
     told: set[int] = set()
-    for room, what in _ROOMS:
+    for room, what, names in _ROOMS:
         parts.append(f"## `{room.__name__}`: {what}\n")
-        for name in sorted(room.__all__, key=str.lower):
+        for name in sorted(names, key=str.lower):
             thing = getattr(room, name)
             parts += [] if id(thing) in told else _entry(name, thing)
             told.add(id(thing))

@@ -363,7 +363,7 @@ class SglangEngine(Engine):
 
 class TgiEngine(Engine):
     name = "tgi"
-    strategies = ("filter", "singles", None)
+    strategies = ("singles",)
     empty = False
 
     def models(self) -> st.SearchStrategy[Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
 import cosd_api
 import cosd_providers
+from cosd_providers import engines
 
 LATER = (
     "cosd_api.demo",
@@ -68,13 +70,32 @@ def test_what_is_used_later_is_imported_later(code: str, later: tuple[str, ...])
     assert sorted(found.intersection(later)) == []
 
 
-@pytest.mark.parametrize("face", [cosd_api, cosd_providers])
+@pytest.mark.parametrize("face", [cosd_api, cosd_providers, engines])
 def test_every_public_name_is_there(face: object) -> None:
     names: list[str] = face.__all__  # type: ignore[attr-defined]
     assert names == sorted(names, key=lambda name: (not name.isupper(), name.lower())) or len(names) == len(set(names))
     assert all(getattr(face, name) is not None for name in names)
     with pytest.raises(AttributeError, match="has no attribute 'fuze'"):
         face.fuze  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        *((name, "cosd_providers.engines") for name in engines.__all__),
+        ("ChatProvider", "cosd_providers.messages"),
+        ("RenderedPrompt", "cosd_providers.messages"),
+        ("Tokenizer", "cosd_providers.tokenizers"),
+        ("load_tokenizer", "cosd_providers.tokenizers"),
+    ],
+)
+def test_a_name_that_has_moved_is_still_found_with_a_warning(name: str, module: str) -> None:
+    assert name not in cosd_providers.__all__
+    with pytest.warns(
+        DeprecationWarning, match=f"cosd_providers.{name} is {module}.{name} now; .* release 0.2"
+    ) as told:
+        assert getattr(cosd_providers, name) is getattr(import_module(module), name)
+    assert told[0].filename == __file__
 
 
 def test_the_probe_is_a_function_whatever_was_imported_before() -> None:

@@ -245,7 +245,7 @@ SUBJECTS = (
     Subject("vllm", vllm, VLLM, EVERY, (*ALL, "ids")),
     Subject("sglang", sglang, SGLANG, EVERY, (*ALL, "ids")),
     Subject("sglang-old", partial(sglang, old=True), SGLANG, EVERY, ("score", "tokenize", *FUSIONS), local=True),
-    Subject("tgi", tgi, {"engine": "tgi"}, (None, "filter", "singles"), ALL),
+    Subject("tgi", tgi, {"engine": "tgi"}, more=ALL),
     Subject("ollama", ollama, {"engine": "ollama"}, more=FUSIONS),
     *(subject for name in DIALECTS for subject in compatible(name)),
     Subject("openai-messages", partial(speaking, "openai"), {"engine": "openai", "api": "messages"}, ()),

@@ -18,7 +18,6 @@ from cosd_providers.contract import (
     Alive,
     Context,
     DraftEnd,
-    HiddenStates,
     Piece,
     Proposal,
     Provider,
@@ -37,7 +36,7 @@ from cosd_providers.errors import (
     StatusError,
     UnsupportedError,
 )
-from cosd_providers.hidden_states import no_states
+from cosd_providers.hidden_states import by_states
 from cosd_providers.http.transport import Transport
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.same_ids import by_given_ids, by_ids
@@ -57,6 +56,7 @@ _ROUTES = {
 """Engines by a route, and a field of its answer, that no other has; after a dot, a field of that field."""
 
 _NAME_IT = "Or name the engine: engine='openai' for connect, --engine openai for cosd probe."
+_NO_STATES = "llama.cpp's own server does, started with --embeddings --pooling none."
 
 
 async def detect(transport: Transport) -> str:
@@ -211,24 +211,15 @@ class DetectedProvider:
 
     async def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.HiddenStates`."""
-        async with aclosing((await self._with_states()).generate_with_states(context, **options)) as draft:
+        async with aclosing(
+            by_states(await self.adapter(), _NO_STATES).generate_with_states(context, **options)
+        ) as draft:
             async for item in draft:
                 yield item
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
         """See `contract.HiddenStates`."""
-        return await (await self._with_states()).hidden_states(context, usage=usage)
-
-    async def _with_states(self) -> HiddenStates:
-        """The adapter, if its engine can report hidden states.
-
-        Raises:
-            UnsupportedError: it cannot.
-        """
-        adapter = await self.adapter()
-        if isinstance(adapter, HiddenStates):
-            return adapter
-        raise no_states(self.name, "llama.cpp's own server does, started with --embeddings --pooling none.")
+        return await by_states(await self.adapter(), _NO_STATES).hidden_states(context, usage=usage)
 
     async def describe(self) -> ServerInfo:
         """See `contract.Provider`."""

@@ -28,16 +28,18 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from cosd_providers.chat.rendering import ChatRenderer
 from cosd_providers.chat.templates import Template, TemplateRefusal
 from cosd_providers.concurrency import Lazy
-from cosd_providers.contract import Context, DraftEnd, Piece, Provider, ServerInfo, Token, WordEnds
+from cosd_providers.contract import Context, DraftEnd, Piece, Provider, Question, ServerInfo, Token, WordEnds
 from cosd_providers.drafting import DraftRequests, streamed
 from cosd_providers.errors import InvalidRequestError, ModelChoiceError, ProviderError, ResponseError, UnsupportedError
+from cosd_providers.greedy import boundaries
 from cosd_providers.http.limits import Limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, FEW_IDLE, HttpClient, Timeout, Transport
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt, after_own
 from cosd_providers.parsing import parse
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, checked_strategy
-from cosd_providers.tokenizers import Tokenizer, word_ends
+from cosd_providers.text import sendable
+from cosd_providers.tokenizers import Tokenizer, load_tokenizer, word_ends
 from cosd_providers.usage import Usage
 
 __all__ = [
@@ -119,7 +121,7 @@ class Adapter:
     _talk: ChatRenderer | None = None
     _template: Template | None = None
     own_messages: tuple[Message, ...] = ()
-    _words: Tokenizer | None = None
+    _tokenizer: Tokenizer | None = None
 
     def __init__(
         self,
@@ -167,11 +169,11 @@ class Adapter:
     @property
     def encodes_locally(self) -> bool:
         """Test whether a tokenizer of the user's own encodes text."""
-        return getattr(self, "_tokenizer", None) is not None
+        return self._tokenizer is not None
 
     async def word_splitter(self) -> WordEnds | None:
         """The splitter of the user's own tokenizer, if one was given; see `contract.WordSplitter`."""
-        return word_ends(self._words) if self._words is not None else None
+        return word_ends(self._tokenizer) if self._tokenizer is not None else None
 
     def connect_options(self) -> dict[str, str]:
         """Options with which `connect` makes such an adapter again, beside its engine."""
@@ -259,14 +261,12 @@ class Adapter:
         except Exception as error:  # a user's function may refuse in its own way, such as a tokenizer's
             raise TemplateRefusal(f"{type(error).__name__}: {error}") from error
         if not isinstance(text, str):
-            words = f"the function given as chat_template must return text, not {type(text).__name__}"
-            raise UnsupportedError(words, endpoint=self._transport.endpoint)
+            raise self._unsupported(f"the function given as chat_template must return text, not {type(text).__name__}")
         return text
 
     async def _render(self, messages: list[dict[str, str]]) -> str:  # noqa: ARG002 - a hook
         """The conversation rendered by the server's template; raises as `render`."""
-        words = "the server does not render its chat template"
-        raise UnsupportedError(words, endpoint=self._transport.endpoint, hint=NO_TEMPLATE)
+        raise self._unsupported("the server does not render its chat template", NO_TEMPLATE)
 
     async def begun(self, prompt: str) -> str:
         """A rendered prompt without the beginning-of-sequence token that the server adds by itself."""
@@ -285,11 +285,27 @@ class Adapter:
         usage: Usage,  # noqa: ARG002
     ) -> list[Token]:
         """The probabilities of a text; see `contract.Provider`. Unsupported unless an engine overrides it."""
-        raise UnsupportedError("the server does not score text", endpoint=self._transport.endpoint)
+        raise self._unsupported("the server does not give the probabilities of a given text")
 
-    async def tokenize(self, text: str) -> list[Piece]:  # noqa: ARG002 - a hook
-        """The model's encoding of a text; see `contract.Provider`. Unsupported unless an engine overrides it."""
-        raise UnsupportedError("the server does not encode text", endpoint=self._transport.endpoint)
+    async def tokenize(self, text: str) -> list[Piece]:
+        """The local tokenizer's encoding; see `contract.Provider`. Engines whose server encodes text override it.
+
+        Raises:
+            UnsupportedError: no tokenizer was given.
+        """
+        if self._tokenizer is None:
+            raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
+        return self._tokenizer.encode(text)
+
+    async def _places(self, context: Context, questions: Sequence[Question] | None) -> Sequence[Question]:
+        """The questions; in place of None, one at every boundary of the text as the model encodes it."""
+        if questions is not None:
+            return questions
+        pieces = await self.tokenize(context.prompt + sendable(context.text))
+        return boundaries((piece.data for piece in pieces), len(context.prompt.encode()))
+
+    def _unsupported(self, words: str, hint: str = "") -> UnsupportedError:
+        return UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)
 
     async def __aenter__(self) -> Self:
         await self._transport.__aenter__()
@@ -332,7 +348,7 @@ class Adapter:
             served = TypeAdapter(dict[str, Any]).validate_python(self._recalled["served"])
         except (KeyError, ValidationError):
             words = "the report does not hold what this kind of server is known by"
-            raise UnsupportedError(words, endpoint=self._transport.endpoint, hint="Probe again.") from None
+            raise self._unsupported(words, "Probe again.") from None
         if served and (now := await self._served(served["id"])) != served:
             found = "another one of that name" if now else "it no longer"
             words = f"the report is of the model {served['id']!r}; the server has {found}"
@@ -385,8 +401,11 @@ class Engine(Adapter, Generic[_F]):
 
     _facts_type: type[_F]
 
-    def __init__(self, url: str, *, owned: AbstractSet[str], strategy: Strategy | None, **options: Any) -> None:
+    def __init__(
+        self, url: str, *, owned: AbstractSet[str], strategy: Strategy | None, tokenizer: object = None, **options: Any
+    ) -> None:
         super().__init__(url, owned=owned, **options)
+        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
         self._use_strategy(strategy)
         self._found = Lazy[_F]()
 
@@ -447,9 +466,10 @@ class Engine(Adapter, Generic[_F]):
         async def begin() -> DraftRequests:
             options = DraftOptions(alternatives, temperature, seed, raw=context.ids is not None)
             facts = await self.facts()
-            if options.raw and not facts.info.capabilities.ids:
+            able = facts.info.capabilities
+            if options.raw and not able.ids:
                 raise takes_no_ids(self._transport.endpoint)
-            if options.sampled and not facts.info.capabilities.sampling:
+            if options.sampled and not (able.sampling or able.draws):
                 raise cannot_sample(self._transport.endpoint)
             return await self._draft(facts, context, continuation, max_tokens, options, usage)
 

@@ -11,7 +11,6 @@ one text and continues from its own ids, never from re-encoded text.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -31,8 +30,6 @@ __all__ = [
     "boundaries",
     "check_greedy",
     "check_own",
-    "is_plain",
-    "keeps_spaces",
     "prob",
     "with_alternatives",
     "with_listed",
@@ -54,7 +51,6 @@ _LOGIT = 1e-3  # a log probability above this is a logit
 _MORE = 3  # raw tokens taken after the first one of an unfinished character
 _SPAN = 8  # tokens since the last agreement within which a word must end
 _SILENT = 64  # raw tokens in a row without any text after which a continuation is given up
-_SPECIAL = re.compile(r"\s*<.*>\s*", re.DOTALL)
 
 
 @dataclass(slots=True)  # not frozen: each raw token makes one, and that would take four times as long
@@ -435,20 +431,6 @@ def with_listed(position: Position, count: int) -> Token:
     listed = {choice.id: choice for choice in position.top if choice.id != own.id and choice.token.prob}
     best = sorted(listed.values(), key=lambda choice: -(choice.token.prob or 0))[: max(count, 0)]
     return replace(own.token, id=own.id, alternatives=tuple(replace(one.token, id=one.id) for one in best))
-
-
-def keeps_spaces(strings: Iterable[str]) -> bool:
-    """Some of these strings, of tokens decoded one by one, begin with the space before a word.
-
-    Strings of a SentencePiece vocabulary have lost it. Where none begins with a space, none can be trusted. Strings
-    with U+FFFD, parts of characters, say nothing about the others.
-    """
-    return any(string.startswith(" ") and not string.isspace() and "\ufffd" not in string for string in strings)
-
-
-def is_plain(string: str) -> bool:
-    """A token's string is its text: it holds whole characters and does not look like a special token."""
-    return bool(string) and "\ufffd" not in string and _SPECIAL.fullmatch(string) is None
 
 
 def _says_something(choice: Choice) -> bool:

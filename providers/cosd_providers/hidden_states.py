@@ -7,10 +7,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
-from cosd_providers.contract import DraftEnd, State, Token
+from cosd_providers.contract import DraftEnd, HiddenStates, Provider, State, Token
 from cosd_providers.errors import ContextLengthError, UnsupportedError
 
-__all__ = ["SEARCH", "STRETCH", "StatesAfter", "no_states", "with_states"]
+__all__ = ["SEARCH", "STRETCH", "StatesAfter", "by_states", "no_states", "with_states"]
 
 STRETCH = 16
 """Tokens of a draft whose states are asked for together, at most: the server reads all before them once."""
@@ -73,6 +73,17 @@ async def with_states(
                 given, held = given + len(starts), held[len(starts) :]
             if isinstance(item, DraftEnd):
                 yield item
+
+
+def by_states(provider: Provider, hint: str = "") -> HiddenStates:
+    """The provider, which reports hidden states.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    if isinstance(provider, HiddenStates):
+        return provider
+    raise no_states(provider.name, hint)
 
 
 def no_states(endpoint: str, hint: str) -> UnsupportedError:

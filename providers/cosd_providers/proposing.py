@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
-from cosd_providers.contract import Proposal, Question
+from cosd_providers.contract import Context, Proposal, Question
 from cosd_providers.errors import ContextLengthError
 from cosd_providers.greedy import Continuation, Position, along, answer
 from cosd_providers.strategies import Strategy, counted, marked
@@ -18,38 +18,31 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Rounds"]
 
-_REST: Mapping[Strategy, Strategy] = {"echo": "list", "filter": "singles"}
-"""The strategy for places that a scored text does not answer."""
-
 
 class Rounds(ABC):
     """The rounds of one `propose`.
 
     Args:
-        prompt: the prompt.
-        text: the response so far.
+        context: the prompt, and the response so far.
         alternatives: the number of other tokens to list with each token.
 
     Attributes:
         from_text: places whose continuations went along the scored text.
     """
 
-    def __init__(self, prompt: str, text: bytes, alternatives: int = 0) -> None:
-        self._prompt = prompt
-        self._text = text
+    def __init__(self, context: Context, alternatives: int = 0) -> None:
+        self._prompt = context.prompt
+        self._text = context.text
         self._alternatives = alternatives
         self.from_text: set[int] = set()
 
     async def propose(self, questions: Sequence[Question], way: Strategy, usage: Usage) -> list[Proposal | None]:
         """The answers to all questions, marked and counted by the strategy that answered them."""
         found = await answer(questions, self.ask, self._alternatives)
-        if way in _REST:
-            found = marked(found, _REST[way], but=self.from_text)
-        return counted(found, way, usage)
+        return counted(marked(found, self._sent_by(way), but=self.from_text), way, usage)
 
     async def ask(self, open_: list[Continuation]) -> list[Iterable[Position]]:
         """The next positions of each open continuation; see `greedy.answer`."""
-        await self._begin(open_)
         found: dict[int, Iterable[Position]] = {}
         if not any(one.ids for one in open_):
             found = await self._scored(open_)
@@ -57,13 +50,13 @@ class Rounds(ABC):
         found |= zip(map(id, left), await self._generated(left), strict=True)
         return [found[id(one)] for one in open_]
 
-    @abstractmethod
-    async def _begin(self, open_: Sequence[Continuation]) -> None:
-        """Prepare a round for these continuations."""
+    def _sent_by(self, way: Strategy) -> Strategy:
+        """The strategy that answered the places that no scored text did."""
+        return "list" if way == "echo" else way
 
-    @abstractmethod
-    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
+    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:  # noqa: ARG002 - a hook
         """The positions of new continuations that a scored text answers (`_along`), by their identity."""
+        return {}
 
     @abstractmethod
     async def _room(self, one: Continuation, wanted: int) -> int:

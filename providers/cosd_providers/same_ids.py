@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cosd_providers.contract import IdContexts, IdScores, Provider, ServerInfo
 from cosd_providers.errors import InvalidRequestError, ResponseError, UnsupportedError
+from cosd_providers.text import LOST
 from cosd_providers.tokenizers import TEST_TEXT
 
 __all__ = ["Vocabulary", "by_given_ids", "by_ids", "vocabulary"]
@@ -65,6 +66,6 @@ async def vocabulary(provider: Provider, info: ServerInfo) -> Vocabulary | None:
         ids = tuple([piece.id for piece in await provider.encode(_TEXT)])
         least, greatest = min(ids), max(ids)
         chosen = range(least, greatest + 1, max(1, (greatest - least) // _SPREAD))
-        return Vocabulary(ids, "".join((await provider.decode(chosen)).replace("\ufffd", "").split()))
+        return Vocabulary(ids, "".join((await provider.decode(chosen)).replace(LOST, "").split()))
     except (UnsupportedError, InvalidRequestError, ResponseError):
         return None

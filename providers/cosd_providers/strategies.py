@@ -14,13 +14,12 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Strategy", "checked_strategy", "counted", "marked"]
 
-Strategy = Literal["echo", "list", "singles", "filter", "watch"]
+Strategy = Literal["echo", "list", "singles", "watch"]
 """The way to ask an assistant about several places.
 
 - `"echo"`: one request scores the whole text.
 - `"list"`: one request holds the text up to each place.
 - `"singles"`: one request for each place, a few at once.
-- `"filter"`: one request scores the whole text, but shows only where the text is most probable; then singles.
 - `"watch"`: one stream that writes along, and answers each place that it passes; of an assistant that is asked after
   ids (`contract.IdContexts`), where a draft is judged. Elsewhere the engine's own rule holds.
 """

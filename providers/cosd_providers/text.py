@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator
 
 from cosd_providers.contract import Token
 
+LOST = "\ufffd"
+"""U+FFFD: what servers show in place of bytes that are no character."""
+
 
 def whole(data: bytes) -> int:
     """Length in bytes of the whole characters in `data`.

@@ -1,4 +1,4 @@
-"""Cached token counts of texts.
+"""Caches of texts: their encodings, and their token counts.
 
 Encoding a long prompt takes a server time. One count per prompt answers nearly all questions about its length: the text
 that follows has at most as many tokens as bytes.
@@ -7,9 +7,9 @@ that follows has at most as many tokens as bytes.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from typing import Self, TypeVar
 
-__all__ = ["Counts"]
+__all__ = ["Counts", "Recent"]
 
 _REMEMBERED = 64
 _SPECIAL = 8  # special tokens around a text, and tokens that fall differently where two texts meet
@@ -17,14 +17,38 @@ _CUT = 24  # extra tokens allowed when a text is cut inside a token
 _CLOSE = 256  # tokens: a count known this closely is not stored again
 
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class Recent(OrderedDict[_K, _V]):
+    """The values that were kept last. Copies start empty: they hold no prompt.
+
+    Args:
+        most: the number of values.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int]]:
+        return type(self), (self._most,)
+
+    def keep(self, key: _K, value: _V) -> _V:
+        """Keep a value, in place of the one that was kept longest ago."""
+        self[key] = value
+        self.move_to_end(key)
+        if len(self) > self._most:
+            self.popitem(last=False)
+        return value
+
+
 class Counts:
-    """Token counts of the last texts. Copies start empty: they hold no prompt."""
+    """Token counts of the last texts."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, int] = OrderedDict()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_known": OrderedDict()}
+        self._known = Recent[str, int](_REMEMBERED)
 
     def exact(self, text: str) -> int | None:
         """The number of tokens of `text`, special ones included; None if it was not counted."""
@@ -32,10 +56,7 @@ class Counts:
 
     def add(self, text: str, count: int) -> None:
         """Store a count."""
-        self._known[text] = count
-        self._known.move_to_end(text)
-        if len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
+        self._known.keep(text, count)
 
     def seen(self, text: str, count: int) -> None:
         """Store a count that came with an answer, unless it is about known."""

@@ -8,13 +8,24 @@ decides, and nothing is assumed that the text does not prove.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
 from cosd_providers.contract import Piece
+from cosd_providers.text import LOST
 
-__all__ = ["ENDS", "Kind", "decode_token", "kind_of", "looks_special", "spell"]
+__all__ = [
+    "ENDS",
+    "SURE_ENDS",
+    "Kind",
+    "decode_token",
+    "is_plain",
+    "keeps_spaces",
+    "kind_of",
+    "looks_special",
+    "spell",
+]
 
 Kind = Literal["bytes", "spaces"]
 """The notation of a vocabulary: `"bytes"` as in byte-level BPE (`"Ġthe"`, `"Ã¼"`), `"spaces"` as in SentencePiece
@@ -49,6 +60,11 @@ ENDS = (
 )
 """Names that ends of sequence and of a turn have in common vocabularies. The server shows which of them are one."""
 
+SURE_ENDS = frozenset(
+    ("</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "<eos>")
+)
+"""Those of `ENDS` that are an end wherever they are shown, so that a server need not be asked."""
+
 _KINDS: tuple[Kind, Kind] = ("bytes", "spaces")
 
 
@@ -66,6 +82,7 @@ _ALPHABET = _alphabet()
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"  # SentencePiece's; a text may also contain it
 _LEADS: dict[Kind, str] = {"bytes": "Ġ", "spaces": _SPACE}
+_ANGLED = re.compile(r"\s*<.+>\s*", re.DOTALL)
 _SPECIAL = re.compile(r"\s*(<.+>|\[.+\])\s*", re.DOTALL)
 _WHITE = re.compile(rb"\s*")
 
@@ -75,6 +92,23 @@ _Step = tuple["_Step | None", bytes]  # the steps before, and the bytes of a tok
 def looks_special(string: str) -> bool:
     """The string looks like a token without text, such as `"</s>"`; white space around it does not count."""
     return _SPECIAL.fullmatch(string) is not None
+
+
+def keeps_spaces(strings: Iterable[str]) -> bool:
+    """Some of these strings, of tokens decoded one by one, begin with the space before a word.
+
+    Strings of a SentencePiece vocabulary have lost it. Where none begins with a space, none can be trusted. Strings
+    with U+FFFD, parts of characters, say nothing about the others.
+    """
+    return any(string.startswith(" ") and not string.isspace() and LOST not in string for string in strings)
+
+
+def is_plain(string: str) -> bool:
+    """A token's string is its text: it holds whole characters, and is not in angle brackets as special tokens are.
+
+    Square brackets are more often text, such as `"[0]"`.
+    """
+    return bool(string) and LOST not in string and _ANGLED.fullmatch(string) is None
 
 
 def decode_token(kind: Kind, string: str) -> bytes:

@@ -10,7 +10,6 @@ from cosd_providers.contract import (
     Alive,
     Context,
     DraftEnd,
-    HiddenStates,
     Piece,
     Proposal,
     Question,
@@ -20,12 +19,14 @@ from cosd_providers.contract import (
 )
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.forwarding import Forwarding
-from cosd_providers.hidden_states import no_states
+from cosd_providers.hidden_states import by_states
 from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, OwnMessages, RenderedPrompt
 from cosd_providers.same_ids import by_given_ids, by_ids
 from cosd_providers.usage import Usage
 
 __all__ = ["ForwardingProvider"]
+
+_NO_STATES = "The provider behind this one has no hidden_states()."
 
 
 class ForwardingProvider(Forwarding):
@@ -107,13 +108,8 @@ class ForwardingProvider(Forwarding):
 
     def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.HiddenStates`."""
-        return self._with_states().generate_with_states(context, **options)
+        return by_states(self._provider, _NO_STATES).generate_with_states(context, **options)
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
         """See `contract.HiddenStates`."""
-        return await self._with_states().hidden_states(context, usage=usage)
-
-    def _with_states(self) -> HiddenStates:
-        if isinstance(self._provider, HiddenStates):
-            return self._provider
-        raise no_states(self.name, "The provider behind this one has no hidden_states().")
+        return await by_states(self._provider, _NO_STATES).hidden_states(context, usage=usage)

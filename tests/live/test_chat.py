@@ -13,8 +13,9 @@ import pytest
 from asked import draft
 from cosd_api import Fusion, FusionResult, Message
 from cosd_api.demo.servers import Pair
-from cosd_providers import LlamaCpp, Usage, connect
+from cosd_providers import Usage, connect
 from cosd_providers.chat.rendering import leading_space
+from cosd_providers.engines import LlamaCpp
 from plain import CLOSE, ask, get
 
 pytestmark = pytest.mark.live

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 import pytest
 
 import stand_in_tgi
-from conformance import Conformance, Proposals, Subject
+from conformance import Conformance, Subject
 from cosd_providers.engines.tgi import Tgi
 from plain import Behind, PlainLlamaCpp
 from stand_in_tgi import LlamaModel, StandInTgi
@@ -46,18 +45,11 @@ def _error(status: int, message: str) -> object:
     return {"error": message, "error_type": {422: "validation", 429: "overloaded"}.get(status, "generation")}
 
 
-def subject(plain: Behind, strategy: Any) -> Subject:
-    strategy = "singles" if strategy == "filter" and not plain.server.prefill else strategy
-    return Subject(partial(Tgi, plain.url, strategy=strategy), plain, error=_error)
+def subject(plain: Behind) -> Subject:
+    return Subject(partial(Tgi, plain.url), plain, error=_error)
 
 
 class TestTgi(Conformance):
     @pytest.fixture
     def given(self, plain: Mapping[str, Behind]) -> Callable[[str], Subject]:
-        return lambda name: subject(plain[name], "filter")
-
-
-class TestByStrategy(Proposals):
-    @pytest.fixture(params=["singles"])
-    def given(self, plain: Mapping[str, Behind], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
-        return lambda name: subject(plain[name], request.param)
+        return lambda name: subject(plain[name])

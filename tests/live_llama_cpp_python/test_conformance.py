@@ -10,8 +10,9 @@ import anyio
 import pytest
 
 from conformance import ENDLESS, PROMPTS, Conformance, Subject, leave
-from cosd_providers import OpenAICompatible, Token, Usage
+from cosd_providers import Token, Usage
 from cosd_providers.contract import Context
+from cosd_providers.engines import OpenAICompatible
 from llama_cpp_python.servers import LlamaCppPythonServer
 from plain import MODELS, PlainLlamaCppPython, Raw
 

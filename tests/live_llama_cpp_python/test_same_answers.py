@@ -13,7 +13,8 @@ import pytest
 
 from cosd_api import FusionResult
 from cosd_api.demo.servers import Pair
-from cosd_providers import OpenAICompatible, Provider
+from cosd_providers import Provider
+from cosd_providers.engines import OpenAICompatible
 from llama_cpp_python.servers import LlamaCppPythonServer
 from plain import MODELS
 from same_answers import MAY_DIFFER, compared, fused

@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from cosd_providers import OpenAICompatible, Question, Usage, connect
+from cosd_providers import Question, Usage, connect
 from cosd_providers.contract import Context
+from cosd_providers.engines import OpenAICompatible
 from llama_cpp_python.servers import LlamaCppPythonServer
 from plain import CLOSE, PlainLlamaCppPython
 

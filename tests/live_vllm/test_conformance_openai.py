@@ -10,7 +10,7 @@ import pytest
 
 from conformance import Conformance, Subject
 from cosd_api.demo.servers import Pair
-from cosd_providers import OpenAICompatible
+from cosd_providers.engines import OpenAICompatible
 from plain import MODELS, PlainVllm
 
 

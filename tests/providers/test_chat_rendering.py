@@ -12,10 +12,11 @@ import httpx
 import pytest
 
 from asked import draft
-from cosd_providers import DraftEnd, LlamaCpp, Message, Question, Token, UnsupportedError, Usage, connect
+from cosd_providers import DraftEnd, Message, Question, Token, UnsupportedError, Usage, connect
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.chat.templates import TemplateRefusal, load_template
 from cosd_providers.contract import Context
+from cosd_providers.engines import LlamaCpp
 from cosd_providers.messages import ChatProvider, RenderedPrompt
 from fake_llama_cpp import FakeLlamaCpp
 

@@ -12,10 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from cosd_providers import LlamaCpp, UnsupportedError, connect
+from cosd_providers import UnsupportedError, connect
 from cosd_providers.chat import templates
 from cosd_providers.chat.rendering import leading_space, rendered
 from cosd_providers.chat.templates import Template, TemplateRefusal, load_template
+from cosd_providers.engines import LlamaCpp
 from cosd_providers.messages import Message
 
 CHATML = (

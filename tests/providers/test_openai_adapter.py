@@ -365,8 +365,9 @@ async def test_arguments() -> None:
         repr(pickle.loads(pickle.dumps(provider))) == "OpenAICompatible('http://gpu:8000', model='m', dialect='vllm')"
     )
     assert provider.name == "m@gpu:8000"
+    _, served = fake({"Q": ["a"]})
     with pytest.raises(UnsupportedError, match="cannot continue from token ids"):
-        await draft(provider, continuation=(1,))
+        await draft(served, continuation=(1,))
 
 
 @pytest.mark.parametrize("name", DIALECTS)

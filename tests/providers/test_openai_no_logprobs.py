@@ -15,8 +15,7 @@ from cosd_api import AgreementVerifier, Cascade, Fusion, Nudging, RuleVerifier
 from cosd_providers import AuthenticationError, Question, UnsupportedError, Usage
 from cosd_providers.contract import Context, Token
 from cosd_providers.engines.openai import Dialect, OpenAICompatible
-from cosd_providers.engines.openai.events import EventReader
-from cosd_providers.engines.openai.no_logprobs import words
+from cosd_providers.engines.openai.no_logprobs import EventReader, words
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.messages import Message
 from cosd_providers.testing import ScriptedProvider, TextModel

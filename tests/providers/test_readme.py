@@ -231,7 +231,7 @@ async def test_what_it_cannot_do_and_what_it_does_not_understand() -> None:
     engine = server.engine()
     with pytest.raises(UnsupportedError, match="http://toy:1: the server does not encode text"):
         await engine.tokenize("a")
-    with pytest.raises(UnsupportedError, match="http://toy:1: the server does not score text"):
+    with pytest.raises(UnsupportedError, match="http://toy:1: the server does not give the probabilities"):
         await engine.score(Context("a", b"b"), usage=Usage())
     with pytest.raises(UnsupportedError, match="does not show the tokens of a text"):
         await engine.propose(Context("a", b"b"), None, usage=Usage())

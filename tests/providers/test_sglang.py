@@ -344,8 +344,8 @@ async def test_extra_body() -> None:
     assert server.requests[-1][1]["priority"] == 3
     with pytest.raises(ValueError, match=r"extra_body cannot set sampling_params, stream: decoding is greedy"):
         Sglang(URL, extra_body={"sampling_params": {"temperature": 1}, "stream": False})
-    with pytest.raises(ValueError, match=r"no strategy 'filter'; there are 'echo', 'list', 'singles' and 'watch'"):
-        Sglang(URL, strategy="filter")  # type: ignore[arg-type]  # what a user may do
+    with pytest.raises(ValueError, match=r"no strategy 'sideways'; there are 'echo', 'list', 'singles' and 'watch'"):
+        Sglang(URL, strategy="sideways")  # type: ignore[arg-type]  # what a user may do
 
 
 async def test_without_special_tokens() -> None:

@@ -33,15 +33,15 @@ def test_what_was_answered_in_another_way_keeps_its_mark() -> None:
 def test_strategies_that_there_are_not() -> None:
     assert checked_strategy(None, ("list", "singles")) is None
     assert checked_strategy("list", ("list", "singles")) == "list"
-    with pytest.raises(ValueError, match="no strategy 'echo'; there are 'list', 'singles' and 'filter'"):
-        checked_strategy("echo", ("list", "singles", "filter"))
+    with pytest.raises(ValueError, match="no strategy 'echo'; there are 'list', 'singles' and 'watch'"):
+        checked_strategy("echo", ("list", "singles", "watch"))
 
 
 def test_the_same_model_asked_in_another_way() -> None:
     provider = LlamaCpp("http://gpu1:8080", strategy="list")
     assert provider.with_strategy("singles").name == provider.name
-    with pytest.raises(ValueError, match="no strategy 'filter'; there are 'list', 'singles' and 'watch'"):
-        provider.with_strategy("filter")
+    with pytest.raises(ValueError, match="no strategy 'echo'; there are 'list', 'singles' and 'watch'"):
+        provider.with_strategy("echo")
 
 
 @pytest.mark.parametrize("strategy", ["singles", "list", "watch", None])

@@ -37,7 +37,8 @@ from cosd_providers import (
     Usage,
 )
 from cosd_providers.contract import Context
-from cosd_providers.engines.tgi import EncodedText, Tgi, TgiClient, TgiEncoding, TgiEvent, TgiFacts
+from cosd_providers.engines.tgi import Tgi, TgiClient, TgiFacts
+from cosd_providers.engines.tgi_wire import EncodedText, TgiEncoding, TgiEvent
 from cosd_providers.http.transport import Transport
 from cosd_providers.probe_client import RawRequest
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
@@ -54,14 +55,14 @@ def nothing_breaks_the_document() -> Iterator[None]:
     assert stand_in_tgi.VIOLATIONS == []
 
 
-def fake(scripts: dict[str, list[Any]], *, strategy: Any = None, **options: Any) -> tuple[StandInTgi, Tgi]:
+def fake(scripts: dict[str, list[Any]], **options: Any) -> tuple[StandInTgi, Tgi]:
     server = StandInTgi(TextModel(scripts), **options)
-    return server, Tgi(URL, http_client=server.client(), strategy=strategy)
+    return server, Tgi(URL, http_client=server.client())
 
 
-def over(model: Tidy, *, strategy: Any = None, **options: Any) -> Tgi:
+def over(model: Tidy, **options: Any) -> Tgi:
     server = StandInTgi(model, beginning=len(model.tokens), **options)
-    return Tgi(URL, http_client=server.client(), strategy=strategy)
+    return Tgi(URL, http_client=server.client())
 
 
 def scripted(model: Tidy) -> ScriptedProvider:
@@ -264,18 +265,17 @@ async def test_special_tokens_have_no_bytes() -> None:
 @pytest.mark.parametrize("special", [True, False])
 async def test_an_end_that_is_the_last_token_asked_for(special: bool) -> None:
     """The server says "length" of it: one token more is asked for, once, to see."""
-    for strategy in ("singles", "filter"):
-        server, provider = fake({"Q": ["a", "b"]}, end_is_special=special, prefill=True, strategy=strategy)
-        end = Token(b"", 1.0, end=True, name="</s>")
-        for known in (False, True):
-            await provider.describe()
-            server.requests.clear()
-            usage = Usage()
-            [proposal] = await ask(provider, "Q", b"ab", Question(2, (b"c",)), usage=usage)
-            assert proposal.tokens == (end,)
-            singles = [body["parameters"]["max_new_tokens"] for path, body in server.requests if "generate" in path]
-            assert singles == ([1] if known else [1, 2])
-            assert (usage.requests, usage.completion_tokens) == ((1, 1) if known else (2, 2))
+    server, provider = fake({"Q": ["a", "b"]}, end_is_special=special, prefill=True)
+    end = Token(b"", 1.0, end=True, name="</s>")
+    for known in (False, True):
+        await provider.describe()
+        server.requests.clear()
+        usage = Usage()
+        [proposal] = await ask(provider, "Q", b"ab", Question(2, (b"c",)), usage=usage)
+        assert proposal.tokens == (end,)
+        singles = [body["parameters"]["max_new_tokens"] for path, body in server.requests if "generate" in path]
+        assert singles == ([1] if known else [1, 2])
+        assert (usage.requests, usage.completion_tokens) == ((1, 1) if known else (2, 2))
     _, provider = fake({"Q": ["a", "b"]}, end_is_special=special)
     assert await draft(provider, limit=3) == [Token(b"a", 1.0), Token(b"b", 1.0), end, DraftEnd("end")]
 
@@ -327,47 +327,6 @@ async def test_positions_behind_characters_of_several_bytes() -> None:
     everywhere = await provider.propose(Context("Q é", " dég".encode()), None, usage=Usage())
     said = {one.start: one.tokens[0].data for one in everywhere if one}
     assert (said[0], said[5]) == (" dég".encode(), b"uster")
-
-
-async def test_the_filter_and_what_it_leaves_open() -> None:
-    server, provider = fake({"Q": [" a", (" b", 0.4), " c", " d"]}, prefill=True)
-    await provider.describe()
-    server.requests.clear()
-    usage = Usage()
-    questions = [Question(0, (b" a",)), Question(2, (b" b",)), Question(4, (b" c",)), Question(6, (b" d",))]
-    proposals = await ask(provider, "Q", b" a b c", *questions, usage=usage)
-    assert [one.tokens[0].data for one in proposals] == [b" a", b" b", b" c", b" d"]
-    [scored] = asked(server, "/generate")
-    assert scored["inputs"] == "Q a b c"
-    assert scored["parameters"]["decoder_input_details"] is True
-    assert (scored["parameters"]["max_new_tokens"], scored["parameters"]["top_n_tokens"]) == (1, 5)
-    [single] = asked(server, "/generate_stream")  # 0.4 may be the most probable one, or not
-    assert (single["inputs"], single["parameters"]["max_new_tokens"]) == ("Q a", 1)
-    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens) == (2, 4 + 2, 2)
-    assert [one.strategy for one in proposals] == ["filter", "singles", "filter", "filter"]
-    assert usage.strategies == {"filter": 3, "singles": 1}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "count", "scored"), [(None, 1, 0), (None, 2, 1), ("filter", 1, 1), ("singles", 2, 0)]
-)
-async def test_when_the_filter_is_used(strategy: Any, count: int, scored: int) -> None:
-    server, provider = fake({"Q": [" a", " b", " c"]}, prefill=True, strategy=strategy)
-    await provider.describe()
-    server.requests.clear()
-    await ask(provider, "Q", b" a b", *[Question(0, (b" a",)), Question(2, (b" b",))][:count])
-    assert len(asked(server, "/generate")) == scored
-    assert len(asked(server, "/generate_stream")) == (0 if scored else count)
-
-
-async def test_the_filter_answers_only_where_the_encodings_agree() -> None:
-    server, provider = fake({"Q": ["ab", "c"], "x": ["a", "b"]}, prefill=True)
-    questions, usage = (Question(0, (b"ab",)), Question(1, (b"b",)), Question(2, (b"c",))), Usage()
-    proposals = await ask(provider, "Q", b"abc", *questions, usage=usage)
-    assert [one.tokens[0].data for one in proposals] == [b"ab", b"b", b"c"]
-    assert [one.strategy for one in proposals] == ["filter", "singles", "filter"]
-    assert usage.strategies == {"filter": 2, "singles": 1}
-    assert [one["inputs"] for one in asked(server, "/generate_stream")] == ["Qa"]
 
 
 async def test_a_server_that_lists_fewer_tokens() -> None:
@@ -538,10 +497,9 @@ async def test_the_older_name_of_the_longest_prompt() -> None:
 
 
 async def test_a_server_without_probabilities_of_the_prompt() -> None:
-    _, provider = fake({"Q": ["a"]}, strategy="filter")
-    for call in (provider.score(Context("Q", b"a"), usage=Usage()), ask(provider, "Q", b"", Question(0, (b"a",)))):
-        with pytest.raises(UnsupportedError, match=r"for the tokens of a prompt. Start it with --enable-prefill-log"):
-            await call
+    _, provider = fake({"Q": ["a"]})
+    with pytest.raises(UnsupportedError, match=r"for the tokens of a prompt. Start it with --enable-prefill-log"):
+        await provider.score(Context("Q", b"a"), usage=Usage())
 
 
 async def test_a_server_that_encodes_nothing() -> None:
@@ -949,10 +907,10 @@ async def test_questions_whose_streams_break(
 ) -> None:
     prompt, text, questions = inquiry
     server = StandInTgi(model, beginning=len(model.tokens))
-    expected = await ask(Tgi(URL, http_client=server.client(), strategy="singles"), prompt.decode(), text, *questions)
+    expected = await ask(Tgi(URL, http_client=server.client()), prompt.decode(), text, *questions)
     breaking = Breaking(server.handle, *faults)
     with pytest.MonkeyPatch.context() as patch:
         waiting(patch)
-        provider, usage = Tgi(URL, http_client=breaking.client(), strategy="singles"), Usage()
+        provider, usage = Tgi(URL, http_client=breaking.client()), Usage()
         assert await ask(provider, prompt.decode(), text, *questions, usage=usage) == expected
     assert usage.retries == breaking.happened

@@ -18,7 +18,6 @@ from typing import Any, Protocol, runtime_checkable
 from cosd_providers.contract import (
     Context,
     DraftEnd,
-    HiddenStates,
     IdContexts,
     IdScores,
     Piece,
@@ -31,7 +30,7 @@ from cosd_providers.contract import (
 )
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.forwarding import Forwarding
-from cosd_providers.hidden_states import no_states
+from cosd_providers.hidden_states import by_states
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.sampling import other_seed
 from cosd_providers.text import join
@@ -76,70 +75,33 @@ class WithoutLeadingSpace(Forwarding):
         self._space = space
         self._prompt = prompt
 
-    async def generate(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: Any = None,
-        alternatives: int = 0,
-        temperature: float = 0,
-        seed: int | None = None,
-        usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`. A first token that is only space is joined to the next one."""
-        prompt, text = context.prompt, context.text
-        options = _given(alternatives=alternatives, temperature=temperature, seed=seed)
-        draft = self._draft(self._provider.generate, prompt, text, max_tokens, continuation, usage, options)
-        async with aclosing(draft) as items:
-            async for item in items:
-                yield item
+        return self._draft(self._provider.generate, context, **options)
 
-    async def generate_with_states(
-        self,
-        context: Context,
-        *,
-        max_tokens: int,
-        continuation: Any = None,
-        alternatives: int = 0,
-        usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.HiddenStates`. The state of a first token is that before the space."""
-        prompt, text = context.prompt, context.text
-        generate = self._with_states().generate_with_states
-        options = _given(alternatives=alternatives)
-        async with aclosing(self._draft(generate, prompt, text, max_tokens, continuation, usage, options)) as items:
-            async for item in items:
-                yield item
+        return self._draft(by_states(self._provider).generate_with_states, context, **options)
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
         """See `contract.HiddenStates`; the first state is that before the space."""
         prompt, text = context.prompt, context.text
         size = len(self._space)
-        found = await self._with_states().hidden_states(Context(prompt, self._space + text), usage=usage)
+        found = await by_states(self._provider).hidden_states(Context(prompt, self._space + text), usage=usage)
         return {at and at - size: state for at, state in found.items() if not at or at > size}
-
-    def _with_states(self) -> HiddenStates:
-        """The provider, if it can report hidden states.
-
-        Raises:
-            UnsupportedError: it cannot.
-        """
-        if isinstance(self._provider, HiddenStates):
-            return self._provider
-        raise no_states(self.name, "")
 
     async def _draft(
         self,
         generate: Callable[..., AsyncGenerator[Token | DraftEnd, None]],
-        prompt: str,
-        text: bytes,
+        context: Context,
+        *,
         max_tokens: int,
-        continuation: Any,
+        continuation: Any = None,
         usage: Usage,
-        options: dict[str, Any],
+        **options: Any,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """A draft by one of the provider's methods."""
+        prompt, text, options = context.prompt, context.text, _given(**options)
         begins = continuation is None and not text
         strip, left = _Strip(self._space if begins else b""), max_tokens
         text = b"" if begins else self._space + text
@@ -266,15 +228,13 @@ class AfterLead(WithoutLeadingSpace):
         """The provider's description."""
         return await self._model.describe()
 
-    async def generate(
-        self, context: Context, *, max_tokens: int, usage: Usage, **options: Any
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
+    async def generate(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
         """See `contract.Provider`."""
         left = b"" if context.ids is None else await self._left(context)
         if context.ids is None:
-            items = super().generate(context, max_tokens=max_tokens, usage=usage, **options)
+            items = super().generate(context, **options)
         else:
-            items = self._model.generate(self._sent(context, left), max_tokens=max_tokens, usage=usage, **options)
+            items = self._model.generate(self._sent(context, left), **options)
         async with aclosing(items):
             async for item in items:
                 if left and isinstance(item, Token):

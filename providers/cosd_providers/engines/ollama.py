@@ -31,7 +31,7 @@ from typing import Any, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
-from cosd_providers.contract import Capabilities, Context, Piece, Proposal, Question, ServerInfo, Token
+from cosd_providers.contract import Capabilities, Context, Proposal, Question, ServerInfo
 from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFacts, checked_extra
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
 from cosd_providers.engines.openai.dialects import Dialect
@@ -41,13 +41,12 @@ from cosd_providers.engines.openai.probe_client import CompletionsProbeClient
 from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.engines.openai.wire import Answer, Billed, Cached, Completion, Logprobs, Named, bill, steps
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError, UnsupportedError
-from cosd_providers.greedy import ROUNDING, TIES, boundaries
+from cosd_providers.greedy import ROUNDING, TIES
 from cosd_providers.http.transport import MANY_IDLE, Transport
 from cosd_providers.parsing import parse
 from cosd_providers.probe_client import RawReply, RawRequest, RawScores
 from cosd_providers.sampling import DraftOptions
-from cosd_providers.text import sendable
-from cosd_providers.tokenizers import Tokenizer, load_tokenizer
+from cosd_providers.tokenizers import Tokenizer
 from cosd_providers.usage import Usage
 
 __all__ = ["Ollama"]
@@ -282,12 +281,11 @@ class Ollama(Engine[ServerFacts]):
         self, url: str, *, tokenizer: object = None, context: int | None = None, **options: Unpack[EngineOptions]
     ) -> None:
         base = url.strip().rstrip("/").removesuffix("/api")
-        super().__init__(base, owned=_OWNED, strategy=None, **options)
+        super().__init__(base, owned=_OWNED, strategy=None, tokenizer=tokenizer, **options)
         more = self._extra.get("options", {})
         if not isinstance(more, Mapping):
             raise ValueError("the options of extra_body are a mapping, e.g. {'num_gpu': 0}")
         checked_extra(cast("Mapping[str, object]", more), _OWNED_OPTIONS)
-        self._tokenizer = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
         self._context = context
         self._client = OllamaClient(self._transport, self._tokenizer, self._extra, context)
 
@@ -308,10 +306,9 @@ class Ollama(Engine[ServerFacts]):
         options: DraftOptions,
         usage: Usage,
     ) -> Drafting:
-        prompt, text = context.prompt, context.text
         if continuation is not None:
             raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
-        return Drafting(self._client, prompt, text, usage, options, max_tokens)
+        return Drafting(self._client, context, usage, options, max_tokens)
 
     async def propose(
         self,
@@ -322,29 +319,9 @@ class Ollama(Engine[ServerFacts]):
         usage: Usage,
     ) -> list[Proposal | None]:
         """One request for each place, several at once. See `contract.Provider`; `questions=None` needs a tokenizer."""
-        prompt, text = context.prompt, context.text
         await self.facts()
-        if questions is None:
-            own = [piece.data for piece in await self.tokenize(prompt + sendable(text))]
-            questions = boundaries(own, len(prompt.encode()))
-        return await Proposing(self._client, prompt, text, usage, strategy="singles").answer(questions)
-
-    async def score(
-        self,
-        context: Context,  # noqa: ARG002
-        *,
-        alternatives: int = 0,  # noqa: ARG002
-        end: bool = False,  # noqa: ARG002
-        usage: Usage,  # noqa: ARG002
-    ) -> list[Token]:
-        """Unsupported by the server."""
-        raise self._unsupported("the server does not give the probabilities of a given text")
-
-    async def tokenize(self, text: str) -> list[Piece]:
-        """The local tokenizer's encoding; the server encodes no text."""
-        if self._tokenizer is None:
-            raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
-        return self._tokenizer.encode(text)
+        questions = await self._places(context, questions)
+        return await Proposing(self._client, context, usage, strategy="singles").answer(questions)
 
     async def _render(self, messages: list[dict[str, str]]) -> str:  # noqa: ARG002 - none can be
         raise self._unsupported("Ollama does not render conversations: its templates are in Go", NO_TEMPLATE)
@@ -411,6 +388,3 @@ class Ollama(Engine[ServerFacts]):
             return
         words = "the server cuts a text that is too long and does not say so, although told not to (truncate)"
         raise self._unsupported(words, "Is it Ollama 0.12.11 or later?")
-
-    def _unsupported(self, words: str, hint: str = "") -> UnsupportedError:
-        return UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)

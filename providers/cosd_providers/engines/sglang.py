@@ -430,16 +430,21 @@ class SglangClient(TokenIdsClient[SglangFacts]):
     ) -> list[SglangAnswer]:
         endpoint = self.transport.endpoint
         fields: dict[str, Any] = {"logprob_start_len": -1, **more}
-        body = self.body(wanted, input_ids=prompts[0] if len(prompts) == 1 else [*prompts], **fields)
-        data = await self.transport.post("/generate", body, usage=usage)
+        asked = prompts[0] if len(prompts) == 1 else [*prompts]
+        answers = await self.unchecked(wanted, usage, input_ids=asked, **fields)
+        if len(answers) != len(prompts):
+            raise miscounted(len(prompts), len(answers), endpoint)
+        return [_checked(answer, endpoint, len(ids)) for answer, ids in zip(answers, prompts, strict=True)]
+
+    async def unchecked(self, wanted: int, usage: Usage, **fields: Any) -> list[SglangAnswer]:
+        """The answers to one request, as many as came; fields as in `body`."""
+        data = await self.transport.post("/generate", self.body(wanted, **fields), usage=usage)
         listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
-        if len(listed) != len(prompts):
-            raise miscounted(len(prompts), len(listed), endpoint)
-        answers = [parse(SglangAnswer, one, endpoint) for one in listed]
+        answers = [parse(SglangAnswer, one, self.transport.endpoint) for one in listed]
         for answer in answers:
             meta = answer.meta_info
             usage.bill(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
-        return [_checked(answer, endpoint, len(ids)) for answer, ids in zip(answers, prompts, strict=True)]
+        return answers
 
     async def written(
         self, prompts: Sequence[list[int]], wanted: int, usage: Usage, *, singly: bool = False, top: int = TIES
@@ -701,12 +706,12 @@ class SglangProbeClient(ProbeClient):
         key = "text" if all(isinstance(one, str) for one in sent) else "input_ids"
         asked: dict[str, Any] = {key: sent[0] if len(sent) == 1 else sent, "logprob_start_len": -1}
         sampling = {"temperature": request.temperature, **request.fields}
-        answers = await self._post(request.limit, request.top, usage, sampling, asked)
+        answers = await self._client.unchecked(request.limit, usage, top=request.top, sampling=sampling, **asked)
         return [await self._reply(answer, usage) for answer in answers]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
         """The tokens of a prompt, from the first one on."""
-        [answer] = await self._post(1, TIES, usage, {}, {"text": text, "logprob_start_len": 0})
+        [answer] = await self._client.unchecked(1, usage, text=text, logprob_start_len=0)
         meta = answer.meta_info
         if not meta.input_token_logprobs:
             raise self.unable("logprob_start_len is ignored: the answer does not hold the tokens of the prompt")
@@ -714,18 +719,6 @@ class SglangProbeClient(ProbeClient):
         before = len(self._client.facts.beginning)
         after = await self._positions(meta.output_token_logprobs or [], meta.output_top_logprobs, usage)
         return RawScores("logprob_start_len", own[before:], before, next(iter(after), None))
-
-    async def _post(
-        self, limit: int, top: int, usage: Usage, sampling: dict[str, object], fields: dict[str, Any]
-    ) -> list[SglangAnswer]:
-        body = self._client.body(limit, top=top, sampling=sampling, **fields)
-        data = await self._transport.post("/generate", body, usage=usage)
-        listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
-        answers = [parse(SglangAnswer, one, self._transport.endpoint) for one in listed]
-        for answer in answers:
-            meta = answer.meta_info
-            usage.bill(meta.prompt_tokens, meta.completion_tokens, meta.cached_tokens)
-        return answers
 
     async def _reply(self, answer: SglangAnswer, usage: Usage) -> RawReply:
         meta = answer.meta_info

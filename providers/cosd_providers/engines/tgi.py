@@ -13,8 +13,8 @@ source from 1.0 to 3.3.7, its API document, and the 299 answers recorded in its 
   tokens are decoded one by one, with U+FFFD for a part of a character.
 - `/tokenize` counts bytes. Without a fast tokenizer there is none, and a long prompt is cut silently; otherwise such a
   prompt is refused.
-- The tokens of a prompt get probabilities, never alternatives, and only with `--enable-prefill-logprobs`. A token above
-  one half is the most probable one: that is the **filter** of `propose`. Encoder-decoder models are refused.
+- The tokens of a prompt get probabilities, never alternatives, and only with `--enable-prefill-logprobs`: they score a
+  text, and do not say what the model would have written in its place. Encoder-decoder models are refused.
 - At most five tokens are listed, by strings of which some are not their text: drafts get those alternatives that are
   known, proposals none (`top_k` 0). Sampled tokens would come with the probabilities of a warped distribution.
 - `/chat_tokenize` renders messages. The beginning of sequence that `/generate` adds is removed from its text. Special
@@ -27,15 +27,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
-from pydantic import AliasChoices, BaseModel, Field, RootModel
+from pydantic import BaseModel
 
 from cosd_providers.chat.templates import TemplateRefusal
 from cosd_providers.concurrency import concurrently
@@ -52,6 +51,17 @@ from cosd_providers.engine import (
     own_stop,
     silent,
 )
+from cosd_providers.engines.tgi_wire import (
+    OWNED,
+    EncodedText,
+    TgiAnswer,
+    TgiEncoding,
+    TgiEvent,
+    TgiInfo,
+    TgiPrompt,
+    TgiToken,
+    parameters,
+)
 from cosd_providers.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -66,41 +76,25 @@ from cosd_providers.greedy import (
     Choice,
     Continuation,
     Position,
-    boundaries,
     check_greedy,
     check_own,
-    is_plain,
-    keeps_spaces,
-    prob,
     with_alternatives,
     within,
 )
 from cosd_providers.http.retries import until_answered
 from cosd_providers.http.transport import MANY_IDLE, Transport
-from cosd_providers.parsing import parse, unless_none
+from cosd_providers.parsing import parse
 from cosd_providers.probe_client import ProbeClient, RawReply, RawRequest, RawScores
 from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
-from cosd_providers.strategies import Strategy
-from cosd_providers.text import readable, sendable
-from cosd_providers.token_counts import Counts
-from cosd_providers.tokenizers import Tokenizer, count, load_tokenizer
+from cosd_providers.text import LOST, readable, sendable
+from cosd_providers.token_counts import Counts, Recent
+from cosd_providers.tokenizers import Tokenizer, count
 from cosd_providers.usage import Usage
+from cosd_providers.vocabulary import is_plain, keeps_spaces
 
 __all__ = ["Tgi"]
 
-_GREEDY: Mapping[str, object] = {"do_sample": False, "watermark": False, "return_full_text": False, "details": True}
-"""Greedy decoding. A temperature of 0 is refused, so the fields that sample are left out."""
-
-_OWNED = {
-    *(*_GREEDY, "best_of", "decoder_input_details", "frequency_penalty", "grammar", "max_new_tokens"),
-    *("repetition_penalty", "seed", "stop", "temperature", "top_k", "top_n_tokens", "top_p", "truncate", "typical_p"),
-}
-"""Fields that a user's `extra_body` may not set."""
-
-_MOST_PROBABLE = 0.5 + 1e-6  # above one half, with room for 32-bit logarithms
-_REPLACEMENT = "\ufffd"
-_SPECIAL = re.compile(r"\s*<.+>\s*", re.DOTALL)
 _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
 
 _REMEMBERED = 4  # encodings; they are long
@@ -113,177 +107,13 @@ _EACH = 4  # raw tokens of a whole token at most, apart from special ones
 _M = TypeVar("_M", bound=BaseModel)
 
 
-# The wire.
-
-
-class TgiInfo(BaseModel):
-    """The answer of `/info`."""
-
-    model_id: str
-    max_input_tokens: int = Field(validation_alias=AliasChoices("max_input_tokens", "max_input_length"))  # up to 2.0.4
-    max_total_tokens: int
-    router: str
-    version: str | None = None
-
-
-class TokenSpan(BaseModel):
-    """A token of `/tokenize`, with its range in bytes of the text."""
-
-    id: int
-    start: int
-    stop: int
-
-
-class TgiEncoding(RootModel[list[TokenSpan]]):
-    """The answer of `/tokenize`."""
-
-
-class TgiPrompt(BaseModel):
-    """The answer of `/chat_tokenize`."""
-
-    templated_text: str
-
-
-class TgiToken(BaseModel):
-    """A token with its log probability."""
-
-    id: int
-    text: str
-    logprob: float | None
-    special: bool = False
-
-    @property
-    def prob(self) -> float | None:
-        """Its probability; None for NaN."""
-        return prob(self.logprob)
-
-    @property
-    def may_end(self) -> bool:
-        """True for a possible end of sequence; some models have one that is not flagged as special."""
-        return self.special or _SPECIAL.fullmatch(self.text) is not None
-
-
-class TgiEnd(BaseModel):
-    """The last event's details."""
-
-    finish_reason: Annotated[str, unless_none("")]
-    input_length: int | None = None  # missing in older versions
-
-
-class TgiEvent(BaseModel):
-    """One event of `/generate_stream`: one token."""
-
-    token: TgiToken
-    index: int = 0  # from 1; missing in older versions
-    top_tokens: list[TgiToken] | None = None
-    details: TgiEnd | None = None
-
-
-class TgiDetails(TgiEnd):
-    """The details of `/generate`."""
-
-    generated_tokens: int
-    prefill: list[TgiToken]
-    tokens: list[TgiToken]
-    top_tokens: list[list[TgiToken]] | None = None
-
-
-class TgiAnswer(BaseModel):
-    """The answer of `/generate`."""
-
-    details: TgiDetails
-
-    def last(self) -> TgiEvent | None:
-        """The last token, as an event."""
-        found, top = self.details, self.details.top_tokens
-        if not found.tokens:
-            return None
-        return TgiEvent(token=found.tokens[-1], top_tokens=top[-1] if top else None, details=found)
-
-
-def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
-    """The `parameters` of a request for at most `limit` tokens, with `top` listed at each place."""
-    return {**_GREEDY, "top_n_tokens": top, "max_new_tokens": limit, "decoder_input_details": prefill}
-
-
-# An encoded text.
+# The server.
 
 
 def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
     """The special tokens before the text of a letter; None where no token has a width: the server shows no places."""
     wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), None)
     return None if wide is None else tuple(span.id for span in letter.root[:wide])
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedText:
-    """An encoded text.
-
-    Attributes:
-        ids: its own tokens.
-        data: the bytes of each; of tokens that share a character the last one has the bytes of all.
-        all: the ids that the model reads, the special ones before the text included.
-    """
-
-    ids: list[int]
-    data: list[bytes]
-    all: list[int]
-
-    @property
-    def special(self) -> int:
-        """Number of special tokens before it."""
-        return len(self.all) - len(self.ids)
-
-    @classmethod
-    def of(cls, raw: TgiEncoding, text: str, before: tuple[int, ...]) -> Self:
-        """The encoding of `text`, by the server's answer."""
-        ids = [span.id for span in raw.root]
-        first = len(before) if tuple(ids[: len(before)]) == before else 0
-        return cls(ids[first:], _bytes_of(raw.root[first:], text.encode()), ids)
-
-
-def _bytes_of(spans: Sequence[TokenSpan], text: bytes) -> list[bytes]:
-    """The bytes of each token. A token that overlaps the next one, or has no width, leaves its bytes to that one."""
-    data = [b""] * len(spans)
-    begun = stop = 0
-    for at, span in enumerate(spans):
-        last = at + 1 == len(spans)
-        stop = len(text) if last else max(stop, span.stop)
-        if stop > begun and (last or spans[at + 1].start >= stop):
-            data[at] = text[begun:stop]
-            begun = stop
-    return data
-
-
-@dataclass(frozen=True, slots=True)
-class ScoredText:
-    """An encoded text with the probability of each of its own tokens, the model's choice after it, and the end."""
-
-    text: EncodedText
-    probs: list[float | None]
-    after: Position | None
-    end: Token
-
-    def tokens(self) -> Iterator[Token]:
-        """Its tokens in whole characters, as probable as the least probable part."""
-        parts: list[float | None] = []
-        for data, value in zip(self.text.data, self.probs, strict=True):
-            parts.append(value)
-            if data:
-                known = [part for part in parts if part is not None]
-                yield Token(data, min(known) if len(known) == len(parts) else None)
-                parts = []
-
-    def positions(self, ends: Container[int]) -> list[Position | None]:
-        """The model's choice at each token and after the last one; None where it may be another one than the text's."""
-        found: list[Position | None] = []
-        for token_id, data, value in zip(self.text.ids, self.text.data, self.probs, strict=True):
-            sure = value is not None and value > _MOST_PROBABLE and token_id not in ends
-            found.append(Position(Choice(token_id, Token(data, value), open=not data)) if sure else None)
-        return [*found, self.after]
-
-
-# The server.
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,13 +151,6 @@ class _Bill:
         self.usage.bill(self.estimated if tokens is None else tokens, 0)
 
 
-class _Encodings(OrderedDict[str, EncodedText]):
-    """The encodings of the last texts. Pickled ones are empty: they hold no prompt."""
-
-    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
-        return type(self), ()
-
-
 class TgiClient:
     """Requests to one server.
 
@@ -350,7 +173,7 @@ class TgiClient:
         self.endpoint = transport.endpoint
         self._extra = extra
         self._tokenizer = tokenizer
-        self._encodings = _Encodings()
+        self._encodings = Recent[str, EncodedText](_REMEMBERED)
         self._counts = Counts()
 
     # Discovery.
@@ -422,10 +245,9 @@ class TgiClient:
             words = "the server does not encode text (/tokenize), and this needs the tokens of a text"
             raise self._unsupported(words, "Give a `tokenizer`, or serve a model that has a fast one.")
         if text not in self._encodings:
-            own = self._encodings[text] = EncodedText.of(await self._tokenize(text), text, self.facts.before)
+            own = EncodedText.of(await self._tokenize(text), text, self.facts.before)
             self._counts.add(text, len(own.all))
-            if len(self._encodings) > _REMEMBERED:
-                self._encodings.popitem(last=False)
+            self._encodings.keep(text, own)
         return self._encodings[text]
 
     async def pieces(self, text: str) -> list[Piece]:
@@ -523,10 +345,10 @@ class TgiClient:
         if word.special and not self.shows:
             return Choice(word.id, Token(b"", word.prob))
         unfinished = not word.text and alone != ""
-        return Choice(word.id, Token(word.text.replace(_REPLACEMENT, "").encode(), word.prob), open=unfinished)
+        return Choice(word.id, Token(word.text.replace(LOST, "").encode(), word.prob), open=unfinished)
 
     def _is_text(self, word: TgiToken) -> bool:
-        hidden = word.special or word.id in self.facts.ends or _REPLACEMENT in word.text
+        hidden = word.special or word.id in self.facts.ends or LOST in word.text
         return bool(word.text) and not hidden
 
     @asynccontextmanager
@@ -613,8 +435,8 @@ class TgiClient:
             (facts.others if len(found.tokens) > limit else facts.ends).add(word.id)
         return word.id in facts.ends
 
-    async def prefill(self, text: str, own: EncodedText, usage: Usage) -> ScoredText:
-        """The probability of each token of `text`, whose encoding is `own`, and the model's choice after it.
+    async def prefill(self, text: str, own: EncodedText, usage: Usage) -> tuple[list[Token], Token]:
+        """The tokens of `text`, whose encoding is `own`, with their probabilities, and the end after it.
 
         Raises:
             UnsupportedError: the server does not give them.
@@ -632,8 +454,8 @@ class TgiClient:
             raise ResponseError(words, endpoint=self.endpoint, retryable=True)
         if event := answered.last():
             await self._check_end(text, 1, event, usage)
-        after = self.position(event) if event else None
-        return ScoredText(own, [word.prob for word in read[own.special :]], after, self._end(event))
+            self.position(event)  # checks it
+        return [*own.scored(word.prob for word in read[own.special :])], self._end(event)
 
     def _estimated(self, text: str) -> int:
         known = self._counts.about(text)
@@ -713,10 +535,10 @@ class _TgiStream:
     or stops early, the text received so far is continued instead.
     """
 
-    def __init__(self, client: TgiClient, prompt: str, text: bytes, usage: Usage, alternatives: int) -> None:
+    def __init__(self, client: TgiClient, context: Context, usage: Usage, alternatives: int) -> None:
         self._client = client
-        self._prompt = prompt
-        self._text = text
+        self._prompt = context.prompt
+        self._text = context.text
         self._usage = usage
         self._alternatives = alternatives
         self._spaced = False  # listed tokens keep the space before a word
@@ -782,30 +604,12 @@ class _TgiStream:
 
 
 class _TgiRounds(Rounds):
-    """The rounds of one `propose`; in the first one the text is scored if that can answer `least` places."""
+    """The rounds of one `propose`: each place has a request of its own."""
 
-    def __init__(self, client: TgiClient, prompt: str, text: bytes, usage: Usage, least: int | None) -> None:
-        super().__init__(prompt, text)
+    def __init__(self, client: TgiClient, context: Context, usage: Usage) -> None:
+        super().__init__(context)
         self._client = client
         self._usage = usage
-        self._least = least
-
-    async def _begin(self, open_: Sequence[Continuation]) -> None:
-        """Nothing to prepare."""
-
-    async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
-        """A place can be answered where the encoding of the text before it is the start of that of the whole."""
-        whole = self._before(len(self._text))
-        cuts = {one.question.start: self._before(one.question.start) for one in open_}
-        if self._least is None or len(cuts) < self._least or await self._client.room(whole, 1) < 1:
-            return {}
-        own, *parts = await concurrently([partial(self._client.encode, cut) for cut in (whole, *cuts.values())])
-        ids = {at: part.ids for at, part in zip(cuts, parts, strict=True)}
-        places = {at: len(before) for at, before in ids.items() if own.ids[: len(before)] == before}
-        if len(places) < self._least:
-            return {}
-        scored = await self._client.prefill(whole, own, self._usage)
-        return self._along(open_, own.ids, places, scored.positions(self._client.facts.ends))
 
     async def _room(self, one: Continuation, wanted: int) -> int:
         return await self._client.room(self._asked(one), wanted)
@@ -907,31 +711,25 @@ class Tgi(Engine[TgiFacts]):
         url: the server's URL.
         tokenizer: the model's own, or an argument of `load_tokenizer`. Needed only where the server has no fast
             tokenizer and prompts come near the limit.
-        strategy: `"filter"` or `"singles"`; by default the filter where the server has it and several places are asked.
         options: as in `engine.Adapter`. `model` is compared with the server's; `extra_body` is merged into the
             `parameters` of every generation, e.g. `{"adapter_id": "name"}`.
 
     Raises:
-        ValueError: `extra_body` sets a field of the fusion's, `tokenizer` cannot be read, or there is no such strategy.
+        ValueError: `extra_body` sets a field of the fusion's, or `tokenizer` cannot be read.
     """
-
-    strategies = ("filter", "singles")
 
     _facts_type = TgiFacts
     _ready_route = "/health"
     _idle = MANY_IDLE
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        tokenizer: object = None,
-        strategy: Literal["filter", "singles"] | None = None,
-        **options: Unpack[EngineOptions],
-    ) -> None:
-        super().__init__(url, owned=_OWNED, strategy=strategy, **options)
-        local = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
-        self._client = TgiClient(self._transport, self._extra, local)
+    def __init__(self, url: str, *, tokenizer: object = None, **options: Unpack[EngineOptions]) -> None:
+        super().__init__(url, owned=OWNED, strategy=None, tokenizer=tokenizer, **options)
+        self._client = TgiClient(self._transport, self._extra, self._tokenizer)
+
+    @property
+    def encodes_locally(self) -> bool:
+        """Test whether a tokenizer of the user's own encodes text: only where the server does not."""
+        return super().encodes_locally and self._client.facts.before is None
 
     async def propose(
         self,
@@ -941,17 +739,10 @@ class Tgi(Engine[TgiFacts]):
         alternatives: int = 0,  # noqa: ARG002 - none are listed
         usage: Usage,
     ) -> list[Proposal | None]:
-        """Answer all questions by the strategy, and once more those that need it; see `contract.Provider`."""
-        prompt, text = context.prompt, context.text
-        facts = await self.facts()
-        if questions is None:
-            pieces = await self._client.pieces(prompt + sendable(text))
-            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
-        way: Strategy = self._strategy or ("filter" if facts.prefill and len(questions) > 1 else "singles")
-        if way == "filter" and not facts.prefill:
-            raise self._client.unscored()
-        least = None if way != "filter" else 1 if self._strategy else 2
-        return await _TgiRounds(self._client, prompt, text, usage, least).propose(questions, way, usage)
+        """One request for each place, several at once; see `contract.Provider`."""
+        await self.facts()
+        questions = await self._places(context, questions)
+        return await _TgiRounds(self._client, context, usage).propose(questions, "singles", usage)
 
     async def score(
         self,
@@ -973,8 +764,8 @@ class Tgi(Engine[TgiFacts]):
         own = await self._client.encode(whole)
         if await self._client.room(whole, 1) < 1:
             raise await self._client.too_long(whole)
-        scored = await self._client.prefill(whole, own, usage)
-        return within(scored.tokens(), len(prompt.encode())) + ([scored.end] if end else [])
+        scored, last = await self._client.prefill(whole, own, usage)
+        return within(scored, len(prompt.encode())) + ([last] if end else [])
 
     async def tokenize(self, text: str) -> list[Piece]:
         """The server's own encoding; of tokens that share a character the last one has the bytes of all."""
@@ -1008,9 +799,8 @@ class Tgi(Engine[TgiFacts]):
         options: DraftOptions,
         usage: Usage,
     ) -> IdsDraft:
-        prompt, text = context.prompt, context.text
-        stream = _TgiStream(self._client, prompt, text, usage, options.alternatives)
-        return IdsDraft(stream, (), max_tokens, alone=not text, repeats=True)
+        stream = _TgiStream(self._client, context, usage, options.alternatives)
+        return IdsDraft(stream, (), max_tokens, alone=not context.text, repeats=True)
 
     async def _for_chat(self) -> Self:
         """The same server with the special tokens of its answer as text."""

@@ -30,9 +30,6 @@ from cosd_providers.greedy import (
     Choice,
     Continuation,
     Position,
-    boundaries,
-    is_plain,
-    keeps_spaces,
     with_alternatives,
     with_listed,
     within,
@@ -40,8 +37,9 @@ from cosd_providers.greedy import (
 from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy
-from cosd_providers.text import sendable
+from cosd_providers.text import LOST, sendable
 from cosd_providers.usage import Usage
+from cosd_providers.vocabulary import is_plain, keeps_spaces
 
 __all__ = [
     "LETTERS",
@@ -64,7 +62,6 @@ LETTERS = "a \u00e9 a"
 _ANCHORS = ("\n", ",")  # that tokenizers with such a space merge with no text behind them
 _LONGEST = 6  # tokens that are decoded together at once, to finish a character
 _LONG = 16  # characters of an answer's text above which it may be more than the tokens' own
-_LOST = "\ufffd"
 _UNKNOWN = b"\xff unknown"
 """Stands for bytes that are not known yet; no text is like that."""
 
@@ -341,7 +338,7 @@ class TokenTexts:
     def note(self, ids: Sequence[int], texts: Sequence[str | None], text: str) -> None:
         """Note tokens whose texts, each decoded alone, join to the text of all: they need no request."""
         shown = [one or "" for one in texts]
-        if self._client.tokenizer is not None or _LOST in text or "" in shown:
+        if self._client.tokenizer is not None or LOST in text or "" in shown:
             return
         if len(shown) == 1 and text == " " + shown[0]:
             shown = [text]
@@ -363,7 +360,7 @@ class TokenTexts:
         text, local = answer.text, self._client.tokenizer is not None
         if not answer.whole:
             self.note([step.id for step in shown], [step.text for step in shown], text)
-        elif ids and text and not (run or local) and _LOST not in text and len(text) <= _LONG:
+        elif ids and text and not (run or local) and LOST not in text and len(text) <= _LONG:
             self._heard |= {tuple(ids[:count]): None for count in range(1, len(ids))}
             self._heard[tuple(ids)] = text.encode()
 
@@ -488,10 +485,10 @@ class TokenTexts:
             return
         texts = await self._client.decode_plain(self._anchored(new))
         for run, text in zip(new, self._bare(texts), strict=True):
-            data = text.replace(_LOST, "").encode()  # what is lost within a text can never become a character
-            self._facts.spelt[run] = None if text.endswith(_LOST) else data
+            data = text.replace(LOST, "").encode()  # what is lost within a text can never become a character
+            self._facts.spelt[run] = None if text.endswith(LOST) else data
             self._facts.begun[run] = len(data)
-            if len(run) == 1 and _LOST in text:
+            if len(run) == 1 and LOST in text:
                 self._facts.lossy.add(run[0])
         quiet = [run for run in new if len(run) == 1 and self._facts.spelt[run] == b""]
         shown = await self._shown(quiet) if quiet else []
@@ -544,8 +541,7 @@ class _IdsRounds(Rounds):
 
     Args:
         client: the server's requests.
-        prompt: the prompt.
-        text: the response so far.
+        context: the prompt, and the response so far.
         usage: is billed.
         alternatives: the number of others that each token comes with.
         echo: the text is scored first.
@@ -555,15 +551,14 @@ class _IdsRounds(Rounds):
     def __init__(
         self,
         client: TokenIdsClient[Any],
-        prompt: str,
-        text: bytes,
+        context: Context,
         usage: Usage,
         *,
         alternatives: int = 0,
         echo: bool = False,
         singly: bool = False,
     ) -> None:
-        super().__init__(prompt, text, alternatives)
+        super().__init__(context, alternatives)
         self._client = client
         self._usage = usage
         self._echo = echo
@@ -583,8 +578,10 @@ class _IdsRounds(Rounds):
         texts = [self._before(place) for place in new]
         self._heads |= zip(new, await self._client.prompts(texts), strict=True)
 
-    async def _begin(self, open_: Sequence[Continuation]) -> None:
+    async def ask(self, open_: list[Continuation]) -> list[Iterable[Position]]:
+        """The next positions of each open continuation; see `Rounds`."""
         await self.prepare(one.question.start for one in open_)
+        return await super().ask(open_)
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
         """Those that the scored text answers: its encoding up to there is the model's own."""
@@ -787,16 +784,14 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         if alternatives:
             await self._client.seek_ends(usage)
         everywhere = questions is None
-        if questions is None:
-            pieces = await self.tokenize(prompt + sendable(text))
-            questions = boundaries((piece.data for piece in pieces), len(prompt.encode()))
+        questions = await self._places(context, questions)
         for question in questions:
             self._client.check_something(prompt + sendable(text[: question.start]))
         several = len(questions) > 1
         usual: Strategy = "echo" if everywhere else self._several if several else "singles"
         way = self._strategy or usual
         more: dict[str, Any] = {"singly": way == "singles", "echo": way == "echo" and several}
-        rounds = _IdsRounds(self._client, prompt, text, usage, alternatives=alternatives, **more)
+        rounds = _IdsRounds(self._client, context, usage, alternatives=alternatives, **more)
         return await rounds.propose(questions, way, usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:

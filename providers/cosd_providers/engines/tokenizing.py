@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -24,7 +23,8 @@ from cosd_providers.contract import Context, Piece, Provider
 from cosd_providers.engine import NO_TEMPLATE, Engine, EngineOptions, ServerFacts, nothing_to_continue
 from cosd_providers.errors import InvalidRequestError, ResponseError, StatusError, UnsupportedError
 from cosd_providers.http.transport import Transport
-from cosd_providers.tokenizers import Tokenizer, load_tokenizer
+from cosd_providers.token_counts import Recent
+from cosd_providers.tokenizers import Tokenizer
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import ENDS, looks_special
 
@@ -116,12 +116,12 @@ class TokenizingClient(ABC, Generic[_F]):
         self.tokenizer = tokenizer
         self._extra = extra
         self._special_tokens = special_tokens
-        self._ids: OrderedDict[str, list[int]] = OrderedDict()  # of the last texts, without special tokens
+        self._ids = Recent[str, list[int]](_REMEMBERED)  # of the last texts, without special tokens
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but texts and facts."""
         kept = {name: value for name, value in self.__dict__.items() if name != "facts"}
-        return {**kept, "_ids": OrderedDict()}
+        return {**kept, "_ids": Recent[str, list[int]](_REMEMBERED)}
 
     def take(self, facts: _F) -> None:
         """Take the facts of the server."""
@@ -204,9 +204,7 @@ class TokenizingClient(ABC, Generic[_F]):
 
     def encoded(self, text: str, ids: list[int]) -> None:
         """Keep the ids of a text, without special tokens."""
-        self._ids[text] = ids
-        while len(self._ids) > _REMEMBERED:
-            self._ids.popitem(last=False)
+        self._ids.keep(text, ids)
 
     async def path(self, context: Context) -> list[int]:
         """A context by ids as it is sent: the encoding of the prompt by itself, and then the ids."""
@@ -299,9 +297,8 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         add_special_tokens: bool = True,
         **options: Unpack[EngineOptions],
     ) -> None:
-        super().__init__(url, owned=self._owned, strategy=strategy, **options)
-        own = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
-        self._client = self._client_type(self._transport, self._extra, add_special_tokens, own)
+        super().__init__(url, owned=self._owned, strategy=strategy, tokenizer=tokenizer, **options)
+        self._client = self._client_type(self._transport, self._extra, add_special_tokens, self._tokenizer)
 
     async def facts(self) -> _F:
         """The facts, which the client of this view has from then on."""

@@ -38,7 +38,6 @@ _COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
     "echo": ("1", "C", (1, 1)),
     "list": ("1", "K x C", (1, EXAMPLE[1])),
     "singles": ("K", "K x C", (EXAMPLE[1], EXAMPLE[1])),
-    "filter": ("1 + o", "(1 + o) x C", (1, 1)),
 }
 """Requests and billed prompt tokens in words; for the example the requests, and the multiple of the context."""
 

@@ -52,7 +52,7 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
         ("raw", "--logprobs-mode raw_logprobs: it then shows the model's own probabilities"),
         ("depth", "--max-logprobs 20: it then lists more tokens at a place"),
     ),
-    "tgi": (("scoring", "--enable-prefill-logprobs: it then scores a prompt, which the strategy 'filter' needs"),),
+    "tgi": (("scoring", "--enable-prefill-logprobs: it then scores a prompt"),),
     "ollama": (("context", "OLLAMA_CONTEXT_LENGTH: the model was trained for a longer context than it is given"),),
 }
 """Advice against what is lacking, by the kind of server; "" is for all."""

@@ -21,16 +21,15 @@ Such a server takes text only, and each shows its tokens in its own way: `logpro
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any, Literal, Self, Unpack
 
 from cosd_providers.chat.leading_space import led
 from cosd_providers.chat.templates import Template
-from cosd_providers.concurrency import Lazy
-from cosd_providers.contract import Capabilities, Context, DraftEnd, Piece, Proposal, Question, ServerInfo, Token
-from cosd_providers.drafting import streamed
-from cosd_providers.engine import Adapter, EngineOptions, no_probs
+from cosd_providers.contract import Capabilities, Context, Proposal, Question, ServerInfo, Token
+from cosd_providers.engine import Engine, EngineOptions, ServerFacts, no_probs
 from cosd_providers.engines.openai.chat import ChatRouteRenderer, no_partial
 from cosd_providers.engines.openai.client import OWNED, OpenAIClient, OpenAIFacts, Prefix
 from cosd_providers.engines.openai.dialects import Dialect, dialect_of
@@ -41,22 +40,22 @@ from cosd_providers.engines.openai.no_logprobs import AGREE, Agreement
 from cosd_providers.engines.openai.probe_client import CompletionsProbeClient, probe_client
 from cosd_providers.engines.openai.proposing import Proposing
 from cosd_providers.engines.openai.wire import Conversation
-from cosd_providers.errors import UnsupportedError
 from cosd_providers.greedy import answer, within
 from cosd_providers.http.keys import with_key
 from cosd_providers.http.transport import MANY_IDLE
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt, after_own
 from cosd_providers.sampling import DraftOptions
-from cosd_providers.strategies import checked_strategy, counted
-from cosd_providers.text import sendable
-from cosd_providers.tokenizers import load_tokenizer
+from cosd_providers.strategies import counted
 from cosd_providers.usage import Usage
 
 __all__ = ["OpenAICompatible"]
 
 
-class OpenAICompatible(Adapter):
+class OpenAICompatible(Engine[ServerFacts]):
     """A model behind an API like OpenAI's. See `contract.Provider`.
+
+    Without log probabilities a token is what the server sends in one event. So it is where tokens are drawn and the
+    server is not known to draw from the model's own distribution: their probabilities would mean nothing.
 
     Args:
         url: the server's URL; a trailing `/v1` does no harm.
@@ -100,19 +99,16 @@ class OpenAICompatible(Adapter):
         key, headers = with_key(known.key_header, options.get("api_key"), options.get("headers"))
         owned = OWNED | {*known.greedy, *known.whole, *(known.continues or ())}
         more: EngineOptions = {**options, "api_key": key, "headers": headers}
-        super().__init__(url.strip().rstrip("/").removesuffix("/v1"), owned=owned, **more)
+        base = url.strip().rstrip("/").removesuffix("/v1")
+        super().__init__(base, owned=owned, strategy=strategy, tokenizer=tokenizer, **more)
         if known.keep_alive and (known.engine != "openai" or url.startswith("https:")):
             self._transport.idle = MANY_IDLE  # a server that is not known may have a thread for each
         self._api: str = wanted
-        self._strategy = checked_strategy(strategy, self.strategies)
         self._context = context
-        local = self._words = None if tokenizer is None else load_tokenizer(tokenizer)
         partial = wanted != "messages"
-        self._client = OpenAIClient(self._transport, known, api, local, self._extra, partial=partial)
+        self._client = OpenAIClient(self._transport, known, api, self._tokenizer, self._extra, partial=partial)
         self._echo = Echo(self._client)
         self._listing = known.models
-        self._facts: Lazy[OpenAIFacts] = Lazy()
-        self._info: Lazy[ServerInfo] = Lazy()
         self._renderer = ChatRouteRenderer(self._client)
 
     def __repr__(self) -> str:
@@ -124,63 +120,29 @@ class OpenAICompatible(Adapter):
 
         Once; a few tokens are generated for it and billed to nobody.
         """
-        return await self._info.get(self._describe)
+        info = await super().describe()
+        scores, listed = await self._scores(Usage()), self._listed(self._client.most)
+        score_top_k = listed if scores and self._echo.lists else 0
+        able = replace(info.capabilities, score=scores, top_k=listed, score_top_k=score_top_k)
+        return replace(info, capabilities=able)
 
-    async def _describe(self) -> ServerInfo:
-        facts, client = await self._know(), self._client
-        dialect, scores = client.dialect, await self._scores(Usage())
-        listed = self._listed(client.most)
-        return ServerInfo(
-            endpoint=client.endpoint,
-            engine=dialect.engine,
-            model=facts.model,
-            build=None,
-            context=facts.context,
-            capabilities=Capabilities(
-                token_ids=False,
-                end_prob=dialect.end_prob if client.api == "completions" else dialect.chat_end_prob,
-                tokenize=client.tokenizer is not None,
-                score=scores,
-                probs=facts.probs,
-                top_k=listed,
-                score_top_k=listed if scores and self._echo.lists else 0,
-                sampling=client.samples,
-                draws=True,
-                continues=client.partial,
-            ),
-        )
-
-    def generate(
+    async def _draft(
         self,
+        facts: ServerFacts,  # noqa: ARG002 - the client has them
         context: Context,
-        *,
+        continuation: Any,
         max_tokens: int,
-        continuation: Any = None,
-        alternatives: int = 0,
-        temperature: float = 0,
-        seed: int | None = None,
+        options: DraftOptions,
         usage: Usage,
-    ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Stream a draft; see `contract.Provider`. A `continuation` by token ids is refused.
-
-        Without log probabilities a token is what the server sends in one event. So it is where tokens are drawn and the
-        server is not known to draw from the model's own distribution: their probabilities would mean nothing.
-        """
-        prompt, text = context.prompt, context.text
-
-        async def begin() -> Drafting:
-            if text and not self._client.partial:
-                raise no_partial(self._transport.endpoint)
-            options = DraftOptions(alternatives, temperature, seed)
-            if continuation is not None:
-                raise self._unsupported("a draft cannot continue from token ids: the server takes text only", "")
-            await self._know()
-            await self._client.check_whole(Prefix(prompt, sendable(text)), usage)
-            own_way = options.sampled and not self._client.samples
-            client = self._client.without_probs() if own_way else self._client
-            return Drafting(client, prompt, text, usage, options, max_tokens)
-
-        return streamed(begin)
+    ) -> Drafting:
+        client = self._client
+        if context.text and not client.partial:
+            raise no_partial(client.endpoint)
+        if continuation is not None:
+            raise self._unsupported("a draft cannot continue from token ids: the server takes text only")
+        await client.check_whole(Prefix.of(context), usage)
+        own_way = options.sampled and not client.samples
+        return Drafting(client.without_probs() if own_way else client, context, usage, options, max_tokens)
 
     async def propose(
         self,
@@ -191,18 +153,18 @@ class OpenAICompatible(Adapter):
         usage: Usage,
     ) -> list[Proposal | None]:
         """Ask by the strategy; see `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores."""
-        prompt, text = context.prompt, context.text
-        facts, client = await self._know(), self._client
+        await self.facts()
+        client = self._client
         if not client.partial:
             raise no_partial(self._transport.endpoint)
-        await client.check_whole(Prefix(prompt, sendable(text)), usage)
-        if facts.probs:
+        await client.check_whole(Prefix.of(context), usage)
+        if client.facts.probs:
             way: Any = {"strategy": self._strategy, "alternatives": self._listed(alternatives)}
-            return await Proposing(client, prompt, text, usage, echo=self._echo, **way).answer(questions)
+            return await Proposing(client, context, usage, echo=self._echo, **way).answer(questions)
         if questions is None or not all(question.word for question in questions):
             raise no_probs("logprobs", self._transport.endpoint, hint=AGREE)
-        found = await answer(questions, Agreement(client, prompt, text, usage).ask)
-        return counted(found, "list" if len(questions) > 1 and facts.lists else "singles", usage)
+        found = await answer(questions, Agreement(client, context, usage).ask)
+        return counted(found, "list" if len(questions) > 1 and client.facts.lists else "singles", usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """One request to a server that is proved to score; see `contract.Provider`.
@@ -210,16 +172,15 @@ class OpenAICompatible(Adapter):
         Without a beginning-of-sequence token, the first token of all has no probability (None). The end has one where
         it is among the most probable tokens; if it is not, one more request asks for as many as the server lists.
         """
-        prompt, text = context.prompt, context.text
-        await self._know()
+        await self.facts()
         if not await self._scores(usage):
             raise cannot_score(self._transport.endpoint)
-        whole, listed = Prefix(prompt, sendable(text)), self._listed(alternatives)
+        whole, listed = Prefix.of(context), self._listed(alternatives)
         await self._client.check_whole(whole, usage)
         if not whole.text:
             return [await self._end(whole, listed, usage)] if end else []
         scored = await self._echo.score(whole, usage, listed)
-        tokens = within(scored.tokens(listed), len(prompt.encode()))
+        tokens = within(scored.tokens(listed), len(whole.prompt.encode()))
         if not end:
             return tokens
         last = end_at(scored.after, listed)
@@ -237,17 +198,11 @@ class OpenAICompatible(Adapter):
         ranked = self._client.dialect.ranked and self._client.facts.probs
         return min(alternatives, self._client.most - 1) if ranked else 0
 
-    async def tokenize(self, text: str) -> list[Piece]:
-        """The local tokenizer's encoding: no server of this kind encodes text."""
-        if self._client.tokenizer is None:
-            raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
-        return self._client.tokenizer.encode(text)
-
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
         """The prompt that makes the model answer a conversation; see `messages.ChatProvider`."""
-        await self._know()
+        await self.facts()
         if self._client.api == "completions":
             return await super().render_prompt(messages, on_special_tokens=on_special_tokens)
         whole = after_own(self.own_messages, messages)
@@ -281,36 +236,43 @@ class OpenAICompatible(Adapter):
 
     async def probe_client(self) -> CompletionsProbeClient:
         """The server without checks, for a probe."""
-        await self._know()
+        await self.facts()
         return probe_client(self._client, self._transport)
 
     async def snapshot(self) -> dict[str, Any]:
         """The facts about the server, for `restore`; `echo` is tested for that."""
-        facts = await self._know()
-        if self._client.api == "completions" and facts.probs:
-            await self._echo.shift(Usage())
-        return await self._kept(facts, facts.model)
+        await self.facts()
+        await self._scores(Usage())
+        return await self._kept(self._client.facts, self._client.facts.model)
 
-    async def _know(self) -> OpenAIFacts:
-        """The facts about the server, found out before its first use and billed to nobody."""
-        return await self._facts.get(self._discover)
+    async def discovered(self) -> ServerFacts:
+        """The facts about the server, found out before its first use and billed to nobody; the client has more."""
+        return await self._found.get(self._discover)
 
-    async def _discover(self) -> OpenAIFacts:
+    async def _discover(self) -> ServerFacts:
         client, tokenizer = self._client, self._client.tokenizer
-        facts = await self._taken_up(OpenAIFacts)
+        facts, dialect = await self._taken_up(OpenAIFacts), client.dialect
         if facts is None:
-            return await discover(client, self._transport, self._model, self._context)
-        client.facts = facts
-        if self._context is not None:
-            facts.context = self._context
-        if tokenizer is not None and tokenizer.name != facts.tokenizer:
-            await check_tokenizer(client, tokenizer)
-            facts.tokenizer = tokenizer.name
-        return facts
+            facts = await discover(client, self._transport, self._model, self._context)
+        else:
+            client.facts = facts
+            if self._context is not None:
+                facts.context = self._context
+            if tokenizer is not None and tokenizer.name != facts.tokenizer:
+                await check_tokenizer(client, tokenizer)
+                facts.tokenizer = tokenizer.name
+        able = Capabilities(
+            token_ids=False,
+            end_prob=dialect.end_prob if client.api == "completions" else dialect.chat_end_prob,
+            tokenize=tokenizer is not None,
+            score=False,  # this is tested when it is asked
+            probs=facts.probs,
+            sampling=client.samples,
+            draws=True,
+            continues=client.partial,
+        )
+        return ServerFacts(ServerInfo(client.endpoint, dialect.engine, facts.model, None, facts.context, able))
 
     async def _scores(self, usage: Usage) -> bool:
         """The server is proved to give the probabilities of a text's own tokens."""
         return self._client.api == "completions" and self._client.facts.probs and await self._echo.can_score(usage)
-
-    def _unsupported(self, words: str, hint: str) -> UnsupportedError:
-        return UnsupportedError(words, endpoint=self._transport.endpoint, hint=hint)

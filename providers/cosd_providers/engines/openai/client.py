@@ -8,7 +8,6 @@ where the dialect does not exclude it, a stream that hides something is followed
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from copy import copy
@@ -20,8 +19,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import PlainSerializer
 
 from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Context
 from cosd_providers.engine import miscounted
-from cosd_providers.engines.openai.dialects import ENDS, Dialect
+from cosd_providers.engines.openai.dialects import Dialect
 from cosd_providers.engines.openai.logprobs import CheckedAligner, Listing
 from cosd_providers.engines.openai.wire import Answer, Billed, Completion, Conversation, bill, rest_of, steps
 from cosd_providers.errors import (
@@ -34,8 +34,11 @@ from cosd_providers.errors import (
 from cosd_providers.greedy import TIES, Position
 from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
+from cosd_providers.text import sendable
+from cosd_providers.token_counts import Recent
 from cosd_providers.tokenizers import Tokenizer, count
 from cosd_providers.usage import Usage
+from cosd_providers.vocabulary import SURE_ENDS
 
 __all__ = ["OWNED", "EchoProof", "OpenAIClient", "OpenAIFacts", "Prefix", "is_too_long"]
 
@@ -66,6 +69,11 @@ class Prefix:
     def whole(self) -> str:
         """Both as one text."""
         return self.prompt + self.text
+
+    @classmethod
+    def of(cls, context: Context) -> Self:
+        """The input that continues a context, as far as it can be sent as text."""
+        return cls(context.prompt, sendable(context.text))
 
 
 def _sorted(ends: set[str | int]) -> list[str | int]:
@@ -109,7 +117,7 @@ class OpenAIFacts:
     lists: bool | None
     repeats: bool
     trims: bool | None = None
-    ends: Annotated[set[str | int], PlainSerializer(_sorted)] = field(default_factory=lambda: {*ENDS})
+    ends: Annotated[set[str | int], PlainSerializer(_sorted)] = field(default_factory=lambda: {*SURE_ENDS})
     echo: EchoProof | None = None
     tokenizer: str | None = None
     most: int | None = None
@@ -162,8 +170,8 @@ class OpenAIClient:
         self._transport = transport
         self.tokenizer = tokenizer
         self._extra = extra
-        self._checked: OrderedDict[bytes, int] = OrderedDict()
-        self._counted: OrderedDict[bytes, int] = OrderedDict()
+        self._checked = Recent[bytes, int](_REMEMBERED)
+        self._counted = Recent[bytes, int](_REMEMBERED)
 
     @property
     def path(self) -> str:
@@ -193,7 +201,8 @@ class OpenAIClient:
     def of_chat(self, conversation: Conversation) -> Self:
         """The same client within a conversation, where everything that the model writes is text."""
         view = copy(self)
-        view.conversation, view._checked, view._counted = conversation, OrderedDict(), OrderedDict()
+        view.conversation = conversation
+        view._checked, view._counted = Recent(_REMEMBERED), Recent(_REMEMBERED)
         view._extra = {**self._extra, **self.dialect.special}
         return view
 
@@ -430,7 +439,7 @@ class OpenAIClient:
             return None
         key = sha256(prefix.whole.encode()).digest()
         if key not in self._counted:
-            _remember(self._counted, key, count(self.tokenizer, prefix.whole))
+            self._counted.keep(key, count(self.tokenizer, prefix.whole))
         return self._counted[key]
 
     def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
@@ -468,7 +477,7 @@ class OpenAIClient:
                 raise ContextLengthError(words, endpoint=self.endpoint, hint=self.dialect.longer)
         else:
             await self.one(prefix, self.dialect.least, usage)  # compares the bill with the count
-        _remember(self._checked, key, size)
+        self._checked.keep(key, size)
 
 
 def is_too_long(error: InvalidRequestError | ContextLengthError) -> bool:
@@ -480,14 +489,6 @@ def _number(body: Mapping[str, object]) -> int:
     """The number of most probable tokens that a request asks for."""
     asked = body.get("top_logprobs", body.get("logprobs"))
     return asked if isinstance(asked, int) else 0
-
-
-def _remember(table: OrderedDict[bytes, int], key: bytes, value: int) -> None:
-    """Keep a value for the last few prompts."""
-    table[key] = value
-    table.move_to_end(key)
-    if len(table) > _REMEMBERED:
-        table.popitem(last=False)
 
 
 async def _whole_characters(

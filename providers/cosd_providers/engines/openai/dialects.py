@@ -12,18 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-__all__ = ["DIALECTS", "ENDS", "Dialect", "Refusal", "dialect_at", "dialect_of"]
+__all__ = ["DIALECTS", "Dialect", "Refusal", "dialect_at", "dialect_of"]
 
 GREEDY: Mapping[str, object] = {"temperature": 0, "top_p": 1, "n": 1}
 """Fields that every server understands: hosted ones refuse a request with an unknown field."""
 
 NEUTRAL: Mapping[str, object] = {"presence_penalty": 0, "frequency_penalty": 0}
 """Fields that most servers understand as well."""
-
-ENDS = frozenset(
-    ("</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "<eos>")
-)
-"""Usual strings of the end of sequence; a server's own is added when it is first seen."""
 
 _NO_REPLY = (
     "Use a model with /v1/completions, or a server that continues a message, such as vLLM or llama.cpp's: name it, as"

@@ -8,11 +8,11 @@ from dataclasses import replace
 from math import ceil
 from secrets import randbelow
 
-from cosd_providers.contract import DraftEnd, Token
+from cosd_providers.contract import Context, DraftEnd, Token
 from cosd_providers.engine import broken_off, nothing_to_continue, silent
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
-from cosd_providers.engines.openai.events import EventReader
 from cosd_providers.engines.openai.logprobs import CheckedAligner
+from cosd_providers.engines.openai.no_logprobs import EventReader
 from cosd_providers.engines.openai.wire import Answer, Billed, bill
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
 from cosd_providers.greedy import Draft, Position, with_alternatives
@@ -40,19 +40,18 @@ class Drafting:
 
     Args:
         client: requests to the server.
-        prompt: the prompt.
-        text: the response so far.
+        context: the prompt, and the response so far.
         usage: where requests are counted.
         options: how tokens are chosen, and the number of alternatives to each, as far as the server lists them.
         max_tokens: whole-character tokens to give at most.
     """
 
     def __init__(
-        self, client: OpenAIClient, prompt: str, text: bytes, usage: Usage, options: DraftOptions, max_tokens: int
+        self, client: OpenAIClient, context: Context, usage: Usage, options: DraftOptions, max_tokens: int
     ) -> None:
         self._client = client
-        self._prompt = prompt
-        self._text = text
+        self._prompt = context.prompt
+        self._text = context.text
         self._usage = usage
         if options.sampled and options.seed is None:
             options = replace(options, seed=randbelow(_SEEDS))

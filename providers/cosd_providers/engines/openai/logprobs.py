@@ -17,16 +17,15 @@ from functools import cache
 
 from cosd_providers.contract import Token
 from cosd_providers.engine import no_probs, own_stop
-from cosd_providers.engines.openai.events import FINISHES
-from cosd_providers.engines.openai.wire import Candidate, Completion, Step, steps
+from cosd_providers.engines.openai.wire import FINISHES, Candidate, Completion, Step, steps
 from cosd_providers.errors import ResponseError, UnsupportedError
-from cosd_providers.greedy import Choice, Position, check_greedy, check_own, is_plain, keeps_spaces
-from cosd_providers.text import first_character, readable, sendable, whole
+from cosd_providers.greedy import Choice, Position, check_greedy, check_own
+from cosd_providers.text import LOST, first_character, readable, sendable, whole
+from cosd_providers.vocabulary import is_plain, keeps_spaces
 
 __all__ = ["CheckedAligner", "Listing", "TokenAligner", "ranked", "spells"]
 
-_LOST = "\ufffd".encode()
-"""The text of bytes that are no character."""
+_LOST = LOST.encode()
 
 _OPEN = 3  # bytes of an unfinished character, at most
 _AHEAD = 16  # tokens looked at behind one whose place in the text is ambiguous
@@ -102,7 +101,7 @@ class TokenAligner:
         found, written = steps(answer), answer.written
         self.count += len(found)
         self.spaced = self._bare is not True and (self.spaced or any(map(_keeps_spaces, found)))
-        ended, lost = answer.finish_reason == "stop", "\ufffd" in written
+        ended, lost = answer.finish_reason == "stop", LOST in written
         if len(found) == 1 and written == found[0].pick.text and self._is_plain(found[0]) and not (ended or lost):
             self._begun, self._trimmed = True, False
             yield self._position(found[0], written.encode())  # as for most events
@@ -137,7 +136,7 @@ class TokenAligner:
             if step.pick.data:
                 self._owed += step.pick.data
                 return at, step.pick.data
-            _, lost, core = step.pick.text.rpartition("\ufffd")
+            _, lost, core = step.pick.text.rpartition(LOST)
             if not core:
                 if not at and not lost and self._is_space():
                     return 0, self._take_first(1)
@@ -278,7 +277,7 @@ class TokenAligner:
         text, self._text = self._text.replace(_LOST, b""), b""
         end: Step | None = None
         if ended:
-            shown = left and (not text or self._is_end(left)) and "\ufffd" not in left[-1].pick.text
+            shown = left and (not text or self._is_end(left)) and LOST not in left[-1].pick.text
             end = left.pop() if shown else Step(Candidate("", None))
         if text and not left and not self._lost:
             raise ResponseError("the tokens of the answer do not spell its text", endpoint=self._endpoint)
@@ -371,7 +370,7 @@ def _keeps_spaces(step: Step) -> bool:
 
 def _says(candidate: Candidate) -> bool:
     """True for a candidate with a whole string."""
-    return bool(candidate.text) and "\ufffd" not in candidate.text
+    return bool(candidate.text) and LOST not in candidate.text
 
 
 def _same(candidate: Candidate, pick: Candidate) -> bool:
@@ -441,7 +440,7 @@ class CheckedAligner(TokenAligner):
             hint = "Is there another server for this model, such as vLLM or llama.cpp's?"
             raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
         # Of a text that breaks off within a character, all tokens may be hidden.
-        if not (self.count or steps(answer) or not answer.written or answer.written.endswith("\ufffd")):
+        if not (self.count or steps(answer) or not answer.written or answer.written.endswith(LOST)):
             raise no_probs("logprobs", self._endpoint, hint=_NO_STREAMED if self._streamed else _NO_PROBS)
 
     def _check_position(self, position: Position) -> None:
@@ -501,7 +500,7 @@ def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end:
         string = strings[index]
         if isinstance(string, bytes):
             return any(follow(index + 1, end) for end in _ends_of(string, text, at))
-        _, lost, core = string.rpartition("\ufffd")
+        _, lost, core = string.rpartition(LOST)
         if lost and core:
             return any(follow(index + 1, at + end) for end in endings(core.encode(), text[at : at + _WINDOW]))
         said = readings(core, bare=bare and not lost)

@@ -1,6 +1,7 @@
-"""Assistants without log probabilities: their text is cut into words, and a word either agrees or does not.
+"""Answers without log probabilities. A draft has a token for each event: what the server sends at a time.
 
-So they work with `unit="word"` only: text alone does not show the tokens.
+The text of an assistant is cut into words, and a word either agrees or does not. So they work with `unit="word"` only:
+text alone does not show the tokens.
 
 Some servers (mlx_lm.server) take the space off the front of an answer. Whether this one does is found out at the first
 answer that would run into the text before it; the space is then put back.
@@ -9,17 +10,19 @@ answer that would run into the text before it; the space is then put back.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from cosd_providers.contract import Question, Token
+from cosd_providers.contract import Context, Question, Token
+from cosd_providers.engine import own_stop
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix
-from cosd_providers.engines.openai.wire import Completion
+from cosd_providers.engines.openai.wire import FINISHES, Completion
+from cosd_providers.errors import ResponseError
 from cosd_providers.greedy import Choice, Continuation, Position
-from cosd_providers.text import sendable
+from cosd_providers.text import LOST, sendable
 from cosd_providers.usage import Usage
 
-__all__ = ["AGREE", "Agreement", "words"]
+__all__ = ["AGREE", "Agreement", "EventReader", "words"]
 
 AGREE = (
     "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
@@ -33,20 +36,72 @@ _WORD = re.compile(r"\s*(?:[^\W_]+|\S)|\s+\Z")
 _FIRST, _MOST = 8, 256  # tokens of the first request, and at most
 
 
+class EventReader:
+    """Reader of the events of one answer; the tokens have no probabilities.
+
+    Args:
+        endpoint: the server's URL, for errors.
+        repeated: text at the front that the server repeats, and the model did not write.
+
+    Attributes:
+        count: tokens so far.
+        spaced: False; strings of listed tokens are not seen.
+    """
+
+    spaced = False
+
+    def __init__(self, endpoint: str, repeated: str = "") -> None:
+        self.count = 0
+        self._endpoint = endpoint
+        self._repeated = repeated
+        self._held = ""
+
+    def feed(self, answer: Completion) -> Iterator[Position]:
+        """Take an event; yield its text, and the end of sequence.
+
+        Raises:
+            UnsupportedError: the server ended the answer at a stop string of its own.
+            ResponseError: the answer ended for an unknown reason.
+        """
+        if text := self._new(answer.written, last=answer.finish_reason is not None):
+            yield self._position(Token(text.encode(), None))
+        if isinstance(answer.stop_reason, str) and answer.stop_reason:
+            raise own_stop(self._endpoint, hint="Start it without stop strings, in its generation settings too.")
+        if answer.finish_reason is not None and answer.finish_reason not in FINISHES:
+            words = f"the answer ended for an unknown reason: {answer.finish_reason[:40]!r}"
+            raise ResponseError(words, endpoint=self._endpoint)
+        if answer.finish_reason == "stop":
+            yield self._position(Token(b"", None, end=True))
+
+    def _new(self, text: str, *, last: bool) -> str:
+        """Text without what is repeated: held until it is seen whether all of it is, and given back if it is not."""
+        if not self._repeated:
+            return text
+        self._held += text
+        if self._repeated.startswith(self._held) and self._held != self._repeated and not last:
+            return ""
+        new = self._held.removeprefix(self._repeated)
+        self._repeated = self._held = ""
+        return new
+
+    def _position(self, token: Token) -> Position:
+        self.count += 1
+        return Position(Choice(self.count, token))
+
+
 class Agreement:
     """Answers to the questions of one call of `propose`, with words as tokens.
 
     Args:
         client: requests to the server.
-        prompt: the prompt.
-        text: the response so far.
+        context: the prompt, and the response so far.
         usage: where requests are counted.
     """
 
-    def __init__(self, client: OpenAIClient, prompt: str, text: bytes, usage: Usage) -> None:
+    def __init__(self, client: OpenAIClient, context: Context, usage: Usage) -> None:
         self._client = client
-        self._prompt = prompt
-        self._text = text
+        self._prompt = context.prompt
+        self._text = context.text
         self._usage = usage
         self._limit = _FIRST
 
@@ -101,7 +156,7 @@ def words(answer: Completion) -> list[Position]:
     The last word is whole only if something follows it, or if the model ended there.
     """
     ended = answer.finish_reason == "stop"
-    text = answer.written.rstrip("\ufffd")  # a character that was cut off
+    text = answer.written.rstrip(LOST)  # a character that was cut off
     found = [match.group() for match in _WORD.finditer(text)]
     if not ended:
         found = found[:-1]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cosd_providers.contract import Proposal, Question
+from cosd_providers.contract import Context, Proposal, Question
 from cosd_providers.engine import nothing_to_continue
 from cosd_providers.engines.openai.client import OpenAIClient, Prefix, is_too_long
 from cosd_providers.engines.openai.echo import Echo, Scored, cannot_score
 from cosd_providers.engines.openai.wire import Completion
 from cosd_providers.errors import ContextLengthError, InvalidRequestError, ResponseError
-from cosd_providers.greedy import Continuation, Position, answer, boundaries
+from cosd_providers.greedy import Continuation, Position, boundaries
 from cosd_providers.proposing import Rounds
-from cosd_providers.strategies import Strategy, counted, marked
+from cosd_providers.strategies import Strategy
 from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 
@@ -29,8 +29,7 @@ class Proposing(Rounds):
 
     Args:
         client: requests to the server.
-        prompt: the prompt.
-        text: the response so far.
+        context: the prompt, and the response so far.
         usage: where requests are counted.
         echo: scores texts; None where the server cannot.
         strategy: how to ask; None for the default.
@@ -40,21 +39,19 @@ class Proposing(Rounds):
     def __init__(
         self,
         client: OpenAIClient,
-        prompt: str,
-        text: bytes,
+        context: Context,
         usage: Usage,
         *,
         echo: Echo | None = None,
         strategy: Strategy | None = None,
         alternatives: int = 0,
     ) -> None:
-        super().__init__(prompt, text)
-        self._alternatives = alternatives
+        super().__init__(context, alternatives)
         self._client = client
         self._usage = usage
         self._echo = echo if client.api == "completions" else None
         self._strategy: Strategy | None = strategy
-        self._whole = Prefix(prompt, sendable(text))
+        self._whole = Prefix.of(context)
         self._echoed: Scored | None = None
         self._singly = False  # one request for each question
 
@@ -80,9 +77,10 @@ class Proposing(Rounds):
             if everywhere and tokenizer is not None and self._echo is not None and self._echo.proved:
                 way, scored = "echo", await self._score()
         self._singly, self._echoed = way == "singles", scored if way == "echo" else None
-        found = await answer(questions, self.ask, self._alternatives)
-        rest: Strategy = "singles" if self._singly or facts.lists is False else "list"
-        return counted(marked(found, rest, but=self.from_text), way, self._usage)
+        return await self.propose(questions, way, self._usage)
+
+    def _sent_by(self, way: Strategy) -> Strategy:  # noqa: ARG002 - of a list, the server may have refused it
+        return "singles" if self._singly or self._client.facts.lists is False else "list"
 
     async def _score(self, *, must: bool = False) -> Scored | None:
         """The whole text, scored; None where its echo is wrong, unless it `must` be right.
@@ -100,9 +98,6 @@ class Proposing(Rounds):
             if must:
                 raise
             return None
-
-    async def _begin(self, open_: Sequence[Continuation]) -> None:
-        """Nothing: the text was scored before."""
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
         """The continuations along the scored text.

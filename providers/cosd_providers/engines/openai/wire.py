@@ -20,7 +20,18 @@ from cosd_providers.messages import Message
 from cosd_providers.parsing import unless_none
 from cosd_providers.usage import Usage
 
-__all__ = ["Answer", "Candidate", "Completion", "Conversation", "ModelList", "Step", "bill", "rest_of", "steps"]
+__all__ = [
+    "FINISHES",
+    "Answer",
+    "Candidate",
+    "Completion",
+    "Conversation",
+    "ModelList",
+    "Step",
+    "bill",
+    "rest_of",
+    "steps",
+]
 
 _ID = re.compile(r"token_id:(\d+)")
 """A token in vLLM and others, asked for ids."""
@@ -30,6 +41,9 @@ _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
 
 _STOPS = ("eos", "eos_token", "end_turn")
 """Reasons for the end of sequence on some servers; "stop" on the others."""
+
+FINISHES = ("stop", "length", "content_filter")
+"""Reasons for the end of an answer."""
 
 Byte = Annotated[int, Field(ge=0, le=255)]
 

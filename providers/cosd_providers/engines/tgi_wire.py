@@ -1,0 +1,178 @@
+"""The wire of Hugging Face TGI: the shapes of its answers, the parameters of its requests, a text that it encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import AliasChoices, BaseModel, Field, RootModel
+
+from cosd_providers.contract import Token
+from cosd_providers.greedy import prob
+from cosd_providers.parsing import unless_none
+from cosd_providers.vocabulary import looks_special
+
+__all__ = [
+    "OWNED",
+    "EncodedText",
+    "TgiAnswer",
+    "TgiDetails",
+    "TgiEncoding",
+    "TgiEnd",
+    "TgiEvent",
+    "TgiInfo",
+    "TgiPrompt",
+    "TgiToken",
+    "TokenSpan",
+    "parameters",
+]
+
+_GREEDY: Mapping[str, object] = {"do_sample": False, "watermark": False, "return_full_text": False, "details": True}
+"""Greedy decoding. A temperature of 0 is refused, so the fields that sample are left out."""
+
+OWNED = {
+    *(*_GREEDY, "best_of", "decoder_input_details", "frequency_penalty", "grammar", "max_new_tokens"),
+    *("repetition_penalty", "seed", "stop", "temperature", "top_k", "top_n_tokens", "top_p", "truncate", "typical_p"),
+}
+"""Fields that a user's `extra_body` may not set."""
+
+
+class TgiInfo(BaseModel):
+    """The answer of `/info`."""
+
+    model_id: str
+    max_input_tokens: int = Field(validation_alias=AliasChoices("max_input_tokens", "max_input_length"))  # up to 2.0.4
+    max_total_tokens: int
+    router: str
+    version: str | None = None
+
+
+class TokenSpan(BaseModel):
+    """A token of `/tokenize`, with its range in bytes of the text."""
+
+    id: int
+    start: int
+    stop: int
+
+
+class TgiEncoding(RootModel[list[TokenSpan]]):
+    """The answer of `/tokenize`."""
+
+
+class TgiPrompt(BaseModel):
+    """The answer of `/chat_tokenize`."""
+
+    templated_text: str
+
+
+class TgiToken(BaseModel):
+    """A token with its log probability."""
+
+    id: int
+    text: str
+    logprob: float | None
+    special: bool = False
+
+    @property
+    def prob(self) -> float | None:
+        """Its probability; None for NaN."""
+        return prob(self.logprob)
+
+    @property
+    def may_end(self) -> bool:
+        """True for a possible end of sequence; some models have one that is not flagged as special."""
+        return self.special or looks_special(self.text)
+
+
+class TgiEnd(BaseModel):
+    """The last event's details."""
+
+    finish_reason: Annotated[str, unless_none("")]
+    input_length: int | None = None  # missing in older versions
+
+
+class TgiEvent(BaseModel):
+    """One event of `/generate_stream`: one token."""
+
+    token: TgiToken
+    index: int = 0  # from 1; missing in older versions
+    top_tokens: list[TgiToken] | None = None
+    details: TgiEnd | None = None
+
+
+class TgiDetails(TgiEnd):
+    """The details of `/generate`."""
+
+    generated_tokens: int
+    prefill: list[TgiToken]
+    tokens: list[TgiToken]
+    top_tokens: list[list[TgiToken]] | None = None
+
+
+class TgiAnswer(BaseModel):
+    """The answer of `/generate`."""
+
+    details: TgiDetails
+
+    def last(self) -> TgiEvent | None:
+        """The last token, as an event."""
+        found, top = self.details, self.details.top_tokens
+        if not found.tokens:
+            return None
+        return TgiEvent(token=found.tokens[-1], top_tokens=top[-1] if top else None, details=found)
+
+
+def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
+    """The `parameters` of a request for at most `limit` tokens, with `top` listed at each place."""
+    return {**_GREEDY, "top_n_tokens": top, "max_new_tokens": limit, "decoder_input_details": prefill}
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedText:
+    """An encoded text.
+
+    Attributes:
+        ids: its own tokens.
+        data: the bytes of each; of tokens that share a character the last one has the bytes of all.
+        all: the ids that the model reads, the special ones before the text included.
+    """
+
+    ids: list[int]
+    data: list[bytes]
+    all: list[int]
+
+    @property
+    def special(self) -> int:
+        """Number of special tokens before it."""
+        return len(self.all) - len(self.ids)
+
+    def scored(self, probs: Iterable[float | None]) -> Iterator[Token]:
+        """Its tokens in whole characters, as probable as the least probable part, by the probability of each."""
+        parts: list[float | None] = []
+        for data, value in zip(self.data, probs, strict=True):
+            parts.append(value)
+            if data:
+                known = [part for part in parts if part is not None]
+                yield Token(data, min(known) if len(known) == len(parts) else None)
+                parts = []
+
+    @classmethod
+    def of(cls, raw: TgiEncoding, text: str, before: tuple[int, ...]) -> Self:
+        """The encoding of `text`, by the server's answer."""
+        ids = [span.id for span in raw.root]
+        first = len(before) if tuple(ids[: len(before)]) == before else 0
+        return cls(ids[first:], _bytes_of(raw.root[first:], text.encode()), ids)
+
+
+def _bytes_of(spans: Sequence[TokenSpan], text: bytes) -> list[bytes]:
+    """The bytes of each token. A token that overlaps the next one, or has no width, leaves its bytes to that one."""
+    data = [b""] * len(spans)
+    begun = stop = 0
+    for at, span in enumerate(spans):
+        last = at + 1 == len(spans)
+        stop = len(text) if last else max(stop, span.stop)
+        if stop > begun and (last or spans[at + 1].start >= stop):
+            data[at] = text[begun:stop]
+            begun = stop
+    return data
