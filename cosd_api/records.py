@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 from cosd_api.alignment import Decision
 from cosd_api.decoding.commands import Contest, Placed
 from cosd_api.decoding.timeline import Kind, Outcome, RequestSpan
-from cosd_api.verification import Place, Verifier, needs_q, verifier_at
+from cosd_api.verification import Place, Verifier, needs_of, verifier_at
 from cosd_providers.contract import ServerInfo, Token
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
@@ -98,7 +98,7 @@ class TokenDecision(Record):
             reason = "a tie: the assistant finds both as probable"
         elif decision.agreed:
             reason = "both agree"
-        elif decision.p is None or (decision.q is None and needs_q(verifier)):
+        elif decision.p is None or (decision.q is None and needs_of(verifier).q):
             reason = "kept: a probability is not known"
         else:
             here = verifier_at(verifier, Place(coin=decision.coin, draft_q=decision.draft_q))

@@ -59,7 +59,7 @@ from cosd_api.paths import (
     word_around,
 )
 from cosd_api.text_paths import next_text_unit, restart_text, resumed, unit_question
-from cosd_api.verification import Place, Verifier, decides_by_place, digest_of, needs_q, tie_of, verifier_at
+from cosd_api.verification import Place, Verifier, coin_of, decides_by_place, digest_of, needs_of, tie_of, verifier_at
 from cosd_providers.contract import DraftEnd, Question, Ready, Token
 from cosd_providers.same_ids import by_ids
 
@@ -82,7 +82,7 @@ class AcrossTokenizers(AnswerWriter):
         super().__init__(work, _write)
         self._verifier = verifier
         self._by_place = decides_by_place(verifier)
-        self._needs_q = needs_q(verifier)
+        self._needs_q = needs_of(verifier).q
         self._tie = tie_of(verifier, work.tie)
         self._digest = digest_of(work.turns[0].prompt)
         self._drafted = DraftPath()
@@ -577,8 +577,7 @@ class AcrossTokenizers(AnswerWriter):
         verifier = self._verifier_at(unit.first)
         fires = p is not None and not (q is None and self._needs_q)
         fires = fires and verifier.replaces(p or 0.0, math.nan if q is None else q)
-        coin = getattr(verifier, "coin", None)
-        data = found.own[0].data
+        coin, data = coin_of(verifier), found.own[0].data
         decision = Decision(hearing.model - 1, data, p, q, False, fires, mine, coin=coin, count=over - unit.first)
         if fires:
             firing = await self._fire(hearing, unit, found, decision)

@@ -55,18 +55,7 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Method, Models
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading
 from cosd_api.methods.gated import AHEAD, GatedDraws, check_gate
-from cosd_api.verification import (
-    RandomVerifier,
-    RuleVerifier,
-    Verifier,
-    alternatives_of,
-    decides_by_place,
-    digest_of,
-    draft_alternatives_of,
-    draft_states_of,
-    looks_at,
-    needs_q,
-)
+from cosd_api.verification import RuleVerifier, Verifier, decides_by_place, digest_of, needs_of
 from cosd_providers.contract import DraftEnd, Proposal, ServerInfo, Token
 from cosd_providers.errors import UnsupportedError
 
@@ -113,7 +102,7 @@ class CoSD(DraftFirst):
         object.__setattr__(self, "temperature", check_temperature(self.temperature))
         if self.temperature and self.unit == "word":
             raise SettingError('temperature=1 is for unit="token": words have no next-token distribution')
-        if self.temperature and (looks := looks_at(self.verifier)):
+        if self.temperature and (looks := needs_of(self.verifier).looks_at):
             words = f"temperature=1 is not defined for a {type(self.verifier).__name__}"
             raise SettingError(f"{words}, which also looks at {looks} the draft's token: leave out temperature")
 
@@ -141,7 +130,7 @@ class CoSD(DraftFirst):
             words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
             hint = 'If you know that they have, give unit="token"; without a temperature any models can be fused.'
             raise UnsupportedError(words, endpoint=endpoint, hint=hint)
-        if looks := looks_at(self.verifier):
+        if looks := needs_of(self.verifier).looks_at:
             words = f"the verifier looks at {looks} each draft token, and words are judged"
             hint = 'If you know that the models have one, give unit="token". RuleVerifier and DiffVerifier judge words.'
             raise UnsupportedError(words, endpoint=endpoint, hint=hint)
@@ -163,7 +152,7 @@ class CoSD(DraftFirst):
                 words += ", which show where it is unsure"
                 hint = "It can be an assistant, with verifier=AgreementVerifier(alpha=0.5): let the other model draft."
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-            if needs_q(self.verifier):
+            if needs_of(self.verifier).q:
                 words += ", which the verifier compares"
                 hint = "verifier=AgreementVerifier(alpha=0.5) decides without them, by the draft's probability alone."
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
@@ -175,7 +164,7 @@ class CoSD(DraftFirst):
             for name, info in models
             if info.capabilities.probs and not info.capabilities.end_prob
         ]
-        if wanted := alternatives_of(self.verifier):
+        if wanted := needs_of(self.verifier).alternatives:
             for name, info in models[1:]:
                 _check_lists(name, info, wanted)
             warnings.append(
@@ -196,17 +185,18 @@ class CoSD(DraftFirst):
     def _plan(self, plan: Plan) -> Plan:
         if self.temperature and plan.pace.draft_length is None:
             plan = replace(plan, pace=replace(plan.pace, draft_length=AHEAD))
-        if alternatives_of(self.verifier):
+        needs = needs_of(self.verifier)
+        if needs.alternatives:
             return replace(plan, skip=False)
-        if isinstance(self.verifier, RandomVerifier):
-            return replace(plan, contested=self.verifier.rate)
+        if needs.contested is not None:
+            return replace(plan, contested=needs.contested)
         every = not decides_by_place(self.verifier) and self.verifier.contestable(_SURE)
         return replace(plan, contested=1.0) if every else plan
 
     @property
     def asks_by_ids(self) -> bool:
         """True unless tokens are drawn, or the verifier looks at hidden states."""
-        return not self.temperature and not draft_states_of(self.verifier)
+        return not self.temperature and not needs_of(self.verifier).draft_states
 
     @property
     def judge(self) -> Verifier:
@@ -244,7 +234,7 @@ def check_draft_lists(info: ServerInfo, verifier: Verifier) -> None:
     Raises:
         UnsupportedError: the message says what would work.
     """
-    wanted, most = draft_alternatives_of(verifier), info.capabilities.top_k
+    wanted, most = needs_of(verifier).draft_alternatives, info.capabilities.top_k
     if most < wanted:
         words = f"the draft lists {most or 'no'} other tokens at a place, and the gate looks at {wanted}"
         hint = 'method="cosd" needs no lists.'
@@ -259,7 +249,7 @@ def check_draft_states(info: ServerInfo, verifier: Verifier) -> None:
     Raises:
         UnsupportedError: the message says what would work.
     """
-    wanted, width = draft_states_of(verifier), info.capabilities.hidden_states
+    wanted, width = needs_of(verifier).draft_states, info.capabilities.hidden_states
     if width == wanted or not wanted:
         return
     if width:
@@ -323,13 +313,14 @@ class CoSDDecoder:
         self.assistants = assistants
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
-        window, alternatives = int(getattr(verifier, "window", 1)), alternatives_of(verifier)
-        beside: dict[str, Any] = {"draft_alternatives": draft_alternatives_of(verifier)}
-        beside["draft_states"] = bool(draft_states_of(verifier))
-        pace = pace or Pace()
-        if pace.ids:
-            alternatives = max(alternatives, 1)  # a tie is with the second choice
-        pace = replace(pace, window=window, alternatives=alternatives, **beside)
+        needs, pace = needs_of(verifier), pace or Pace()
+        pace = replace(
+            pace,
+            window=needs.window,
+            alternatives=max(needs.alternatives, int(pace.ids)),  # a tie is with the second choice
+            draft_alternatives=needs.draft_alternatives,
+            draft_states=bool(needs.draft_states),
+        )
         self._ids = pace.ids
         self.schedule = Schedule(pace, assistants, self.judge.could_change)
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}

@@ -25,7 +25,7 @@ from cosd_api.decoding.judged import Judged, JudgedWriter, numbered
 from cosd_api.decoding.passage import Passage
 from cosd_api.methods.base import Models
 from cosd_api.methods.lists import key_of, most_probable
-from cosd_api.verification import Place, Verifier, digest_of, needs_q, verifier_at
+from cosd_api.verification import Place, Verifier, coin_of, digest_of, needs_of, verifier_at
 from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.errors import UnsupportedError
 
@@ -107,6 +107,7 @@ class GatedDraws:
     def __init__(self, writer: JudgedWriter, verifier: Verifier, prompt: str) -> None:
         self._writer = writer
         self._verifier = verifier
+        self._needs_q = needs_of(verifier).q
         self._prompt = digest_of(prompt)
 
     async def write(self) -> None:
@@ -184,7 +185,7 @@ class GatedDraws:
         verifier, found = self._at(at), dict[int, Decision]()
         for model, theirs in heard.items():
             agreed = key_of(theirs.token) == key_of(mine.token)
-            known = mine.prob is not None and (theirs.prob is not None or not needs_q(verifier))
+            known = mine.prob is not None and (theirs.prob is not None or not self._needs_q)
             q = math.nan if theirs.prob is None else theirs.prob
             fired = not agreed and known and verifier.replaces(mine.prob or 0.0, q)
             found[model] = Decision(
@@ -195,7 +196,7 @@ class GatedDraws:
                 agreed,
                 fired,
                 draft=mine.token.data,
-                coin=getattr(verifier, "coin", None),
+                coin=coin_of(verifier),
                 strategy=theirs.strategy,
             )
         return found

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from cosd_api.errors import SettingError
+from cosd_api.verification.contract import Needs
 from cosd_api.verification.deferral import Deferral, Weight, deferral_at, sigmoid
 from cosd_api.verification.gate import TrainedGate
 from cosd_api.verification.place import Place
@@ -71,9 +72,9 @@ class CoLLMVerifier(TrainedGate):
         return self
 
     @property
-    def draft_states(self) -> int:
-        """Numbers of the hidden state that the draft has to report with each of its tokens."""
-        return self.width
+    def needs(self) -> Needs:
+        """The draft's hidden states, and no probability of the assistant."""
+        return Needs(q=False, draft_states=self.width, ties=False)
 
     def probability(self, token: Token) -> float:
         """The probability of deferral at one of the draft's tokens, whose state is known.

@@ -23,6 +23,7 @@ from typing import Annotated, ClassVar, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from cosd_api.errors import SettingError
+from cosd_api.verification.contract import Needs
 from cosd_api.verification.gate import TrainedGate
 from cosd_api.verification.place import Place
 from cosd_api.verification.rule import exactly, shortened
@@ -114,9 +115,9 @@ class DeferralVerifier(TrainedGate):
     trained_on: dict[str, JsonValue] = Field(default_factory=dict)
 
     @property
-    def draft_alternatives(self) -> int:
-        """Other tokens that the draft has to list with each of its own."""
-        return self.listed
+    def needs(self) -> Needs:
+        """The draft's lists, and no probability of the assistant."""
+        return Needs(q=False, draft_alternatives=self.listed, ties=False)
 
     def probability(self, token: Token) -> float:
         """The probability of deferral at one of the draft's tokens, whose probability is known."""

@@ -23,7 +23,6 @@ class TrainedGate(PlaceVerifier):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
-    needs_q: ClassVar[bool] = False
     _file: ClassVar[TrainedFile]
     """The kind of file that it is kept in."""
     _indent: ClassVar[int | None] = None
