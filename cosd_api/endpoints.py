@@ -17,8 +17,7 @@ from cosd_api.circuit_breaker import CircuitBreaker
 from cosd_api.decoding.lateness import Lateness
 from cosd_api.decoding.speeds import Speeds
 from cosd_api.errors import FusionClosedError, SettingError
-from cosd_api.methods.base import Method
-from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.base import DEFAULT_METHOD, Method, method_named
 from cosd_api.records import DRAFT, Endpoint
 from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
@@ -117,7 +116,7 @@ class Endpoints:
         spares: bool = False,
         tokens: bool = False,
     ) -> None:
-        self.method = method or CoSD()
+        self.method = method or method_named(DEFAULT_METHOD)
         self.spares = spares
         self._compared = tokens or self.method.one_tokenizer or not self.method.asks_by_ids
         self.breaker = CircuitBreaker()

@@ -21,7 +21,6 @@ from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import FusionClosedError
 from cosd_api.estimate import Past, counted, guessed
-from cosd_api.methods.cosd import CoSD
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Request, Segment, Timings
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
@@ -299,7 +298,6 @@ class FusionStream:
         report, calls = run.report(), run.calls
         judged = report.kept + report.replaced
         method = self._settings.method
-        verifier = method.verifier if isinstance(method, CoSD) else None
         names, everybody, usage = self._endpoints.names, self._names, self.usage
         unreported = dict(zip(everybody, budget.unreported, strict=True))
         return FusionResult(
@@ -337,7 +335,7 @@ class FusionStream:
                 *notes.unanswered(report.unanswered),
                 *notes.losses(report.lost, names, self._all),
                 *notes.unreported(unreported),
-                *(notes.cost(usage, unreported, verifier) if report.judged else ()),
+                *(notes.cost(usage, unreported, method.judge) if report.judged else ()),
                 *report.warnings,
                 *self._notes,
             ),

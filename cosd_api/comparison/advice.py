@@ -26,8 +26,9 @@ from cosd_api.fusion import Fusion
 from cosd_api.methods.base import Method, method_named
 from cosd_api.methods.cosd import CoSD
 from cosd_api.records import Endpoint, Record
-from cosd_api.settings import AnswerOptions, KnownVerifier, refuse, spell_out
+from cosd_api.settings import AnswerOptions, refuse, spell_out
 from cosd_api.training.dataset import Example
+from cosd_api.verification import KnownVerifier
 from cosd_api.version import __version__
 from cosd_api.wording import the
 from cosd_providers import connect

@@ -17,7 +17,7 @@ from cosd_api.decoding.commands import Contest, Entry
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
-from cosd_api.methods.base import METHODS, DraftFirst, Method, Models, Written, method_named
+from cosd_api.methods.base import METHODS, Method, Models, Written, method_named
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
@@ -74,7 +74,7 @@ _RUN = secrets.token_hex(8)
 """This process, in keys that no other run is to know again."""
 _ModelT = TypeVar("_ModelT")
 
-VERIFIERS: Mapping[str, CoSD] = {
+VERIFIERS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
     "cosd-chow": CoSD(verifier=ChowVerifier()),
     "cosd-diff": CoSD(verifier=DiffVerifier()),
@@ -182,12 +182,10 @@ class Contestant:
         Raises:
             SettingError: the unit, or the number of models, does not go with the method.
         """
-        method = self.method
-        assert method is not None, f"{self.name} asks nobody"
-        if isinstance(method, CoSD) and method.unit is None:
-            method = replace(method, unit=unit)
+        assert self.method is not None, f"{self.name} asks nobody"
+        method = self.method.with_unit(unit)
         options: FusionOptions = {"method": method, "ask": "all"} if self.kind == "pilot" else {"method": method}
-        if not isinstance(method, CoSD) and unit is not None and ("unit" in method.takes or method.one_tokenizer):
+        if "unit" not in method.hoisted and unit is not None and ("unit" in method.takes or method.one_tokenizer):
             options["unit"] = unit
         draft, *assistants = self.order(models)
         if method.symmetric:
@@ -204,11 +202,10 @@ class Contestant:
         """The settings of its method as JSON: name, own settings, and the verifier where it has one."""
         if self.method is None:
             return {}
-        judge = self.method.judge if isinstance(self.method, DraftFirst) else None
+        judge = self.method.judge
         verifier = None if judge is None else describe_verifier(judge).model_dump(mode="json")
         found: dict[str, Any] = {"method": self.method.name, "options": self.method.options(), "verifier": verifier}
-        if isinstance(self.method, CoSD):
-            found |= {"unit": self.method.unit, "temperature": self.method.temperature}
+        found |= {name: getattr(self.method, name) for name in self.method.hoisted if name != "verifier"}
         return dict(to_jsonable_python(found, fallback=repr))
 
     def key(self, *more: object) -> str:
@@ -219,7 +216,7 @@ class Contestant:
 
     def _own_verifier(self) -> tuple[str, ...]:
         """The parameters of a user's own verifier; without a `repr` of its own nothing tells two of them apart."""
-        judge = self.method.judge if isinstance(self.method, DraftFirst) else None
+        judge = None if self.method is None else self.method.judge
         if judge is None or not isinstance(describe_verifier(judge), CustomVerifier):
             return ()
         return (f"{id(judge)} of {_RUN}" if type(judge).__repr__ is object.__repr__ else repr(judge),)
@@ -358,9 +355,9 @@ def _made(one: str | Method) -> Method:
 
 def _name(method: Method) -> str:
     """The name of a method that was given as an object."""
-    if isinstance(method, CoSD) and method.verifier != RuleVerifier():
+    if "verifier" in method.hoisted and method.judge is not None and method.judge != RuleVerifier():
         known = {one: name for name, one in VERIFIERS.items()}
-        described = describe_verifier(method.verifier)
+        described = describe_verifier(method.judge)
         return known.get(method, f"{method.name}-{described.kind}")
     return method.name
 

@@ -44,6 +44,9 @@ METHODS: Mapping[str, str] = {
 }
 """The methods: their names, and where they are."""
 
+DEFAULT_METHOD = "cosd"
+"""The method of a fusion that is given none."""
+
 PRESETS: Mapping[str, Mapping[str, Any]] = {"cool-align": {"align": True}, "cool+rerank": {"rerank": True}}
 """The settings that a name stands for, where it is not the method's own."""
 
@@ -58,6 +61,7 @@ class Method(ABC):
     Attributes:
         name: its name.
         takes: the settings of `Fusion` that mean something to it.
+        hoisted: its own settings that are given beside it, as arguments of `Fusion`.
         decides: by what it decides, for messages.
         symmetric: whether all models are equal, so that they may be given as `models`.
         most_models: how many models it takes; None for any number.
@@ -71,6 +75,7 @@ class Method(ABC):
 
     name: ClassVar[str]
     takes: ClassVar[frozenset[str]] = frozenset({"on_assistant_error", "on_special_tokens"})
+    hoisted: ClassVar[tuple[str, ...]] = ()
     decides: ClassVar[str]
     symmetric: ClassVar[bool] = False
     most_models: ClassVar[int | None] = None
@@ -78,6 +83,11 @@ class Method(ABC):
     one_tokenizer: ClassVar[bool] = False
     by_messages: ClassVar[bool] = False
     why_greedy: ClassVar[str] = "its models write their most probable tokens"
+
+    @property
+    def judge(self) -> Verifier | None:
+        """The verifier that decides whose token stands, as results record it; None if it has none."""
+        return None
 
     @property
     def asks_by_ids(self) -> bool:
@@ -108,6 +118,10 @@ class Method(ABC):
             words = f"temperature is not accepted by the method {self.name!r}: {self.why_greedy}"
             raise SettingError(f"{words}. Leave it out")
         raise SettingError(f"temperature=0 is not accepted by the method {self.name!r}, which draws. Leave it out")
+
+    def with_unit(self, unit: Unit | None) -> Method:  # noqa: ARG002 - a hook
+        """The same method with a unit, if that is one of its own settings and is not chosen yet."""
+        return self
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002 - a hook
         """Check that the models can serve.
@@ -176,11 +190,6 @@ class DraftFirst(Method):
     def own_paths(self) -> bool:
         """True where tokens are drawn."""
         return bool(self.temperature)
-
-    @property
-    @abstractmethod
-    def judge(self) -> Verifier | None:
-        """The verifier that decides whose token stands, as results record it; None if it is none."""
 
     @abstractmethod
     def decoder(self, work: Work) -> Decoder:

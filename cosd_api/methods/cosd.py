@@ -88,6 +88,7 @@ class CoSD(DraftFirst):
 
     name: ClassVar[str] = "cosd"
     takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"verifier", "unit", "tie"}
+    hoisted: ClassVar[tuple[str, ...]] = ("verifier", "unit", "temperature")
     decides: ClassVar[str] = "the probability of one token of the draft and one of the assistant"
     compares_tokenizers: ClassVar[bool] = True
     why_greedy: ClassVar[str] = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
@@ -108,6 +109,10 @@ class CoSD(DraftFirst):
 
     def _at(self, temperature: float) -> Method:
         return replace(self, temperature=temperature)
+
+    def with_unit(self, unit: Unit | None) -> Method:
+        """The same method with a unit, unless it has one; see `Method.with_unit`."""
+        return self if self.unit is not None else replace(self, unit=unit)
 
     def start(self, work: Work) -> Run:
         """The run of one answer.

@@ -28,6 +28,7 @@ __all__ = [
     "CoLLMVerifier",
     "DeferralVerifier",
     "DiffVerifier",
+    "KnownVerifier",
     "MatchVerifier",
     "Needs",
     "Place",
@@ -43,3 +44,17 @@ __all__ = [
     "tie_of",
     "verifier_at",
 ]
+
+KnownVerifier = (
+    RuleVerifier
+    | TreeVerifier
+    | AgreementVerifier
+    | ChowVerifier
+    | DiffVerifier
+    | MatchVerifier
+    | RandomVerifier
+    | SurpriseVerifier
+    | DeferralVerifier
+    | CoLLMVerifier
+)
+"""The verifiers that records and settings files can hold; `kind` tells them apart."""

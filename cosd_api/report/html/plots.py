@@ -10,13 +10,14 @@ from xml.etree.ElementTree import Element
 from cosd_api.records import DRAFT, FusedToken
 from cosd_api.report.decisions import JudgedPlace, Outcome
 from cosd_api.report.html.elements import element, in_line
-from cosd_api.settings import CustomVerifier, KnownVerifier
+from cosd_api.settings import CustomVerifier
 from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
     CoLLMVerifier,
     DeferralVerifier,
     DiffVerifier,
+    KnownVerifier,
     MatchVerifier,
     RandomVerifier,
     RuleVerifier,
