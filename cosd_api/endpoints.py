@@ -194,7 +194,7 @@ class Endpoints:
             for at, (name, provider) in enumerate(zip(self.names, self.assistants, strict=True))
         )
         for name, info in named:
-            if not (info.capabilities.continues or self.method.by_messages):
+            if not (info.capabilities.continues or self.method.accepts_messages_only):
                 words = f"the {name} takes messages only, and does not continue a partial answer"
                 hint = 'method="steps" and method="switch" ask by messages. ' + _CONTINUES
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)

@@ -133,8 +133,8 @@ class Fusion:
         refuse(overrides, cls)
         given: dict[str, Any] = {**config.options()}
         if (method := overrides.get("method")) is not None:
-            takes = method_class(method).takes if isinstance(method, str) else getattr(method, "takes", ())
-            given = {name: value for name, value in given.items() if name in {*takes} - {"verifier", "unit"}}
+            accepts = method_class(method).accepts if isinstance(method, str) else getattr(method, "accepts", ())
+            given = {name: value for name, value in given.items() if name in {*accepts} - {"verifier", "unit"}}
         if overrides.get("models") is not None:
             roles: dict[str, Any] = {}
         else:

@@ -11,7 +11,7 @@ from typing import Annotated, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from cosd_api.alignment import Decision
-from cosd_api.decoding.commands import Contest, Placed
+from cosd_api.decoding.commands import DecidedSegment, Placed
 from cosd_api.decoding.timeline import Kind, Outcome, RequestSpan
 from cosd_api.verification import Place, Verifier, needs_of, verifier_at
 from cosd_providers.contract import ServerInfo, Token
@@ -291,8 +291,8 @@ class Segment(Record):
     reason: str
 
     @classmethod
-    def of(cls, contest: Contest, names: Sequence[str]) -> Self:
-        """The record of a contest; `names` are the models', the draft's first."""
+    def of(cls, segment: DecidedSegment, names: Sequence[str]) -> Self:
+        """The record of a segment; `names` are the models', the draft's first."""
         candidates = tuple(
             SegmentCandidate(
                 sources=tuple(names[source + 1] for source in one.sources),
@@ -301,9 +301,9 @@ class Segment(Record):
                 scores=dict(zip(names, one.scores, strict=False)),
                 mean=one.mean,
             )
-            for one in contest.candidates
+            for one in segment.candidates
         )
-        return cls(candidates=candidates, winner=contest.winner, reason=contest.reason)
+        return cls(candidates=candidates, winner=segment.winner, reason=segment.reason)
 
 
 class EndpointUsage(Record):

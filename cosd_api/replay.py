@@ -125,15 +125,15 @@ def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Seque
         if decision.agreed and not decision.tied and decision.text != decision.draft_text:
             raise TraceError(f"{where} and {decision.text!r} are recorded as the same")
         if decision.agreed or p is None or (q is None and needs_of(verifier).q):
-            fires, words = False, "both agree" if decision.agreed else "a probability is not known"
+            replaces, words = False, "both agree" if decision.agreed else "a probability is not known"
         else:
             sure = math.nan if q is None else q
             try:
                 here = verifier_at(verifier, Place(coin=decision.coin, draft_q=decision.draft_text_prob))
             except SettingError as error:
                 raise TraceError(f"{where}: {error}") from error
-            fires, words = here.replaces(p, sure), f"the verifier says {here.explain(p, sure)}"
-        if fires != decision.fired:
+            replaces, words = here.replaces(p, sure), f"the verifier says {here.explain(p, sure)}"
+        if replaces != decision.fired:
             raise TraceError(f"{where} was {'replaced' if decision.fired else 'kept'}, but {words}")
     return [decision for decision in token.decisions if decision.fired]
 

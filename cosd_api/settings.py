@@ -294,7 +294,7 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
         raise SettingError(f'method must be a name such as "cosd", or an object such as CoSD(), not {method!r}')
     defaults = FusionSettings()
     for name, reason in _MEANINGLESS.items():
-        if name not in method.takes and given.get(name) not in (None, getattr(defaults, name)):
+        if name not in method.accepts and given.get(name) not in (None, getattr(defaults, name)):
             words = reason.format(decides=method.decides)
             raise SettingError(f"{name} means nothing to the method {method.name!r}: {words}. Leave it out")
     if method.one_tokenizer and given.get("unit") == "word":
@@ -373,7 +373,7 @@ class Settings(Record):
             "method": method.name,
             "method_options": method.options(),
             "verifier": None if method.judge is None else describe_verifier(method.judge),
-            "unit": unit if "unit" in method.takes else None,
+            "unit": unit if "unit" in method.accepts else None,
             "contexts": "ids" if ids else "text",
             "tie": settings.tie if ties else 0.0,
         }

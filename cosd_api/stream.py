@@ -15,7 +15,7 @@ import anyio
 from cosd_api import notes
 from cosd_api.budget import Budget, timed_out
 from cosd_api.decoding.commands import Finish, Placed, Report
-from cosd_api.decoding.run import Run, Work
+from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints, Facts
@@ -208,7 +208,7 @@ class FusionStream:
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
         pace = replace(settings.pace, places=tuple(places), watched=watched(infos, endpoints.speeds))
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
-        work = Work(
+        job = AnswerJob(
             turns=turns,
             plain=endpoints.plain(self._prompt),
             names=self._names,
@@ -238,7 +238,7 @@ class FusionStream:
             lateness=endpoints.lateness,
         )
         self._budget = budget
-        return facts, budget, settings.method.start(work)
+        return facts, budget, settings.method.start(job)
 
     async def _fuse(self, budget: Budget, run: Run) -> None:
         await self._expect(budget, self._turns[0])

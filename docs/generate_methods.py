@@ -143,7 +143,7 @@ def _asked(
         (name, ServerInfo(f"http://{name}", "", "", None, None, can))
         for name, can in (("draft", draft), ("assistant", assistant))
     ]
-    if not (method.by_messages or (draft.continues and assistant.continues)):
+    if not (method.accepts_messages_only or (draft.continues and assistant.continues)):
         return "does not continue a partial answer", ()
     try:
         warnings = method.examine(models, unit)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic_core import to_jsonable_python
 
 from cosd_api.alignment import Unit
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
@@ -97,11 +97,11 @@ class Alone(Written):
 
     name: ClassVar[str] = "alone"
     decides: ClassVar[str] = "one model alone"
-    by_messages: ClassVar[bool] = True
+    accepts_messages_only: ClassVar[bool] = True
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""
-        await writer.relay(0, Contest((Entry((-1,), b"", False, ()),), 0, "nobody else is asked"))
+        await writer.relay(0, DecidedSegment((Contender((-1,), b"", False, ()),), 0, "nobody else is asked"))
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """One request to the draft; see `Method.cost`."""
@@ -185,7 +185,7 @@ class Contestant:
         assert self.method is not None, f"{self.name} asks nobody"
         method = self.method.with_unit(unit)
         options: FusionOptions = {"method": method, "ask": "all"} if self.kind == "pilot" else {"method": method}
-        if "unit" not in method.hoisted and unit is not None and ("unit" in method.takes or method.one_tokenizer):
+        if "unit" not in method.hoisted and unit is not None and ("unit" in method.accepts or method.one_tokenizer):
             options["unit"] = unit
         draft, *assistants = self.order(models)
         if method.symmetric:

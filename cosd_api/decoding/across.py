@@ -33,7 +33,7 @@ from cosd_api.decoding.commands import DRAFT, Placed, Report, StartDraft, cut_sh
 from cosd_api.decoding.driver import FIRST_SECONDS, GRACE_SECONDS
 from cosd_api.decoding.hearings import AboutTokens, Firing, PathHearing, PathMark
 from cosd_api.decoding.path_watches import PathWatches
-from cosd_api.decoding.run import Work
+from cosd_api.decoding.run import AnswerJob
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.differences import (
     AskedPlace,
@@ -74,25 +74,25 @@ class AcrossTokenizers(AnswerWriter):
     """The run of one answer.
 
     Args:
-        work: the models, the limits and the record; every model takes contexts by ids.
+        job: the models, the limits and the record; every model takes contexts by ids.
         verifier: the rule or the tree, say.
     """
 
-    def __init__(self, work: Work, verifier: Verifier) -> None:
-        super().__init__(work, _write)
+    def __init__(self, job: AnswerJob, verifier: Verifier) -> None:
+        super().__init__(job, _write)
         self._verifier = verifier
         self._by_place = decides_by_place(verifier)
         self._needs_q = needs_of(verifier).q
-        self._tie = tie_of(verifier, work.tie)
-        self._digest = digest_of(work.turns[0].prompt)
+        self._tie = tie_of(verifier, job.tie)
+        self._digest = digest_of(job.turns[0].prompt)
         self._drafted = DraftPath()
         self._marks: list[PathMark] = []
         self._draft_encoder, *encoders = [self._encoder(model) for model in range(self.count)]
-        shares = work.shares or [False] * self.count
+        shares = job.shares or [False] * self.count
         heard = [model for model in self.models if model]
         self._hearings = {model: PathHearing(model, encoders[model - 1], shares[model - 1]) for model in heard}
         self._watches = PathWatches(
-            [model - 1 for model in heard if encoders[model - 1] is not None and model - 1 in work.pace.watched],
+            [model - 1 for model in heard if encoders[model - 1] is not None and model - 1 in job.pace.watched],
             partial(next, self._numbers),
             calls=self.calls,
             draft=self._drafted,
@@ -101,7 +101,7 @@ class AcrossTokenizers(AnswerWriter):
         )
         self._draft_scope = anyio.CancelScope()
         self._writing = False
-        draft = work.turns[0].provider
+        draft = job.turns[0].provider
         self._ready = draft if isinstance(draft, Ready) else None
         self._draft_end: DraftEnd | None = None
         self._draft_error: Exception | None = None
@@ -121,8 +121,8 @@ class AcrossTokenizers(AnswerWriter):
 
     def _encoder(self, model: int) -> Encoder | None:
         """A model's encodings; None if it takes text only."""
-        takes_ids = model in self.models and self._work.by_ids and self._work.by_ids[model]
-        turn = self._work.turns[model]
+        takes_ids = model in self.models and self._job.by_ids and self._job.by_ids[model]
+        turn = self._job.turns[model]
         return Encoder(by_ids(turn.on_path).encode, turn.lead) if takes_ids else None
 
     # ------------------------------------------------------------------------------------------------------- the run
@@ -179,7 +179,7 @@ class AcrossTokenizers(AnswerWriter):
                     )
                 except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
                     if command.draft > self._left:
-                        self._draft_error = placed(error, self._work.turns[0].provider)
+                        self._draft_error = placed(error, self._job.turns[0].provider)
             self._writing = False
             self._tell()
 
@@ -216,7 +216,7 @@ class AcrossTokenizers(AnswerWriter):
 
     def _room(self) -> int:
         """Tokens that the draft may be asked for now."""
-        path, pace, written = self._drafted, self._work.pace, len(self._drafted.tokens)
+        path, pace, written = self._drafted, self._job.pace, len(self._drafted.tokens)
         starving = self._starving()
         if path.ended or path.over or self._draft_error is not None or (self._reaches() and not starving):
             return 0
@@ -267,15 +267,15 @@ class AcrossTokenizers(AnswerWriter):
     def _bound(self) -> int:
         """The number of tokens of the path that may come out: what follows is lookahead."""
         if self._stop_end is None:
-            return self._work.max_tokens
+            return self._job.max_tokens
         behind = next(
-            (at for at, end in enumerate(self._drafted.ends, 1) if end >= self._stop_end), self._work.max_tokens
+            (at for at, end in enumerate(self._drafted.ends, 1) if end >= self._stop_end), self._job.max_tokens
         )
-        return min(self._work.max_tokens, behind)
+        return min(self._job.max_tokens, behind)
 
     def _bound_bytes(self) -> int:
         """The same in bytes, as far as it is known."""
-        ends, most = self._drafted.ends, self._work.max_tokens
+        ends, most = self._drafted.ends, self._job.max_tokens
         limit = ends[most - 1] if len(ends) >= most else len(self._drafted.text)
         return limit if self._stop_end is None else min(limit, self._stop_end)
 
@@ -289,7 +289,7 @@ class AcrossTokenizers(AnswerWriter):
                     if not (hearing.open and await self._judge_some(hearing)):
                         await self._changed()
                 except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
-                    hearing.error = placed(error, self._work.turns[hearing.model].provider)
+                    hearing.error = placed(error, self._job.turns[hearing.model].provider)
                     self._tell()
 
     def _is_heard(self, hearing: PathHearing) -> bool:
@@ -300,7 +300,7 @@ class AcrossTokenizers(AnswerWriter):
         """Judge the units that can be judged now; false if there are none."""
         units, open_at, enough = list[PathUnit](), hearing.first, False
         while open_at < min(self._bound(), len(self._drafted.tokens)) and len(units) < _MOST_UNITS and not enough:
-            quiet = self._quiet(open_at, same=hearing.same, skip=self._work.skip)
+            quiet = self._quiet(open_at, same=hearing.same, skip=self._job.skip)
             unit = None if quiet is not None else await self._unit(hearing, open_at)
             if quiet is not None:
                 unit = self._unjudged(open_at, quiet)
@@ -345,7 +345,7 @@ class AcrossTokenizers(AnswerWriter):
 
     def _alone(self, hearing: PathHearing) -> bool:
         """True if an assistant is best asked about one place after another."""
-        places, assistant = self._work.pace.places, hearing.model - 1
+        places, assistant = self._job.pace.places, hearing.model - 1
         return assistant in self._watches.assistants or (bool(places) and places[assistant] == 1)
 
     def _judged_bytes(self, assistant: int) -> int | None:
@@ -365,13 +365,13 @@ class AcrossTokenizers(AnswerWriter):
             token = path.tokens[at]
             if not skip or self._is_contestable(at):
                 break
-            if same or token.end or is_safe_cut(text, path.ends[at]) or at + 1 == self._work.max_tokens:
+            if same or token.end or is_safe_cut(text, path.ends[at]) or at + 1 == self._job.max_tokens:
                 found = at + 1
         return found
 
     def _could_change(self, at: int) -> bool:
         """True if an answer about one token of the draft could change the text."""
-        return not self._work.skip or self._is_contestable(at)
+        return not self._job.skip or self._is_contestable(at)
 
     def _is_contestable(self, at: int) -> bool:
         """True if the verifier could replace one token of the draft."""
@@ -455,7 +455,7 @@ class AcrossTokenizers(AnswerWriter):
     async def _listen(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> bool:
         """Hear what a watch says at a place; false where there is none, and a request has to ask."""
         watches, assistant = self._watches, hearing.model - 1
-        most = self._work.max_tokens + LOOKAHEAD - hearing.first
+        most = self._job.max_tokens + LOOKAHEAD - hearing.first
         while assistant in watches.assistants:
             token = await self._written_after(assistant, ids)
             if token is not None:
@@ -488,7 +488,7 @@ class AcrossTokenizers(AnswerWriter):
 
     def _known_end(self, token: Token) -> Token:
         """A token as an end of sequence, where its id ends any of the models that have these ids."""
-        return replace(token, data=b"", end=True) if token.id in self._work.ends else token
+        return replace(token, data=b"", end=True) if token.id in self._job.ends else token
 
     async def _walk(self, hearing: PathHearing, unit: PathUnit) -> bool:
         """Line 3: judge one unit; true if the next one begins where it ends."""
@@ -575,22 +575,22 @@ class AcrossTokenizers(AnswerWriter):
         p, q = least(path.tokens[unit.first : over]), least(found.walked)
         mine = bytes(path.text[found.at : end])
         verifier = self._verifier_at(unit.first)
-        fires = p is not None and not (q is None and self._needs_q)
-        fires = fires and verifier.replaces(p or 0.0, math.nan if q is None else q)
+        replaces = p is not None and not (q is None and self._needs_q)
+        replaces = replaces and verifier.replaces(p or 0.0, math.nan if q is None else q)
         coin, data = coin_of(verifier), found.own[0].data
-        decision = Decision(hearing.model - 1, data, p, q, False, fires, mine, coin=coin, count=over - unit.first)
-        if fires:
+        decision = Decision(hearing.model - 1, data, p, q, False, replaces, mine, coin=coin, count=over - unit.first)
+        if replaces:
             firing = await self._fire(hearing, unit, found, decision)
             if firing is not None:
                 self._decide(hearing, unit, found.at + 1, decision)
                 hearing.firing = firing
                 return False
             decision.fired = False
-        if not fires or decision.agreed:  # else it could not be put into the draft's path
+        if not replaces or decision.agreed:  # else it could not be put into the draft's path
             self._decide(hearing, unit, found.at + 1, decision)
         hearing.first = unit.last
         contestable = any(self._is_contestable(n) for n in range(unit.first, min(unit.last, self._bound())))
-        if not fires and contestable:
+        if not replaces and contestable:
             hearing.first = next_start(path, unit, end)
         return hearing.first == unit.last
 
@@ -751,7 +751,7 @@ class AcrossTokenizers(AnswerWriter):
         """Continue without an assistant that has failed, if it may."""
         error = hearing.error
         assert error is not None
-        if not self._work.survives(error):
+        if not self._job.survives(error):
             raise error
         self._lose(hearing.model, error)
         del self._hearings[hearing.model]
@@ -834,7 +834,7 @@ class AcrossTokenizers(AnswerWriter):
         return keep
 
     def _mark(self, source: int = DRAFT, winner: Decision | None = None, replaced: tuple[Token, ...] = ()) -> PathMark:
-        return PathMark(source, winner, replaced, draft=self._draft, at=self._work.timeline.now())
+        return PathMark(source, winner, replaced, draft=self._draft, at=self._job.timeline.now())
 
     def _append(self, token: Token, mark: PathMark) -> None:
         self._drafted.add(token)

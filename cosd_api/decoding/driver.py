@@ -28,7 +28,7 @@ from cosd_api.decoding.commands import (
     Wait,
     Watch,
 )
-from cosd_api.decoding.run import Work
+from cosd_api.decoding.run import AnswerJob
 from cosd_providers.contract import DraftEnd, Ready, Token
 from cosd_providers.errors import ResponseError
 
@@ -49,14 +49,14 @@ class Driver:
 
     Args:
         decoder: decides what to do.
-        work: the models, the limits and the record.
+        job: the models, the limits and the record.
     """
 
-    def __init__(self, decoder: Decoder, work: Work) -> None:
+    def __init__(self, decoder: Decoder, job: AnswerJob) -> None:
         self.decoder = decoder
-        self.calls = Calls(work.turns, work.budget, work.timeline, room=work.room)
-        self._work = work
-        draft = work.turns[0].provider
+        self.calls = Calls(job.turns, job.budget, job.timeline, room=job.room)
+        self._job = job
+        draft = job.turns[0].provider
         self._ready = draft if isinstance(draft, Ready) else None
         self._error: Exception | None = None
         self._idle = anyio.Event()
@@ -85,8 +85,8 @@ class Driver:
         """
         # A draft that continues from its text may read this as other tokens than it wrote: the answer would depend on
         # where requests ended, and so on time.
-        self._may_pause = (await self._work.turns[0].provider.describe()).capabilities.token_ids
-        lateness = self._work.lateness
+        self._may_pause = (await self._job.turns[0].provider.describe()).capabilities.token_ids
+        lateness = self._job.lateness
         lateness.answers += 1
         try:
             self._unknown = not lateness.in_time(asyncio.get_running_loop().time())
@@ -102,27 +102,27 @@ class Driver:
 
     def _step(self, happen: Callable[..., Sequence[Command]], *what: Any) -> None:
         """Report an event to the decoder, and do what it commands."""
-        self.decoder.now = self._work.timeline.now()
+        self.decoder.now = self._job.timeline.now()
         try:
             self._do(happen(*what))
         except Exception as error:  # noqa: BLE001 - a verifier's own, say: run() raises it
             self._fail(error)
-        if self._unknown or self._work.lateness.late or self.decoder.late:
+        if self._unknown or self._job.lateness.late or self.decoder.late:
             self._judge_lateness(self._unknown and any(kind == "ask" for kind, _ in self._scopes))
 
     def _judge_lateness(self, unknown: bool) -> None:
         """Tell the decoder whether it hears late."""
-        self.decoder.late = self._may_pause and (unknown or self._work.lateness.late)
+        self.decoder.late = self._may_pause and (unknown or self._job.lateness.late)
 
     def _look(self, due: float) -> None:
         """See how late the event loop is."""
-        self._work.lateness.woken(asyncio.get_running_loop().time() - due)
+        self._job.lateness.woken(asyncio.get_running_loop().time() - due)
 
     def _do(self, commands: Sequence[Command]) -> None:
         for command in commands:
             match command:
                 case Emit():
-                    self._work.emit(command.tokens)
+                    self._job.emit(command.tokens)
                 case StartDraft() | Ask() | Watch():
                     self._start(command)
                 case Wait():
@@ -150,7 +150,7 @@ class Driver:
                 self._group.start_soon(self._run_watch, command, self._scope("watch", command.watch))
 
     async def _wait(self, number: int) -> None:
-        await anyio.sleep(self._work.batch_wait)
+        await anyio.sleep(self._job.batch_wait)
         self._step(self.decoder.waited, number)
 
     async def _keep_ready(self, draft: Ready) -> None:
@@ -178,7 +178,7 @@ class Driver:
                 await self.calls.generate(0, command, take, counts=lambda: self.decoder.finished is None)
             except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
                 _log.debug("a draft failed: %s", type(error).__name__)
-                self._step(self.decoder.draft_failed, command.draft, placed(error, self._work.turns[0].provider))
+                self._step(self.decoder.draft_failed, command.draft, placed(error, self._job.turns[0].provider))
             finally:
                 self._closed("draft", command.draft)
 
@@ -194,13 +194,13 @@ class Driver:
                 await self.calls.watch(command, take, counts=lambda: self.decoder.finished is None)
             except Exception as error:  # noqa: BLE001 - a single question finds out whether it matters
                 _log.debug("a watch failed: %s", type(error).__name__)
-                who = self._work.turns[1 + command.assistant].provider
+                who = self._job.turns[1 + command.assistant].provider
                 self._step(self.decoder.watch_failed, command.watch, placed(error, who))
             finally:
                 self._closed("watch", command.watch)
 
     async def _run_ask(self, command: Ask, scope: anyio.CancelScope) -> None:
-        began = self._work.timeline.now()
+        began = self._job.timeline.now()
         loop = asyncio.get_running_loop()
         loop.call_later(LOOK_SECONDS, self._look, loop.time() + LOOK_SECONDS)
         with scope:
@@ -216,10 +216,10 @@ class Driver:
                 )
             except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
                 _log.debug("a question failed: %s", type(error).__name__)
-                self._step(self.decoder.ask_failed, command.ask, placed(error, self._work.turns[who].provider))
+                self._step(self.decoder.ask_failed, command.ask, placed(error, self._job.turns[who].provider))
             else:
                 self._unknown = False
-                self._work.lateness.heard(self._work.timeline.now() - began, loop.time())
+                self._job.lateness.heard(self._job.timeline.now() - began, loop.time())
                 self._step(self.decoder.answered, command.ask, proposals)
             finally:
                 self._closed("ask", command.ask)

@@ -17,13 +17,13 @@ from anyio.abc import TaskGroup
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.chance import Chance
 from cosd_api.decoding.characters import Characters
-from cosd_api.decoding.commands import Contest, Finish, Loss, Placed, Report, StartDraft, cut_short
+from cosd_api.decoding.commands import DecidedSegment, Finish, Loss, Placed, Report, StartDraft, cut_short
 from cosd_api.decoding.encodings import Encodings
+from cosd_api.decoding.open_stream import OpenStream
 from cosd_api.decoding.passage import Passage, WrittenPart
 from cosd_api.decoding.paths import Path, Paths, Trail
-from cosd_api.decoding.pen import Pen
 from cosd_api.decoding.response import Response
-from cosd_api.decoding.run import Work
+from cosd_api.decoding.run import AnswerJob
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import DraftEnd, IdScores, Proposal, Question, Token, WordEnds
 from cosd_providers.errors import ProviderError, UnsupportedError
@@ -46,7 +46,7 @@ class AnswerWriter:
     passage, of an answer to a question and of a score are whole characters.
 
     Args:
-        work: the models, the limits and the record.
+        job: the models, the limits and the record.
         write: the method: writes until `over`.
 
     Attributes:
@@ -59,28 +59,28 @@ class AnswerWriter:
         chance: the random numbers of the answer.
     """
 
-    def __init__(self, work: Work, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
-        self.calls = Calls(work.turns, work.budget, work.timeline, room=work.room)
-        self.count = len(work.turns)
-        self.chance = Chance(work.seed, work.turns[0].prompt)
-        self.models = [model for model in range(self.count) if model - 1 not in work.without]
-        self.segments: list[Contest] = []
+    def __init__(self, job: AnswerJob, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
+        self.calls = Calls(job.turns, job.budget, job.timeline, room=job.room)
+        self.count = len(job.turns)
+        self.chance = Chance(job.seed, job.turns[0].prompt)
+        self.models = [model for model in range(self.count) if model - 1 not in job.without]
+        self.segments: list[DecidedSegment] = []
         self.warnings: list[str] = []
         self.weights: Mapping[int, float] | None = None
-        self._work = work
+        self._job = job
         self._write = write
-        self._encodings = Encodings(work.turns)
-        self._paths = Paths(work.turns, work.by_ids or (False,) * self.count, same=work.same_ids)
-        self._response = Response(work.max_tokens, work.stop)
+        self._encodings = Encodings(job.turns)
+        self._paths = Paths(job.turns, job.by_ids or (False,) * self.count, same=job.same_ids)
+        self._response = Response(job.max_tokens, job.stop)
         self._finished: Finish | None = None
-        self._lost = {at: Loss(0, error, before=True) for at, error in work.without.items()}
+        self._lost = {at: Loss(0, error, before=True) for at, error in job.without.items()}
         self._numbers = count(1)
         self._pieces: list[WrittenPart] = []
-        self._aside = False
+        self._scratch = False
         self._group: TaskGroup
         self._scopes = set[anyio.CancelScope]()  # of its tasks
         self._closed = False  # no task begins any more
-        self._pens: dict[int, Pen] = {}
+        self._streams: dict[int, OpenStream] = {}
 
     # ------------------------------------------------------------------------------------------------------- a run
 
@@ -147,17 +147,17 @@ class AnswerWriter:
     @property
     def conversation(self) -> Sequence[Message] | None:
         """The prompt, if it is one."""
-        return self._work.conversation
+        return self._job.conversation
 
     @property
     def prompt(self) -> str:
-        """The prompt's plain text; see `Work.plain`."""
-        return self._work.plain[0].prompt
+        """The prompt's plain text; see `AnswerJob.plain`."""
+        return self._job.plain[0].prompt
 
     @property
     def left(self) -> int:
         """Tokens that it may still have."""
-        return self._work.max_tokens - len(self._response.tokens)
+        return self._job.max_tokens - len(self._response.tokens)
 
     @property
     def over(self) -> bool:
@@ -166,7 +166,7 @@ class AnswerWriter:
 
     def name(self, model: int) -> str:
         """The model's name in results."""
-        return self._work.names[model]
+        return self._job.names[model]
 
     def warn(self, words: str) -> None:
         """Add a warning to the result, once."""
@@ -182,9 +182,9 @@ class AnswerWriter:
                 break
         return finder.find(bytearray(tail), new) is not None
 
-    def alone(self, tokens: Sequence[Token]) -> Response:
+    def response_of(self, tokens: Sequence[Token]) -> Response:
         """An answer of these tokens alone, within the limits of this one: it ends before a stop string."""
-        response = Response(self._work.max_tokens, self._work.stop)
+        response = Response(self._job.max_tokens, self._job.stop)
         for token in tokens:
             if response.over is None:
                 response.place(Placed(token))
@@ -197,7 +197,7 @@ class AnswerWriter:
         model: int,
         *,
         number: int = 0,
-        contest: Contest | None = None,
+        segment: DecidedSegment | None = None,
         reason: str | None = None,
         own: bool = True,
     ) -> None:
@@ -207,14 +207,14 @@ class AnswerWriter:
             tokens: its tokens.
             model: the model that wrote them.
             number: the request that brought them.
-            contest: how it was decided; None leaves the segment open, until it is added to `segments`.
+            segment: how it was decided; None leaves the segment open, until it is added to `segments`.
             reason: why a part is there.
             own: whether the model wrote these tokens, so that they stay on its path as they are.
         """
-        reason = reason if contest is None else contest.reason
-        compared = contest is not None and len(contest.candidates) > 1
+        reason = reason if segment is None else segment.reason
+        compared = segment is not None and len(segment.candidates) > 1
         self._place(WrittenPart(tokens, model, number, reason, compared), own=own)
-        self._settle(contest)
+        self._settle(segment)
 
     def _place(self, piece: WrittenPart, *, own: bool = True) -> None:
         self._pieces.append(piece)
@@ -222,29 +222,29 @@ class AnswerWriter:
             if self._response.over is None:
                 if own:
                     self._paths.write(piece.model, self.text, token)
-                now = self._work.timeline.now()
+                now = self._job.timeline.now()
                 one = Placed(token, piece.model - 1, draft=piece.number, at=now, reason=piece.reason)
                 one.unit, one.round = len(self.segments), len(self.segments) + 1
                 one.verified, one.asked = not self._lost, piece.compared
                 self._response.place(one)
 
-    def _settle(self, contest: Contest | None) -> None:
-        if contest is not None:
-            self.segments.append(contest)
+    def _settle(self, segment: DecidedSegment | None) -> None:
+        if segment is not None:
+            self.segments.append(segment)
         if self._response.over is not None:
             self.end(self._response.over)
         else:
             self._emit(self._response.settle(len(self._response.tokens)))
 
-    async def relay(self, model: int, contest: Contest) -> None:
+    async def relay(self, model: int, segment: DecidedSegment) -> None:
         """Let a model write the answer on from here by itself, to its end: each token is final as it comes.
 
-        They are one segment. A model that fails is lost where the answer may continue without it, as in `everybody`:
+        They are one segment. A model that fails is lost where the answer may continue without it, as in `ask_all`:
         what it wrote stands then, and the answer is not over.
 
         Args:
             model: its index.
-            contest: how it was chosen; the text of the winner is filled in.
+            segment: how it was chosen; the text of the winner is filled in.
 
         Raises:
             ProviderError: it failed, and the answer cannot continue without it; or a limit is reached.
@@ -255,35 +255,35 @@ class AnswerWriter:
             if isinstance(item, DraftEnd):
                 self.end_with(Passage((), number, item))
             else:
-                self._place(WrittenPart([item], model, number, contest.reason, len(contest.candidates) > 1))
+                self._place(WrittenPart([item], model, number, segment.reason, len(segment.candidates) > 1))
                 self._settle(None)
             return self.over
 
         try:
             await self.read(model, self.text, take, max_tokens=self.left)
         except Exception as error:
-            if not model or not self._work.survives(error):
+            if not model or not self._job.survives(error):
                 raise
             self._lose(model, error)
         finally:
-            won = replace(contest.candidates[contest.winner], text=self.text[start:], end=self.ended)
-            others = [won if at == contest.winner else one for at, one in enumerate(contest.candidates)]
+            won = replace(segment.candidates[segment.winner], text=self.text[start:], end=self.ended)
+            others = [won if at == segment.winner else one for at, one in enumerate(segment.candidates)]
             if len(self._pieces) > before or self.over:
-                self.segments.append(replace(contest, candidates=tuple(others)))
+                self.segments.append(replace(segment, candidates=tuple(others)))
 
-    def aside(self) -> AnswerWriter:
+    def scratch_copy(self) -> AnswerWriter:
         """A writer of another answer to the same prompt, which nobody sees before it is compared and copied."""
         other = copy(self)
-        other._response = Response(self._work.max_tokens, self._work.stop)
-        other._finished, other._aside = None, True
-        other.segments, other._pieces, other._pens, other._paths = [], [], {}, self._paths.fresh()
+        other._response = Response(self._job.max_tokens, self._job.stop)
+        other._finished, other._scratch = None, True
+        other.segments, other._pieces, other._streams, other._paths = [], [], {}, self._paths.fresh()
         return other
 
-    def copy(self, other: AnswerWriter, contest: Contest) -> None:
+    def copy(self, other: AnswerWriter, segment: DecidedSegment) -> None:
         """Write what was written aside, as one segment, and end where that ended."""
         for piece in other._pieces:
-            self._place(replace(piece, compared=len(contest.candidates) > 1))
-        self._settle(contest)
+            self._place(replace(piece, compared=len(segment.candidates) > 1))
+        self._settle(segment)
         if other.finished is not None:
             self.end(other.finished)
 
@@ -309,8 +309,8 @@ class AnswerWriter:
             self.end(cut_short(passage.end))
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
-        if tokens and not self._aside:
-            self._work.emit(tokens)
+        if tokens and not self._scratch:
+            self._job.emit(tokens)
 
     # ----------------------------------------------------------------------------------------------------- questions
 
@@ -480,68 +480,68 @@ class AnswerWriter:
         Raises:
             ProviderError: the model failed, or a limit is reached. What was read ahead may fail: it is asked again.
         """
-        pen = self._pens.pop(model, None)
-        followed = await self._follows(model, pen)
-        fresh = pen is None or followed is None
-        if pen is None or followed is None:
-            if pen is not None:
-                pen.scope.cancel()
-            pen, followed = self._begin(model, ahead, alternatives), (0, list[Token]())
+        stream = self._streams.pop(model, None)
+        followed = await self._follows(model, stream)
+        fresh = stream is None or followed is None
+        if stream is None or followed is None:
+            if stream is not None:
+                stream.scope.cancel()
+            stream, followed = self._begin(model, ahead, alternatives), (0, list[Token]())
         at, begun = followed
         tokens: list[Token] = []
         while True:
-            for token in (*begun, *pen.tokens[at:]):
+            for token in (*begun, *stream.tokens[at:]):
                 at, begun = (at, []) if begun else (at + 1, begun)
                 tokens.append(token)
                 if not token.end and enough(tokens):
-                    self._pens[model] = pen
-                    pen.read(at)
-                    return Passage(tuple(tokens), pen.number, None)
+                    self._streams[model] = stream
+                    stream.read(at)
+                    return Passage(tuple(tokens), stream.number, None)
                 if not token.end and len(tokens) == max_tokens:
-                    self._pens[model] = pen
-                    pen.read(at)
-                    return Passage(tuple(tokens), pen.number, DraftEnd("limit"))
+                    self._streams[model] = stream
+                    stream.read(at)
+                    return Passage(tuple(tokens), stream.number, DraftEnd("limit"))
             begun = []
-            pen.read(at)
-            if pen.end is not None and (fresh or pen.end.reason != "limit"):
-                return Passage(tuple(tokens), pen.number, pen.end)
-            if pen.error is not None and fresh:
-                raise pen.error
-            if pen.over:
-                pen, at, fresh, tokens = self._begin(model, ahead, alternatives), 0, True, []
-            await pen.more()
+            stream.read(at)
+            if stream.end is not None and (fresh or stream.end.reason != "limit"):
+                return Passage(tuple(tokens), stream.number, stream.end)
+            if stream.error is not None and fresh:
+                raise stream.error
+            if stream.over:
+                stream, at, fresh, tokens = self._begin(model, ahead, alternatives), 0, True, []
+            await stream.more()
 
-    def _begin(self, model: int, max_tokens: int, alternatives: int) -> Pen:
+    def _begin(self, model: int, max_tokens: int, alternatives: int) -> OpenStream:
         """Let a model continue the answer, in a request of its own that is read as it comes."""
         command = StartDraft(next(self._numbers), self.text, max_tokens, None, (), alternatives=alternatives)
-        pen = Pen(command.text, command.draft)
+        stream = OpenStream(command.text, command.draft)
 
         async def write() -> None:
-            with pen.scope:
+            with stream.scope:
                 try:
-                    await self._with_place(model, self._generate(model, command, pen.take, began=pen.began))
+                    await self._with_place(model, self._generate(model, command, stream.take, began=stream.began))
                 except Exception as error:  # noqa: BLE001 - raised where it is read
-                    pen.failed(error)
+                    stream.failed(error)
 
         self._start(write)
-        return pen
+        return stream
 
-    async def _follows(self, model: int, pen: Pen | None) -> tuple[int, list[Token]] | None:
-        """The place of a pen up to which the answer has followed it, if a new request would write on as it does.
+    async def _follows(self, model: int, stream: OpenStream | None) -> tuple[int, list[Token]] | None:
+        """The place of a stream up to which the answer has followed it, if a new request would write on as it does.
 
         It is the number of its tokens up to there, and the rest of one inside which the answer ends, if it does.
         """
-        if pen is None or pen.error is not None:
+        if stream is None or stream.error is not None:
             return None
-        if pen.trail is None:
-            tokens = pen.own(self.text)
-            same = tokens is not None and await self._encodings.reads_as(model, pen.start, tokens)
+        if stream.trail is None:
+            tokens = stream.own(self.text)
+            same = tokens is not None and await self._encodings.reads_as(model, stream.start, tokens)
             return (len(tokens), []) if same and tokens is not None else None
-        while not pen.over and pen.behind(self.text):
-            await pen.more()
-        count, rest = pen.followed(self.text)
-        pen.read(count + len(rest))
-        return (count + len(rest), rest) if count + len(rest) and self._paths.follows(pen.trail, self.text) else None
+        while not stream.over and stream.behind(self.text):
+            await stream.more()
+        count, rest = stream.followed(self.text)
+        stream.read(count + len(rest))
+        return (count + len(rest), rest) if count + len(rest) and self._paths.follows(stream.trail, self.text) else None
 
     async def propose(
         self, model: int, text: bytes, questions: Sequence[Question], *, alternatives: int = 0
@@ -640,7 +640,7 @@ class AnswerWriter:
         return [*_joined(one for one in tokens if not one.end), *(one for one in tokens if one.end)]
 
     def _scores_ids(self, model: int) -> bool:
-        return isinstance(self._work.turns[model].on_path, IdScores)
+        return isinstance(self._job.turns[model].on_path, IdScores)
 
     async def score_behind(self, model: int, text: bytes, data: bytes, *, end: bool = False) -> list[Token]:
         """The tokens of a model's own path through `text` and `data` that lie in the latter, with their probabilities.
@@ -656,7 +656,7 @@ class AnswerWriter:
             tokens = await self._with_place(model, self._scored(model, text + data, len(text), end=end))
             before = sum(len(token.data) for token in tokens) - len(data)  # bytes of the first token
             return [replace(tokens[0], data=tokens[0].data[before:]), *tokens[1:]] if before > 0 else tokens
-        turn = self._work.turns[model]
+        turn = self._job.turns[model]
         longer = RenderedPrompt(turn.provider, turn.prompt + sendable(text))
         return await self._with_place(model, self.calls.score(model, data, 0, end=end, turn=longer))
 
@@ -701,20 +701,18 @@ class AnswerWriter:
                 self._paths.begin(model, path, [token])
 
     async def score_prompt(self, model: int) -> list[Token]:
-        """The tokens of a model's own encoding of the prompt's plain text (`Work.plain`), with their probabilities.
+        """The tokens of a model's own encoding of the prompt's plain text, with probabilities; see `AnswerJob.plain`.
 
         The first one has no probability (None) where the model has no beginning of sequence to read before it.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
-        provider, text = self._work.plain[model].provider, self._work.plain[model].prompt.encode()
+        provider, text = self._job.plain[model].provider, self._job.plain[model].prompt.encode()
         turn = RenderedPrompt(provider, "")
         return await self._with_place(model, self.calls.score(model, text, 0, turn=turn)) if text else []
 
-    async def everybody(
-        self, ask: Callable[[int], Awaitable[_T]], models: Sequence[int] | None = None
-    ) -> dict[int, _T]:
+    async def ask_all(self, ask: Callable[[int], Awaitable[_T]], models: Sequence[int] | None = None) -> dict[int, _T]:
         """Ask every model that is still heard, at the same time; by model, in the order given. `models`: these alone.
 
         A model that fails is lost from here on where the answer may continue without it. The first one, the draft, is
@@ -730,7 +728,7 @@ class AnswerWriter:
             try:
                 found[model] = await ask(model)
             except Exception as error:
-                if not model or not self._work.survives(error):
+                if not model or not self._job.survives(error):
                     raise
                 failed[model] = error
 
@@ -742,28 +740,28 @@ class AnswerWriter:
     def _lose(self, model: int, error: Exception) -> None:
         _log.debug("a model failed: %s", type(error).__name__)
         self.models.remove(model)
-        if (pen := self._pens.pop(model, None)) is not None:
-            pen.scope.cancel()
-        self._lost[model - 1] = Loss(0 if self._aside else len(self._response.tokens), error)
+        if (stream := self._streams.pop(model, None)) is not None:
+            stream.scope.cancel()
+        self._lost[model - 1] = Loss(0 if self._scratch else len(self._response.tokens), error)
 
     async def rendered(self, model: int, messages: Sequence[Message]) -> RenderedPrompt:
         """Another conversation, as a model reads it."""
-        assert self._work.render is not None
-        return await self._with_place(model, self._work.render(model, messages))
+        assert self._job.render is not None
+        return await self._with_place(model, self._job.render(model, messages))
 
     async def continues(self, model: int) -> bool:
         """Test whether a model continues a partial answer; else it takes messages only."""
-        return (await self._work.turns[model].provider.describe()).capabilities.continues
+        return (await self._job.turns[model].provider.describe()).capabilities.continues
 
     async def splitter(self, model: int) -> WordEnds | None:
         """The words of a model's own tokenizer; None where they are not known."""
-        return await words_of(self._work.turns[model].provider)
+        return await words_of(self._job.turns[model].provider)
 
     async def _with_place(self, model: int, work: Awaitable[_T]) -> _T:
         try:
             return await work
         except ProviderError as error:
-            placed(error, self._work.turns[model].provider)
+            placed(error, self._job.turns[model].provider)
             raise
 
 

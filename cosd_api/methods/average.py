@@ -26,7 +26,7 @@ from typing import ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models
@@ -60,7 +60,7 @@ class Average(Weighted):
     """
 
     name: ClassVar[str] = "average"
-    takes: ClassVar[frozenset[str]] = Weighted.takes | {"unit"}
+    accepts: ClassVar[frozenset[str]] = Weighted.accepts | {"unit"}
     decides: ClassVar[str] = "the mean of the models' probabilities"
     compares_tokenizers: ClassVar[bool] = True
     one_tokenizer: ClassVar[bool] = True
@@ -88,7 +88,7 @@ class Average(Weighted):
                 for at, place in enumerate(await self._asked(writer, passage)):
                     choice = await self._chosen(writer, ahead, at, place)
                     unproved += not choice.proved
-                    writer.write([choice.token], choice.model, number=passage.number, contest=choice.contest)
+                    writer.write([choice.token], choice.model, number=passage.number, segment=choice.segment)
                     if writer.over or key_of(choice.token) != key_of(passage.tokens[at]):
                         before = None
                         break
@@ -119,7 +119,7 @@ class Average(Weighted):
                 return passage.tokens
             return await self._proposed(writer, model, text, questions, self.listed)
 
-        found = await writer.everybody(ask)
+        found = await writer.ask_all(ask)
         return [{model: tokens[at] for model, tokens in found.items()} for at in range(len(passage.tokens))]
 
     async def _proposed(
@@ -152,7 +152,7 @@ class Average(Weighted):
             tokens = (await self._written(writer, ahead, at + 1, listed)).tokens
             return tokens[at] if at < len(tokens) else None
 
-        found = await writer.everybody(ask)
+        found = await writer.ask_all(ask)
         return {model: _longer(place[model], token) for model, token in found.items()}
 
     def _decide(self, writer: AnswerWriter, place: Listing) -> MeanChoice:
@@ -160,8 +160,8 @@ class Average(Weighted):
         drafted = place[0]
         assert drafted is not None
         if all(token is not None and key_of(token) == key_of(drafted) for token in place.values()):
-            entry = Entry(tuple(model - 1 for model in place), drafted.data, drafted.end)
-            return MeanChoice(drafted, 0, proved=True, contest=Contest((entry,), 0, "all models write the same"))
+            entry = Contender(tuple(model - 1 for model in place), drafted.data, drafted.end)
+            return MeanChoice(drafted, 0, proved=True, segment=DecidedSegment((entry,), 0, "all models write the same"))
         for model, token in place.items():
             if token is not None and is_joined(token):
                 words = f"the {writer.name(model)} would write {readable(token.data)!r} at byte {len(writer.text)}"
@@ -224,13 +224,13 @@ class MeanChoice:
         token: the token.
         model: the first model that would write it; if none would, the one that finds it most probable.
         proved: whether its mean is proved to be the largest.
-        contest: the record of it.
+        segment: the record of it.
     """
 
     token: Token
     model: int
     proved: bool
-    contest: Contest
+    segment: DecidedSegment
 
 
 def _size(place: Listing) -> int:
@@ -292,8 +292,8 @@ def _choice(
     elif not proved:
         reason += ", which is not proved"
     token = next(one for one in _tokens(place) if key_of(one) == best)
-    contest = Contest(tuple(entries), compared.index(best), reason)
-    return MeanChoice(replace(token, alternatives=()), models[0], proved=proved, contest=contest)
+    segment = DecidedSegment(tuple(entries), compared.index(best), reason)
+    return MeanChoice(replace(token, alternatives=()), models[0], proved=proved, segment=segment)
 
 
 def _tokens(place: Listing) -> Iterator[Token]:
@@ -302,11 +302,11 @@ def _tokens(place: Listing) -> Iterator[Token]:
             yield from (token, *token.alternatives)
 
 
-def _entry(writer: AnswerWriter, place: Listing, mean: MeanBounds, key: Key, models: Sequence[int] | None) -> Entry:
+def _entry(writer: AnswerWriter, place: Listing, mean: MeanBounds, key: Key, models: Sequence[int] | None) -> Contender:
     """The record of a token: 1 / probability by model, which is the perplexity of a single token, and of the mean."""
     if models is None:
         models = [model for model, token in place.items() if token is not None and key_of(token) == key]
     probs = [probs_of(place.get(model)).get(key) for model in range(writer.count)]
     scores = tuple(None if prob is None else inverse(prob) for prob in probs)
     exact = mean.high - mean.low <= ROUNDING * mean.high
-    return Entry(tuple(model - 1 for model in models), *key, scores, inverse(mean.low) if exact else None)
+    return Contender(tuple(model - 1 for model in models), *key, scores, inverse(mean.low) if exact else None)

@@ -48,7 +48,7 @@ from cosd_api.decoding.commands import (
 )
 from cosd_api.decoding.judged import JudgedWriter
 from cosd_api.decoding.response import Response
-from cosd_api.decoding.run import Run, Work
+from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.decoding.schedule import Hedge, Pace, Schedule
 from cosd_api.decoding.units import DraftUnit, Hearing, State, UnitVerifier, Verdict
 from cosd_api.errors import SettingError
@@ -87,7 +87,7 @@ class CoSD(DraftFirst):
     """
 
     name: ClassVar[str] = "cosd"
-    takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"verifier", "unit", "tie"}
+    accepts: ClassVar[frozenset[str]] = DraftFirst.accepts | {"verifier", "unit", "tie"}
     hoisted: ClassVar[tuple[str, ...]] = ("verifier", "unit", "temperature")
     decides: ClassVar[str] = "the probability of one token of the draft and one of the assistant"
     compares_tokenizers: ClassVar[bool] = True
@@ -114,18 +114,18 @@ class CoSD(DraftFirst):
         """The same method with a unit, unless it has one; see `Method.with_unit`."""
         return self if self.unit is not None else replace(self, unit=unit)
 
-    def start(self, work: Work) -> Run:
+    def start(self, job: AnswerJob) -> Run:
         """The run of one answer.
 
         Raises:
             UnsupportedError: tokens are to be drawn, and the models are not known to have one tokenizer.
         """
         if not self.temperature:
-            self.examine_unit(work.unit, work.turns[0].provider.name)
-            return AcrossTokenizers(work, self.verifier) if work.across else super().start(work)
-        prompt = work.turns[0]
-        self.examine_unit(work.unit, prompt.provider.name)
-        return JudgedWriter(work, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
+            self.examine_unit(job.unit, job.turns[0].provider.name)
+            return AcrossTokenizers(job, self.verifier) if job.across else super().start(job)
+        prompt = job.turns[0]
+        self.examine_unit(job.unit, prompt.provider.name)
+        return JudgedWriter(job, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
 
     def examine_unit(self, unit: Unit, endpoint: str) -> None:
         """Refuse words where tokens are drawn, or the verifier looks at them; see `Method.examine_unit`."""
@@ -208,14 +208,14 @@ class CoSD(DraftFirst):
         """The verifier."""
         return self.verifier
 
-    def decoder(self, work: Work) -> Decoder:
+    def decoder(self, job: AnswerJob) -> Decoder:
         """The decoder of one answer.
 
         Raises:
             UnsupportedError: the verifier looks at lists of tokens, and words are judged.
         """
-        self.examine_unit(work.unit, work.turns[0].provider.name)
-        return CoSDDecoder.of(work, self.verifier)
+        self.examine_unit(job.unit, job.turns[0].provider.name)
+        return CoSDDecoder.of(job, self.verifier)
 
 
 def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
@@ -337,20 +337,20 @@ class CoSDDecoder:
         self._settled_units = 0
 
     @classmethod
-    def of(cls, work: Work, verifier: Verifier) -> Self:
+    def of(cls, job: AnswerJob, verifier: Verifier) -> Self:
         """The decoder of one answer, within its limits and by its schedule."""
         return cls(
             verifier,
-            max_tokens=work.max_tokens,
-            assistants=len(work.turns) - 1,
-            stop=work.stop,
-            skip=work.skip,
-            survives=work.survives,
-            without=work.without,
-            pace=work.pace,
-            prompt=work.turns[0].prompt,
-            tie=work.tie,
-            ends=work.ends,
+            max_tokens=job.max_tokens,
+            assistants=len(job.turns) - 1,
+            stop=job.stop,
+            skip=job.skip,
+            survives=job.survives,
+            without=job.without,
+            pace=job.pace,
+            prompt=job.turns[0].prompt,
+            tie=job.tie,
+            ends=job.ends,
         )
 
     @property

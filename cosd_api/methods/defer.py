@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Decoder
-from cosd_api.decoding.run import Work
+from cosd_api.decoding.run import AnswerJob
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Models
 from cosd_api.methods.cosd import CoSDDecoder, check_draft_lists
@@ -45,7 +45,7 @@ _TRAINED = "cosd train-deferral makes one from examples, and DeferralVerifier.lo
 class HandsOver(DraftFirst):
     """A method in which a trained gate hands single tokens of the draft to one assistant, which has its tokenizer."""
 
-    takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"unit"}
+    accepts: ClassVar[frozenset[str]] = DraftFirst.accepts | {"unit"}
     most_models: ClassVar[int | None] = 2
     compares_tokenizers: ClassVar[bool] = True
     one_tokenizer: ClassVar[bool] = True
@@ -81,9 +81,9 @@ class HandsOver(DraftFirst):
             return ()
         return (f"{name} does not report the probability of its end of sequence: an end is never deferred",)
 
-    def decoder(self, work: Work) -> Decoder:
+    def decoder(self, job: AnswerJob) -> Decoder:
         """The decoder of one answer."""
-        return CoSDDecoder.of(work, self.judge)
+        return CoSDDecoder.of(job, self.judge)
 
 
 @dataclass(frozen=True, kw_only=True)

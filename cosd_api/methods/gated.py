@@ -178,7 +178,7 @@ class GatedDraws:
             return {at: one for at, one in found.items() if one is not None}
 
         assistants = [model for model in self._writer.models if model] if questions else []
-        return await self._writer.everybody(ask, assistants)
+        return await self._writer.ask_all(ask, assistants)
 
     def _judged(self, at: int, mine: _OwnPick, heard: Mapping[int, _OwnPick]) -> dict[int, Decision]:
         """Line 4: the decision of each assistant that was heard about a place."""
@@ -217,7 +217,7 @@ class GatedDraws:
                 seed = writer.chance.seed("draw", at, model)
                 return await writer.continuation(model, writer.text, max_tokens=1, temperature=1, seed=seed)
 
-            passage = (await writer.everybody(draw, [model])).get(model)
+            passage = (await writer.ask_all(draw, [model])).get(model)
             if passage is not None and passage.tokens:
                 judged = Judged(
                     decisions=tuple(decisions.values()),

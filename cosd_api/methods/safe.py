@@ -42,7 +42,7 @@ from typing import ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models
@@ -117,7 +117,7 @@ class Safe(Weighted):
             ahead, before = DraftAhead.of(writer.text, passage), passage
             for at, token in enumerate(passage.tokens):
                 choice = await self._chosen(writer, ahead, at)
-                writer.write([choice.token], choice.model, number=passage.number, contest=choice.contest)
+                writer.write([choice.token], choice.model, number=passage.number, segment=choice.segment)
                 if writer.over or key_of(choice.token) != key_of(token):
                     before = None
                     break
@@ -176,7 +176,7 @@ class Safe(Weighted):
             return await writer.tokens(model, ahead.text)
 
         left = [model for model in writer.models[1:] if model not in ahead.encodings]
-        for model, encoding in (await writer.everybody(ask, left)).items():
+        for model, encoding in (await writer.ask_all(ask, left)).items():
             ahead.encodings[model] = encoding
             if encoding is None:
                 words = f"the {writer.name(model)} could not tell how it encodes a text"
@@ -200,7 +200,7 @@ class Safe(Weighted):
                 for place, proposal in zip(missing, found, strict=True):
                     ahead.lists[model, place] = None if proposal is None else proposal.tokens[0]
 
-        await writer.everybody(ask, verifiers)
+        await writer.ask_all(ask, verifiers)
 
     async def _look_up(self, writer: AnswerWriter, place: SafePlace, cells: Iterable[tuple[int, Key]]) -> None:
         """Look up the probabilities of some tokens by some models."""
@@ -211,7 +211,7 @@ class Safe(Weighted):
         async def ask(model: int) -> None:
             await concurrently([partial(_look_up, writer, place, model, key) for key in wanted[model]])
 
-        await writer.everybody(ask, [*wanted])
+        await writer.ask_all(ask, [*wanted])
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Rounds of the first, places for the others, and what is looked up; see `Method.cost`."""
@@ -268,5 +268,5 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
 
 def _standing(drafted: Token, reason: str) -> SafeChoice:
     """The drafter's token, about which nobody was asked."""
-    contest = Contest((Entry((-1,), drafted.data, drafted.end),), 0, reason)
-    return SafeChoice(replace(drafted, alternatives=()), 0, contest)
+    segment = DecidedSegment((Contender((-1,), drafted.data, drafted.end),), 0, reason)
+    return SafeChoice(replace(drafted, alternatives=()), 0, segment)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.passage import Passage
 from cosd_api.methods.lists import ROUNDING, Key, key_of, probs_of
 from cosd_api.methods.means import SURE, MeanBounds, inverse
@@ -148,10 +148,10 @@ class SafePlace:
         first = self.firsts[models[0]]
         assert first is not None, "it lists the token"
         token = next(one for one in (first, *first.alternatives) if key_of(one) == best)
-        contest = Contest(tuple(entries), compared.index(best), reason)
-        return SafeChoice(replace(token, alternatives=()), models[0], contest)
+        segment = DecidedSegment(tuple(entries), compared.index(best), reason)
+        return SafeChoice(replace(token, alternatives=()), models[0], segment)
 
-    def _entry(self, key: Key, mean: MeanBounds, models: Sequence[int] | None, count: int) -> Entry:
+    def _entry(self, key: Key, mean: MeanBounds, models: Sequence[int] | None, count: int) -> Contender:
         """The record of a candidate: 1 / probability by model, and of the mean."""
         if models is None:
             models = [model for model in self.weights if self._first(model) == key]
@@ -159,7 +159,7 @@ class SafePlace:
         probs = {model: one.low for model, one in bounds.items() if one.low == one.high}
         scores = tuple(inverse(probs[model]) if model in probs else None for model in range(count))
         exact = mean.high - mean.low <= ROUNDING * mean.high
-        return Entry(tuple(model - 1 for model in models), *key, scores, inverse(mean.low) if exact else None)
+        return Contender(tuple(model - 1 for model in models), *key, scores, inverse(mean.low) if exact else None)
 
     def kept(self, reason: str) -> SafeChoice:
         """The drafter's token, which stands; beside it what others would have written."""
@@ -167,10 +167,10 @@ class SafePlace:
         for model in self.weights:
             if model and (first := self._first(model)) is not None:
                 found.setdefault(first, []).append(model - 1)
-        entries = tuple(Entry(tuple(sources), *key) for key, sources in found.items())
+        entries = tuple(Contender(tuple(sources), *key) for key, sources in found.items())
         token = self.firsts[0]
         assert token is not None, "the drafter wrote it"
-        return SafeChoice(replace(token, alternatives=()), 0, Contest(entries, 0, reason))
+        return SafeChoice(replace(token, alternatives=()), 0, DecidedSegment(entries, 0, reason))
 
     def _first(self, model: int) -> Key | None:
         """A model's most probable token."""
@@ -212,7 +212,7 @@ class SafeChoice:
 
     token: Token
     model: int
-    contest: Contest
+    segment: DecidedSegment
 
 
 def sharpened(means: Mapping[Key, MeanBounds], members: Mapping[Key, bool | None]) -> dict[Key, MeanBounds]:
