@@ -49,6 +49,7 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.lists import ROUNDING, Key, lists_needed, probs_of
+from cosd_api.methods.mean import inverse
 from cosd_api.methods.weighted import Weighted
 from cosd_providers.contract import Token
 from cosd_providers.text import readable, whole
@@ -319,8 +320,4 @@ def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tup
 def _scores(writer: AnswerWriter, here: ByteStep, symbol: Key) -> tuple[tuple[float | None, ...], float]:
     """1 / probability of a symbol by model, and of its mean."""
     probs = [here.probs.get(model) for model in range(writer.count)]
-    return tuple(None if one is None else _inverse(one.get(symbol, 0.0)) for one in probs), _inverse(here.means[symbol])
-
-
-def _inverse(prob: float) -> float:
-    return 1 / prob if prob else math.inf
+    return tuple(None if one is None else inverse(one.get(symbol, 0.0)) for one in probs), inverse(here.means[symbol])

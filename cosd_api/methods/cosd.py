@@ -175,8 +175,7 @@ class CoSD(DraftFirst):
             warnings.append(
                 "the verifier looks at every token of the draft, and each is a question: see Fusion.estimate"
             )
-        check_draft_lists(models[0][1], self.verifier)
-        check_draft_states(models[0][1], self.verifier)
+        check_draft(models[0][1], self.verifier)
         return tuple(warnings)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
@@ -233,28 +232,21 @@ def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
         raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
 
-def check_draft_lists(info: ServerInfo, verifier: Verifier) -> None:
-    """Refuse a draft that lists fewer tokens at a place than the verifier looks at.
+def check_draft(info: ServerInfo, verifier: Verifier) -> None:
+    """Refuse a draft that does not show what the verifier looks at: lists of tokens, or hidden states.
 
     Raises:
         UnsupportedError: the message says what would work.
     """
-    wanted, most = needs_of(verifier).draft_alternatives, info.capabilities.top_k
+    needs, can = needs_of(verifier), info.capabilities
+    wanted, most = needs.draft_alternatives, can.top_k
     if most < wanted:
         words = f"the draft lists {most or 'no'} other tokens at a place, and the gate looks at {wanted}"
         hint = 'method="cosd" needs no lists.'
         if most:
             hint = f"Train a gate with listed={most}. {hint}"
         raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-
-
-def check_draft_states(info: ServerInfo, verifier: Verifier) -> None:
-    """Refuse a draft that does not report the hidden states that the verifier looks at, or others.
-
-    Raises:
-        UnsupportedError: the message says what would work.
-    """
-    wanted, width = needs_of(verifier).draft_states, info.capabilities.hidden_states
+    wanted, width = needs.draft_states, can.hidden_states
     if width == wanted or not wanted:
         return
     if width:
