@@ -129,9 +129,9 @@ class AcrossTokenizers(AnswerWriter):
 
     async def write_answer(self) -> None:
         """Write the answer to its end."""
-        self._start(self._write_draft)
+        self._tasks.start(self._write_draft)
         for hearing in self._hearings.values():
-            self._start(self._judge, hearing)
+            self._tasks.start(self._judge, hearing)
         while not self.over:
             news = self._news
             self._advance()
@@ -170,7 +170,7 @@ class AcrossTokenizers(AnswerWriter):
             self._draft = next(self._numbers)
             command = self._next_draft(room)
             if self._ready is not None:
-                self._start(self._keep_ready, self._ready)
+                self._tasks.start(self._keep_ready, self._ready)
             with anyio.CancelScope() as self._draft_scope:
                 self._writing = True
                 try:
@@ -464,7 +464,7 @@ class AcrossTokenizers(AnswerWriter):
                 if token.prob is None:
                     hearing.hidden.add(ids)
                 return True
-            if not watches.begin(self._start, assistant, bytes(self._drafted.text[:at]), ids, most):
+            if not watches.begin(self._tasks.start, assistant, bytes(self._drafted.text[:at]), ids, most):
                 return False
         return False
 
@@ -793,7 +793,7 @@ class AcrossTokenizers(AnswerWriter):
             self._hearings[other.model] = new = PathHearing(other.model, other.encoder, other.same, len(path.tokens))
             new.own = len(path.tokens) if other is hearing else None
             new.starts = {start for start in other.starts if start <= first} | {kept} & {first}
-            self._start(self._judge, new)
+            self._tasks.start(self._judge, new)
             self._watches.follow(other.model - 1)
         self._tell()
 
