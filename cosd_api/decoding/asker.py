@@ -6,10 +6,11 @@ import logging
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from cosd_api.decoding.calls import Calls, placed
 from cosd_api.decoding.chance import Chance
@@ -62,6 +63,12 @@ class Asker(ABC):
         self._numbers = count(1)
         self._streams: dict[int, OpenStream] = {}
         self._tasks = AnswerTasks()
+
+    def fresh(self) -> Self:
+        """A copy that asks the same models about another answer to the same prompt."""
+        other = copy(self)
+        other._streams, other._paths = {}, self._paths.fresh()
+        return other
 
     @property
     @abstractmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 
 from cosd_api.decoding.asker import Asker
@@ -211,10 +210,10 @@ class AnswerWriter(Asker):
 
     def scratch_copy(self) -> AnswerWriter:
         """A writer of another answer to the same prompt, which nobody sees before it is compared and copied."""
-        other = copy(self)
+        other = self.fresh()
         other._response = Response(self._job.max_tokens, self._job.stop)
         other._finished, other._scratch = None, True
-        other.segments, other._pieces, other._streams, other._paths = [], [], {}, self._paths.fresh()
+        other.segments, other._pieces = [], []
         return other
 
     def copy(self, other: AnswerWriter, segment: DecidedSegment) -> None:
