@@ -13,9 +13,8 @@ from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from cosd_api.errors import SettingError
 from cosd_api.verification.contract import Needs
-from cosd_api.verification.deferral import Deferral, Weight, deferral_at, sigmoid
-from cosd_api.verification.gate import TrainedGate
-from cosd_api.verification.place import Place
+from cosd_api.verification.deferral import Weight
+from cosd_api.verification.gate import TrainedGate, sigmoid
 from cosd_api.verification.trained_file import TrainedFile, shown
 from cosd_providers.contract import Token
 
@@ -87,14 +86,6 @@ class CoLLMVerifier(TrainedGate):
             raise SettingError(f"the gate looks at a hidden state of {self.width} numbers, and the token has {found}")
         products = (weight * one for weight, one in zip(self.weights, token.state, strict=True))
         return sigmoid(math.fsum([self.bias, *products]))
-
-    def at(self, place: Place) -> Deferral:
-        """The decision at a place: by the recorded probability of deferral, or by the state of the draft's token there.
-
-        Raises:
-            SettingError: the place has neither.
-        """
-        return deferral_at(self, place)
 
     @staticmethod
     def _fault(error: ValidationError) -> str:
