@@ -37,6 +37,7 @@ class AnswerPath(DraftPath):
         draft: number of the draft in progress, or of the last one.
         numbers: of drafts and continuations.
         asks: numbers of questions.
+        news: the next thing that changes.
     """
 
     def __init__(self, job: AnswerJob, encoder: Encoder | None) -> None:
@@ -53,23 +54,18 @@ class AnswerPath(DraftPath):
         self.numbers = count(1)
         self.asks = count(1)
         self._stops = StopFinder(job.stop)
-        self._news = anyio.Event()
+        self.news = anyio.Event()
 
     # ------------------------------------------------------------------------------------------------------- news
 
-    @property
-    def news(self) -> anyio.Event:
-        """The next thing that changes."""
-        return self._news
-
     def tell(self) -> None:
         """Wake whoever waits for something to have changed."""
-        news, self._news = self._news, anyio.Event()
+        news, self.news = self.news, anyio.Event()
         news.set()
 
     async def changed(self) -> None:
         """Wait for news; who is cancelled by the same news does nothing with them."""
-        await self._news.wait()
+        await self.news.wait()
         await anyio.lowlevel.checkpoint_if_cancelled()
 
     # ------------------------------------------------------------------------------------------------- the tokens

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 
 import anyio
@@ -55,7 +54,7 @@ class PathJudge:
             for one in path.hearings.values()
             if one.encoder is not None and one.model - 1 in path.job.pace.watched
         ]
-        self.watches = PathWatches(watched, partial(next, path.numbers), calls=calls, path=path)
+        self.watches = PathWatches(watched, calls, path)
 
     async def judge(self, hearing: PathHearing) -> None:
         """Line 2: go through the units of one assistant."""

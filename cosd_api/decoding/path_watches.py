@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import anyio
 
@@ -31,7 +32,6 @@ class PathWatches(Streams):
 
     Args:
         assistants: those that are asked by watches.
-        number: gives the number of one more request.
         calls: the requests.
         path: the draft's, with the assistants that are heard.
     """
@@ -39,12 +39,10 @@ class PathWatches(Streams):
     def __init__(
         self,
         assistants: Iterable[int],
-        number: Callable[[], int],
-        *,
         calls: Calls,
         path: AnswerPath,
     ) -> None:
-        super().__init__(assistants, 1, number)
+        super().__init__(assistants, 1, partial(next, path.numbers))
         self._calls = calls
         self._path = path
         self._scopes: dict[int, anyio.CancelScope] = {}

@@ -310,14 +310,7 @@ class CoSDDecoder:
         self.assistants = assistants
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
-        needs, pace = needs_of(verifier), pace or Pace()
-        pace = replace(
-            pace,
-            window=needs.window,
-            alternatives=max(needs.alternatives, int(pace.ids)),  # a tie is with the second choice
-            draft_alternatives=needs.draft_alternatives,
-            draft_states=bool(needs.draft_states),
-        )
+        pace = replace(pace or Pace(), needs=needs_of(verifier))
         self._ids = pace.ids
         self.schedule = Schedule(pace, assistants, self.judge.could_change)
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
