@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from cosd_api.alignment import Decision
@@ -98,12 +98,3 @@ class JudgedWriter(AnswerWriter):
             iterations=1 + self._restarts,
             unanswered=self.unanswered,
         )
-
-
-def numbered(tokens: Sequence[Token], start: int) -> list[tuple[int, Token]]:
-    """Tokens with the byte offset of each, where the first is at `start`."""
-    found: list[tuple[int, Token]] = []
-    for token in tokens:
-        found.append((start, token))
-        start += len(token.data)
-    return found

@@ -27,7 +27,7 @@ from typing import ClassVar
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count
 from cosd_api.decoding.commands import Contender
-from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.passage import Passage, numbered
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
@@ -119,10 +119,8 @@ class Average(Weighted):
 
     async def _asked(self, writer: AnswerWriter, passage: Passage) -> list[Listing]:
         """Line 2: what every model finds most probable in the place of each token that was written ahead."""
-        text, questions = writer.text, list[Question]()
-        for token in passage.tokens:
-            questions.append(Question(len(text), (token.data,)))
-            text += token.data
+        text = writer.text + passage.data
+        questions = [Question(at, (token.data,)) for at, token in numbered(passage.tokens, len(writer.text))]
 
         async def ask(model: int) -> Sequence[Token | None]:
             if not model or not questions:

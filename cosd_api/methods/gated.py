@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cosd_api.alignment import Decision
-from cosd_api.decoding.judged import Judged, JudgedWriter, numbered
-from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.judged import Judged, JudgedWriter
+from cosd_api.decoding.passage import Passage, numbered
 from cosd_api.methods.base import Models
 from cosd_api.methods.lists import key_of, most_probable
 from cosd_api.verification import Place, Verifier, coin_of, digest_of, needs_of, verifier_at

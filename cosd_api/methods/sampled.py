@@ -25,10 +25,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment
-from cosd_api.decoding.judged import Judged, JudgedWriter, numbered
-from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.judged import Judged, JudgedWriter
+from cosd_api.decoding.passage import Passage, numbered
 from cosd_api.methods.gated import AHEAD
 from cosd_api.methods.lists import Key, is_joined, key_of, probs_of
+from cosd_api.methods.mean import inverse
 from cosd_providers.contract import Question, Token
 
 Test = Literal["ratio", "cosd"]
@@ -232,7 +233,7 @@ class SampledDraft:
 
 def _inverse(token: Token) -> float | None:
     """1 / probability, as segments record it: the perplexity of a single token."""
-    return None if token.prob is None else 1 / token.prob if token.prob else math.inf
+    return None if token.prob is None else inverse(token.prob)
 
 
 def _left_out(p: Mapping[Key, float], q: Mapping[Key, float]) -> float:
