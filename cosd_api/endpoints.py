@@ -17,8 +17,7 @@ from cosd_api.circuit_breaker import CircuitBreaker
 from cosd_api.decoding.lateness import Lateness
 from cosd_api.decoding.speeds import Speeds
 from cosd_api.errors import FusionClosedError, SettingError
-from cosd_api.methods.base import Method
-from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.base import DEFAULT_METHOD, Method, method_named
 from cosd_api.records import DRAFT, Endpoint
 from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
@@ -117,7 +116,7 @@ class Endpoints:
         spares: bool = False,
         tokens: bool = False,
     ) -> None:
-        self.method = method or CoSD()
+        self.method = method or method_named(DEFAULT_METHOD)
         self.spares = spares
         self._compared = tokens or self.method.one_tokenizer or not self.method.asks_by_ids
         self.breaker = CircuitBreaker()
@@ -195,7 +194,7 @@ class Endpoints:
             for at, (name, provider) in enumerate(zip(self.names, self.assistants, strict=True))
         )
         for name, info in named:
-            if not (info.capabilities.continues or self.method.by_messages):
+            if not (info.capabilities.continues or self.method.accepts_messages_only):
                 words = f"the {name} takes messages only, and does not continue a partial answer"
                 hint = 'method="steps" and method="switch" ask by messages. ' + _CONTINUES
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import BaseModel, ConfigDict
 
 from cosd_api.budget import BYTES
-from cosd_api.decoding.across import LOOKAHEAD
+from cosd_api.decoding.answer_path import LOOKAHEAD
 from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints
 from cosd_api.methods.cost import FINER, SPECIAL, Assumptions, Plan, Reading

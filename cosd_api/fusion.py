@@ -17,7 +17,6 @@ from cosd_api.errors import SettingError
 from cosd_api.estimate import Estimate, Past, estimate
 from cosd_api.likelihood import LogLikelihood, log_likelihood_of
 from cosd_api.methods.base import Method, method_class
-from cosd_api.methods.cosd import CoSD
 from cosd_api.result import FusionResult
 from cosd_api.settings import (
     DEFAULT_MAX_TOKENS,
@@ -134,8 +133,8 @@ class Fusion:
         refuse(overrides, cls)
         given: dict[str, Any] = {**config.options()}
         if (method := overrides.get("method")) is not None:
-            takes = method_class(method).takes if isinstance(method, str) else getattr(method, "takes", ())
-            given = {name: value for name, value in given.items() if name in {*takes} - {"verifier", "unit"}}
+            accepts = method_class(method).accepts if isinstance(method, str) else getattr(method, "accepts", ())
+            given = {name: value for name, value in given.items() if name in {*accepts} - {"verifier", "unit"}}
         if overrides.get("models") is not None:
             roles: dict[str, Any] = {}
         else:
@@ -178,7 +177,7 @@ class Fusion:
     def __repr__(self) -> str:
         names = ", ".join(provider.name for provider in self.endpoints.assistants)
         method = self.settings.method
-        chosen = f"verifier={self.settings.verifier!r}" if method.name == CoSD.name else f"method={method!r}"
+        chosen = f"verifier={self.settings.verifier!r}" if method.hoisted else f"method={method!r}"
         return f"Fusion(draft={self.endpoints.draft.name}, assistant={names}, {chosen})"
 
     @spell_out(AnswerOptions, AnswerLimits)

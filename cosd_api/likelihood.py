@@ -49,14 +49,7 @@ from cosd_api.records import DRAFT, Endpoint, EndpointUsage, Probability, Record
 from cosd_api.settings import FusionSettings, LikelihoodLimits
 from cosd_api.telemetry.fusion_span import FusionSpan
 from cosd_api.telemetry.start import fusion_span
-from cosd_api.verification import (
-    Place,
-    Verifier,
-    digest_of,
-    looks_at,
-    tie_of,
-    verifier_at,
-)
+from cosd_api.verification import Place, Verifier, coin_of, digest_of, needs_of, tie_of, verifier_at
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import IdScores, Proposal, Question, Token
 from cosd_providers.errors import BudgetError, BudgetTimeoutError, ProviderError, UnsupportedError
@@ -162,7 +155,7 @@ def _check(settings: FusionSettings, continuation: str, *, end: bool) -> None:
     if settings.unit == "word":
         words = 'log_likelihood is not defined for unit="word": words have no next-token distribution'
         raise SettingError(f'{words}. Models with one tokenizer can be fused with unit="token"')
-    if looks := looks_at(settings.verifier):
+    if looks := needs_of(settings.verifier).looks_at:
         words = f"log_likelihood is not computed for a {type(settings.verifier).__name__}"
         raise SettingError(f"{words}, which also looks at {looks} the draft's token")
     if not isinstance(continuation, str):
@@ -402,7 +395,7 @@ class _GatedMixture:
         """One token of the continuation under the gated mixture."""
         decisions: list[Decision] = []
         verifier = self._at(place)
-        coin: float | None = getattr(verifier, "coin", None)
+        coin = coin_of(verifier)
         for assistant, choice in enumerate(heard):
             if choice is not None:
                 agreed = self._key(choice.token) == self._key(drafted.token)

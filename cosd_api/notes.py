@@ -58,7 +58,7 @@ def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: 
     Args:
         usage: of the endpoints, by name.
         read: tokens that they are estimated to have read without reporting them.
-        verifier: of CoSD; None for other methods.
+        verifier: of the method; None if it has none.
     """
     mine, others = usage[DRAFT], [one for name, one in usage.items() if name != DRAFT]
     drafting, asking = _weight([mine]) + read[DRAFT], _weight(others)

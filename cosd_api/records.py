@@ -11,9 +11,9 @@ from typing import Annotated, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from cosd_api.alignment import Decision
-from cosd_api.decoding.commands import Contest, Placed
+from cosd_api.decoding.commands import DecidedSegment, Placed
 from cosd_api.decoding.timeline import Kind, Outcome, RequestSpan
-from cosd_api.verification import Place, Verifier, needs_q, verifier_at
+from cosd_api.verification import Place, Verifier, needs_of, verifier_at
 from cosd_providers.contract import ServerInfo, Token
 from cosd_providers.text import readable
 from cosd_providers.usage import Usage
@@ -98,7 +98,7 @@ class TokenDecision(Record):
             reason = "a tie: the assistant finds both as probable"
         elif decision.agreed:
             reason = "both agree"
-        elif decision.p is None or (decision.q is None and needs_q(verifier)):
+        elif decision.p is None or (decision.q is None and needs_of(verifier).q):
             reason = "kept: a probability is not known"
         else:
             here = verifier_at(verifier, Place(coin=decision.coin, draft_q=decision.draft_q))
@@ -296,8 +296,8 @@ class Segment(Record):
     reason: str
 
     @classmethod
-    def of(cls, contest: Contest, names: Sequence[str]) -> Self:
-        """The record of a contest; `names` are the models', the draft's first."""
+    def of(cls, segment: DecidedSegment, names: Sequence[str]) -> Self:
+        """The record of a segment; `names` are the models', the draft's first."""
         candidates = tuple(
             SegmentCandidate(
                 sources=tuple(names[source + 1] for source in one.sources),
@@ -306,9 +306,9 @@ class Segment(Record):
                 scores=dict(zip(names, one.scores, strict=False)),
                 mean=one.mean,
             )
-            for one in contest.candidates
+            for one in segment.candidates
         )
-        return cls(candidates=candidates, winner=contest.winner, reason=contest.reason)
+        return cls(candidates=candidates, winner=segment.winner, reason=segment.reason)
 
 
 class EndpointUsage(Record):

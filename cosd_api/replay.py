@@ -8,7 +8,7 @@ from itertools import groupby
 
 from cosd_api.errors import SettingError, TraceError
 from cosd_api.records import DRAFT, FusedToken, Segment, TokenDecision
-from cosd_api.verification import Place, Verifier, needs_q, verifier_at
+from cosd_api.verification import Place, Verifier, needs_of, verifier_at
 from cosd_providers.text import readable
 
 _ROUNDING = 1e-9  # of the larger of two means, as methods take it
@@ -124,16 +124,16 @@ def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Seque
             raise TraceError(f"{where} was judged by {decision.assistant!r}, but there is no such assistant")
         if decision.agreed and not decision.tied and decision.text != decision.draft_text:
             raise TraceError(f"{where} and {decision.text!r} are recorded as the same")
-        if decision.agreed or p is None or (q is None and needs_q(verifier)):
-            fires, words = False, "both agree" if decision.agreed else "a probability is not known"
+        if decision.agreed or p is None or (q is None and needs_of(verifier).q):
+            replaces, words = False, "both agree" if decision.agreed else "a probability is not known"
         else:
             sure = math.nan if q is None else q
             try:
                 here = verifier_at(verifier, Place(coin=decision.coin, draft_q=decision.draft_text_prob))
             except SettingError as error:
                 raise TraceError(f"{where}: {error}") from error
-            fires, words = here.replaces(p, sure), f"the verifier says {here.explain(p, sure)}"
-        if fires != decision.fired:
+            replaces, words = here.replaces(p, sure), f"the verifier says {here.explain(p, sure)}"
+        if replaces != decision.fired:
             raise TraceError(f"{where} was {'replaced' if decision.fired else 'kept'}, but {words}")
     return [decision for decision in token.decisions if decision.fired]
 

@@ -22,22 +22,9 @@ from cosd_api.alignment import Unit
 from cosd_api.checks import Own, check_choice, check_count, check_own, check_seconds, check_stop, check_tie
 from cosd_api.decoding.schedule import Pace
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import DraftFirst, Method, method_named
-from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.base import DEFAULT_METHOD, Method, method_class, method_named
 from cosd_api.records import Record
-from cosd_api.verification import (
-    AgreementVerifier,
-    ChowVerifier,
-    CoLLMVerifier,
-    DeferralVerifier,
-    DiffVerifier,
-    MatchVerifier,
-    RandomVerifier,
-    RuleVerifier,
-    SurpriseVerifier,
-    TreeVerifier,
-    Verifier,
-)
+from cosd_api.verification import KnownVerifier, RuleVerifier, Verifier
 from cosd_providers import connect
 from cosd_providers.messages import Message, OnSpecialTokens
 
@@ -218,7 +205,7 @@ class LogLikelihoodOptions(FusionOptions, LikelihoodOptions, total=False):
 class FusionSettings:
     """The settings of a fusion, checked; the same for all of its answers. See `Fusion`."""
 
-    method: Method = field(default_factory=CoSD)
+    method: Method = field(default_factory=partial(method_named, DEFAULT_METHOD))
     verifier: Verifier = field(default_factory=RuleVerifier)
     unit: Unit | None = None
     draft_length: int | None = None
@@ -293,30 +280,30 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SettingError: it is none; or another setting means nothing to it.
     """
-    method, verifier, unit = given.get("method"), given.get("verifier"), given.get("unit")
-    if method is None or method == CoSD.name:
-        method = CoSD(unit=unit) if verifier is None else CoSD(verifier=verifier, unit=unit)
-    elif isinstance(method, str):
-        method = method_named(method)
-    elif isinstance(method, CoSD):
-        for name in ("verifier", "unit"):
-            if given.get(name) not in (None, getattr(method, name)):
-                raise SettingError(f"{name} is given twice: in CoSD(...), and beside it. Leave one of them out")
-    elif not isinstance(method, Method):
+    method = DEFAULT_METHOD if given.get("method") is None else given["method"]
+    beside = {name: one for name in ("verifier", "unit") if (one := given.get(name)) is not None}
+    if isinstance(method, str):
+        hoisted = method_class(method).hoisted
+        method = method_named(method, **{name: one for name, one in beside.items() if name in hoisted})
+    elif isinstance(method, Method):
+        for name, one in beside.items():
+            if name in method.hoisted and one != getattr(method, name):
+                place = f"in {type(method).__name__}(...), and beside it"
+                raise SettingError(f"{name} is given twice: {place}. Leave one of them out")
+    else:
         raise SettingError(f'method must be a name such as "cosd", or an object such as CoSD(), not {method!r}')
     defaults = FusionSettings()
     for name, reason in _MEANINGLESS.items():
-        if name not in method.takes and given.get(name) not in (None, getattr(defaults, name)):
+        if name not in method.accepts and given.get(name) not in (None, getattr(defaults, name)):
             words = reason.format(decides=method.decides)
             raise SettingError(f"{name} means nothing to the method {method.name!r}: {words}. Leave it out")
-    if method.one_tokenizer and unit == "word":
+    if method.one_tokenizer and given.get("unit") == "word":
         raise SettingError(f'unit="word" means nothing to the method {method.name!r}: it compares single tokens')
     if given.get("temperature") is not None:
         method = method.at_temperature(given["temperature"])
     chosen: dict[str, Any] = {"method": method, "temperature": method.temperature}
-    if isinstance(method, CoSD):
-        return chosen | {"verifier": method.verifier, "unit": method.unit}
-    return chosen | ({"verifier": method.judge} if isinstance(method, DraftFirst) and method.judge else {})
+    chosen |= {name: getattr(method, name) for name in method.hoisted}
+    return chosen if method.judge is None else {**chosen, "verifier": method.judge}
 
 
 # ---------------------------------------------------------------------------------------------------- as a record
@@ -327,20 +314,6 @@ class CustomVerifier(Record):
 
     kind: Literal["custom"] = "custom"
     description: str
-
-
-KnownVerifier = (
-    RuleVerifier
-    | TreeVerifier
-    | AgreementVerifier
-    | ChowVerifier
-    | DiffVerifier
-    | MatchVerifier
-    | RandomVerifier
-    | SurpriseVerifier
-    | DeferralVerifier
-    | CoLLMVerifier
-)
 
 
 def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
@@ -364,7 +337,7 @@ class Settings(Record):
         tie: difference of log probabilities within which an assistant's two most probable ids counted as equal.
     """
 
-    method: str = CoSD.name
+    method: str = DEFAULT_METHOD
     method_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     verifier: Annotated[KnownVerifier | CustomVerifier, Field(discriminator="kind")] | None
     unit: Unit | None
@@ -399,8 +372,8 @@ class Settings(Record):
         values |= {
             "method": method.name,
             "method_options": method.options(),
-            "verifier": describe_verifier(method.judge) if isinstance(method, DraftFirst) and method.judge else None,
-            "unit": unit if "unit" in method.takes else None,
+            "verifier": None if method.judge is None else describe_verifier(method.judge),
+            "unit": unit if "unit" in method.accepts else None,
             "contexts": "ids" if ids else "text",
             "tie": settings.tie if ties else 0.0,
         }
@@ -409,7 +382,7 @@ class Settings(Record):
 
 # ------------------------------------------------------------------------------------- refused keywords
 
-_GREEDY = CoSD.why_greedy
+_GREEDY = method_class(DEFAULT_METHOD).why_greedy
 _OF_ALL = "it is a statement of the method, the same for all answers: give it to Fusion, or to fuse"
 _OF_ONE = "it is of one answer of a method that draws: give it to generate, stream, map or fuse"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"

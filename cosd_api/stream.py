@@ -15,13 +15,12 @@ import anyio
 from cosd_api import notes
 from cosd_api.budget import Budget, timed_out
 from cosd_api.decoding.commands import Finish, Placed, Report
-from cosd_api.decoding.run import Run, Work
+from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.decoding.timeline import Timeline
 from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import FusionClosedError
 from cosd_api.estimate import Past, counted, guessed
-from cosd_api.methods.cosd import CoSD
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Request, Segment, Timings
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
@@ -209,7 +208,7 @@ class FusionStream:
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
         pace = replace(settings.pace, places=tuple(places), watched=watched(infos, endpoints.speeds))
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
-        work = Work(
+        job = AnswerJob(
             turns=turns,
             plain=endpoints.plain(self._prompt),
             names=self._names,
@@ -239,7 +238,7 @@ class FusionStream:
             lateness=endpoints.lateness,
         )
         self._budget = budget
-        return facts, budget, settings.method.start(work)
+        return facts, budget, settings.method.start(job)
 
     async def _fuse(self, budget: Budget, run: Run) -> None:
         await self._expect(budget, self._turns[0])
@@ -299,7 +298,6 @@ class FusionStream:
         report, calls = run.report(), run.calls
         judged = report.kept + report.replaced
         method = self._settings.method
-        verifier = method.verifier if isinstance(method, CoSD) else None
         names, everybody, usage = self._endpoints.names, self._names, self.usage
         unreported = dict(zip(everybody, budget.unreported, strict=True))
         return FusionResult(
@@ -337,7 +335,7 @@ class FusionStream:
                 *notes.unanswered(report.unanswered),
                 *notes.losses(report.lost, names, self._all),
                 *notes.unreported(unreported),
-                *(notes.cost(usage, unreported, verifier) if report.judged else ()),
+                *(notes.cost(usage, unreported, method.judge) if report.judged else ()),
                 *report.warnings,
                 *self._notes,
             ),

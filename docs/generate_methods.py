@@ -25,7 +25,7 @@ from cosd_api import (
 )
 from cosd_api.alignment import Unit
 from cosd_api.methods.base import METHODS, method_named
-from cosd_api.verification import Verifier, alternatives_of
+from cosd_api.verification import Verifier, needs_of
 from cosd_api.verification.deferral import FEATURES
 from cosd_providers.contract import Capabilities, ServerInfo
 from cosd_providers.errors import UnsupportedError
@@ -143,7 +143,7 @@ def _asked(
         (name, ServerInfo(f"http://{name}", "", "", None, None, can))
         for name, can in (("draft", draft), ("assistant", assistant))
     ]
-    if not (method.by_messages or (draft.continues and assistant.continues)):
+    if not (method.accepts_messages_only or (draft.continues and assistant.continues)):
         return "does not continue a partial answer", ()
     try:
         warnings = method.examine(models, unit)
@@ -187,7 +187,7 @@ def _verifiers(rule: tuple[Cell, ...]) -> dict[str, tuple[Cell, ...]]:
     """Rows of `cosd` with verifiers that need more or less than its rule; those that need the same are one."""
     alike: dict[tuple[Cell, ...], list[str]] = {}
     for verifier in VERIFIERS:
-        unit: Unit | None = "token" if alternatives_of(verifier) else None
+        unit: Unit | None = "token" if needs_of(verifier).alternatives else None
         alike.setdefault(row(CoSD(verifier=verifier, unit=unit), unit), []).append(f"`{type(verifier).__name__}`")
     return {f"`cosd` with {', '.join(names)}": cells for cells, names in alike.items() if cells != rule}
 

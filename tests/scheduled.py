@@ -15,7 +15,7 @@ from cosd_api import RuleVerifier
 from cosd_api.decoding.commands import DRAFT, Placed
 from cosd_api.records import FusedToken
 from cosd_api.replay import replayed
-from cosd_api.verification import needs_q
+from cosd_api.verification import needs_of
 from schedules import Outcome
 
 LIMITS = st.integers(1, 24)
@@ -54,7 +54,7 @@ def expected(task: dict[str, Any], **more: Any) -> reference.Fused:
     verifier = task["verifier"]
     if "fails" in more:
         more.setdefault("contestable", lambda p, _: verifier.contestable(p))
-    return reference.fuse(**wanted, unit="token", fires=verifier.replaces, needs_q=needs_q(verifier), **more)
+    return reference.fuse(**wanted, unit="token", fires=verifier.replaces, needs_q=needs_of(verifier).q, **more)
 
 
 def as_reference(one: Placed) -> reference.Out:

@@ -17,7 +17,7 @@ import ngrams
 import reference_paths as naive
 import virtual_time
 from cosd_api import Fusion, FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, Tuning, fuse
-from cosd_api.decoding.across import LOOKAHEAD
+from cosd_api.decoding.answer_path import LOOKAHEAD
 from cosd_providers import Context, DraftEnd, ServerError, Token, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider
 from cosd_providers.text import sendable

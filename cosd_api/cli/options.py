@@ -21,14 +21,14 @@ from cosd_api.cli.console import say
 from cosd_api.config.file import FusionConfig
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
-from cosd_api.methods.base import METHODS, Method, method_from_text
-from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.base import DEFAULT_METHOD, METHODS, Method, method_from_text
 from cosd_api.records import DRAFT
-from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, KnownVerifier, Tuning
+from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, Tuning
 from cosd_api.verification import (
     AgreementVerifier,
     ChowVerifier,
     DiffVerifier,
+    KnownVerifier,
     RandomVerifier,
     RuleVerifier,
     SurpriseVerifier,
@@ -279,7 +279,7 @@ class SharedOptions:
         if self.given("assistant"):
             overrides["assistant"] = connect_assistants(self.assistant or [], self.assistant_model)
         if self.given("method") or self.given("method_settings"):
-            overrides["method"] = self._method() or CoSD.name
+            overrides["method"] = self._method() or DEFAULT_METHOD
         if any(self.given(name) for name in _OF_VERIFIER):
             overrides["verifier"] = self._verifier(seeded=False)
         if self.given("temperature"):
@@ -303,10 +303,10 @@ class SharedOptions:
         Raises:
             typer.BadParameter: neither it nor the method takes the seed.
         """
-        if self.seed is None or not isinstance(method, CoSD):
+        if self.seed is None or not method.hoisted:
             return None
-        if isinstance(method.verifier, RandomVerifier):
-            return method.verifier.model_copy(update={"seed": self.seed})
+        if isinstance(method.judge, RandomVerifier):
+            return method.judge.model_copy(update={"seed": self.seed})
         if not method.temperature:
             words = "means nothing to these settings: the verifier tosses no coins, and no token is drawn"
             raise typer.BadParameter(words, param_hint="--seed")
@@ -325,7 +325,7 @@ class SharedOptions:
             SettingError: another limit is invalid.
         """
         method = fusion.settings.method
-        seed = self.seed if method.temperature or not isinstance(method, CoSD) else None  # else that of the verifier
+        seed = self.seed if method.temperature or not method.hoisted else None  # else that of the verifier
         timeout = seconds(self.timeout, "--timeout")
         wanted: dict[str, Any] = {"max_tokens": self.max_tokens, "timeout": timeout, "seed": seed, **more}
         if self.config is not None:
@@ -355,7 +355,7 @@ class SharedOptions:
         given = [one.partition("=") for one in self.method_settings or []]
         if wrong := [name for name, equals, _ in given if not (name and equals)]:
             raise typer.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param_hint="--set")
-        if self.method in (None, CoSD.name):
+        if self.method in (None, DEFAULT_METHOD):
             if given:
                 words = "--set is for other methods: " + ("give --method, too; " if self.method is None else "")
                 words += "cosd has options of its own, such as --alpha and --unit"
@@ -373,7 +373,7 @@ class SharedOptions:
                 raise typer.BadParameter(f"is short for --verifier agreement, not {name}", param_hint="--agreement")
             name = "agreement"
         options = ["alpha", "beta", "tau", "rate", "gamma", "window"]
-        cosd = self.method in (None, CoSD.name)
+        cosd = self.method in (None, DEFAULT_METHOD)
         if seeded and (name == "random" or (cosd and not self.temperature)):
             options.append("seed")
         given: dict[str, object] = {one: value for one in options if (value := getattr(self, one)) is not None}

@@ -11,7 +11,7 @@ from anyio import move_on_after
 from cosd_api.cli.console import say
 from cosd_api.estimate import Estimate
 from cosd_api.fusion import Fusion
-from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.base import DEFAULT_METHOD
 from cosd_api.records import DRAFT
 from cosd_api.settings import AnswerLimits
 from cosd_api.speed import MEASURED, measured, time_of
@@ -55,7 +55,7 @@ async def bounded(
     Raises:
         SettingError: the prompt or a limit is invalid.
     """
-    if fusion.settings.method.name == CoSD.name or limits.max_billed_tokens is not None:
+    if fusion.settings.method.name == DEFAULT_METHOD or limits.max_billed_tokens is not None:
         return limits
     with suppress(ProviderError), move_on_after(limits.timeout):
         estimate = await fusion.estimate(prompt, max_tokens=limits.max_tokens)

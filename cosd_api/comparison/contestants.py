@@ -27,12 +27,13 @@ from cosd_api import (
     Switch,
 )
 from cosd_api.alignment import Unit
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import METHODS, DraftFirst, Models, Written, method_named
+from cosd_api.methods.base import METHODS, Models, Written, method_named
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
-from cosd_api.settings import FusionOptions, KnownVerifier, describe_verifier
+from cosd_api.settings import FusionOptions, describe_verifier
+from cosd_api.verification import KnownVerifier
 from cosd_providers.contract import Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
@@ -52,7 +53,7 @@ _RUN = secrets.token_hex(8)
 """This process, in keys that no other run is to know again."""
 _ModelT = TypeVar("_ModelT")
 
-VERIFIERS: Mapping[str, CoSD] = {
+VERIFIERS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
     "cosd-chow": CoSD(verifier=ChowVerifier()),
     "cosd-diff": CoSD(verifier=DiffVerifier()),
@@ -75,11 +76,11 @@ class Alone(Written):
 
     name: ClassVar[str] = "alone"
     decides: ClassVar[str] = "one model alone"
-    by_messages: ClassVar[bool] = True
+    accepts_messages_only: ClassVar[bool] = True
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""
-        await writer.relay(0, Contest((Entry((-1,), b"", False, ()),), 0, "nobody else is asked"))
+        await writer.relay(0, DecidedSegment((Contender((-1,), b"", False, ()),), 0, "nobody else is asked"))
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """One request to the draft; see `Method.cost`."""
@@ -160,12 +161,10 @@ class Contestant:
         Raises:
             SettingError: the unit, or the number of models, does not go with the method.
         """
-        method = self.method
-        assert method is not None, f"{self.name} asks nobody"
-        if isinstance(method, CoSD) and method.unit is None:
-            method = replace(method, unit=unit)
+        assert self.method is not None, f"{self.name} asks nobody"
+        method = self.method.with_unit(unit)
         options: FusionOptions = {"method": method, "ask": "all"} if self.kind == "pilot" else {"method": method}
-        if not isinstance(method, CoSD) and unit is not None and ("unit" in method.takes or method.one_tokenizer):
+        if "unit" not in method.hoisted and unit is not None and ("unit" in method.accepts or method.one_tokenizer):
             options["unit"] = unit
         draft, *assistants = self.order(models)
         if method.symmetric:
@@ -182,11 +181,10 @@ class Contestant:
         """The settings of its method as JSON: name, own settings, and the verifier where it has one."""
         if self.method is None:
             return {}
-        judge = self.method.judge if isinstance(self.method, DraftFirst) else None
+        judge = self.method.judge
         verifier = None if judge is None else describe_verifier(judge).model_dump(mode="json")
         found: dict[str, Any] = {"method": self.method.name, "options": self.method.options(), "verifier": verifier}
-        if isinstance(self.method, CoSD):
-            found |= {"unit": self.method.unit, "temperature": self.method.temperature}
+        found |= {name: getattr(self.method, name) for name in self.method.hoisted if name != "verifier"}
         return dict(to_jsonable_python(found, fallback=repr))
 
     def key(self, *more: object) -> str:
@@ -197,7 +195,7 @@ class Contestant:
 
     def _own_verifier(self) -> tuple[str, ...]:
         """The parameters of a user's own verifier; without a `repr` of its own nothing tells two of them apart."""
-        judge = self.method.judge if isinstance(self.method, DraftFirst) else None
+        judge = None if self.method is None else self.method.judge
         if judge is None or not isinstance(describe_verifier(judge), CustomVerifier):
             return ()
         return (f"{id(judge)} of {_RUN}" if type(judge).__repr__ is object.__repr__ else repr(judge),)
@@ -336,9 +334,9 @@ def _made(one: str | Method) -> Method:
 
 def _name(method: Method) -> str:
     """The name of a method that was given as an object."""
-    if isinstance(method, CoSD) and method.verifier != RuleVerifier():
+    if "verifier" in method.hoisted and method.judge is not None and method.judge != RuleVerifier():
         known = {one: name for name, one in VERIFIERS.items()}
-        described = describe_verifier(method.verifier)
+        described = describe_verifier(method.judge)
         return known.get(method, f"{method.name}-{described.kind}")
     return method.name
 

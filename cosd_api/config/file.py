@@ -28,8 +28,7 @@ from cosd_api.config.shape import (
     method_shapes,
 )
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import Method, method_named
-from cosd_api.methods.cosd import CoSD
+from cosd_api.methods.base import DEFAULT_METHOD, Method, method_named
 from cosd_api.settings import AnswerOptions, Asking, FusionOptions, FusionSettings, OnAssistantError
 from cosd_api.verification import Verifier
 from cosd_api.verification.trained_file import write_whole
@@ -74,7 +73,7 @@ class FusionConfig(BaseModel):
     assistants: list[ServerConfig] | None = Field(default=None, min_length=1)
     models: list[ServerConfig] | None = Field(default=None, min_length=2)
     method: Annotated[MethodConfig, AnyMethod] = Field(
-        default_factory=lambda: method_shapes()[CoSD.name](name=CoSD.name)
+        default_factory=lambda: method_shapes()[DEFAULT_METHOD](name=DEFAULT_METHOD)
     )
     verifier: Annotated[Any, AnyVerifier] | None = None
     unit: Unit | None = None
@@ -232,7 +231,7 @@ class FusionConfig(BaseModel):
 
     def _made(self) -> str | Method:
         own = self.method.chosen()
-        return method_named(self.method.name, **own) if own or self.method.name != CoSD.name else CoSD.name
+        return method_named(self.method.name, **own) if own or self.method.name != DEFAULT_METHOD else DEFAULT_METHOD
 
     def _check(self, path: Path, document: Document) -> None:
         """Check what the settings say together, and the files that they name.

@@ -12,10 +12,9 @@ from pydantic import BaseModel
 from cosd_api.config.document import Document
 from cosd_api.config.faults import refuse_keys
 from cosd_api.config.file import FusionConfig, placed, server_of
-from cosd_api.config.shape import HOISTED, TRAINED, is_trained, method_hints
+from cosd_api.config.shape import TRAINED, is_trained, method_hints
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Method
-from cosd_api.methods.cosd import CoSD
 from cosd_api.settings import DEFAULT_TIE, AnswerOptions, FusionSettings, describe_verifier
 from cosd_api.verification import Verifier
 from cosd_providers import Limits
@@ -53,9 +52,9 @@ def config_of(
         "on_special_tokens": settings.on_special_tokens,
         "unit": settings.unit,
     }
-    if isinstance(method, CoSD):
-        found["temperature"] = method.temperature or None
-        found["verifier"] = _verifier(method.verifier, path, trained)
+    if method.hoisted:
+        found["temperature"] = settings.temperature or None
+        found["verifier"] = _verifier(settings.verifier, path, trained)
     if stop := found["limits"].get("stop"):
         found["limits"]["stop"] = stop if isinstance(stop, str) else [*stop]
     config = FusionConfig.model_validate(found)
@@ -68,7 +67,7 @@ def _own(method: Method, path: Path, trained: dict[Path, Any]) -> dict[str, Any]
     found: dict[str, Any] = {}
     for one in fields(method):
         value: Any = getattr(method, one.name)
-        if isinstance(method, CoSD) and one.name in HOISTED:
+        if one.name in method.hoisted:
             continue
         if is_trained(method_hints(type(method))[one.name]):
             file = path.with_name(f"{path.stem}.{one.name}.json")

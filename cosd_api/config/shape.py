@@ -28,14 +28,12 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from cosd_api.methods.base import METHODS, PRESETS, Method, method_class
-from cosd_api.methods.cosd import CoSD
-from cosd_api.settings import AnswerLimits, KnownVerifier, OnBudget, Tuning
-from cosd_api.verification import CoLLMVerifier, DeferralVerifier, TreeVerifier
+from cosd_api.settings import AnswerLimits, OnBudget, Tuning
+from cosd_api.verification import CoLLMVerifier, DeferralVerifier, KnownVerifier, TreeVerifier
 from cosd_providers.messages import Role
 from cosd_providers.strategies import Strategy
 
 __all__ = [
-    "HOISTED",
     "INFINITY",
     "TRAINED",
     "USE_ENVIRONMENT",
@@ -66,8 +64,6 @@ TRAINED: Mapping[str, type[TreeVerifier | DeferralVerifier | CoLLMVerifier]] = {
 """Verifiers that are files of their own, by their kind."""
 INFINITY = "Infinity"
 """The word for it in files of JSON, where a verifier has no upper bound."""
-HOISTED = ("verifier", "unit", "temperature")
-"""Settings of CoSD that stand beside it, as they do among the arguments of `Fusion`."""
 
 
 def _at_least(least: int, default: Any) -> Any:
@@ -261,9 +257,7 @@ def method_hints(kind: type[Method]) -> dict[str, Any]:
 def _method_shape(name: str) -> type[MethodConfig]:
     """The class of a method's settings in a file."""
     kind = method_class(name)
-    hints, own = method_hints(kind), fields(kind)
-    if issubclass(kind, CoSD):
-        own = tuple(one for one in own if one.name not in HOISTED)
+    hints, own = method_hints(kind), [one for one in fields(kind) if one.name not in kind.hoisted]
     shown: dict[str, Any] = {"name": (Literal[name], ...)}
     for one in own:
         if is_trained(hints[one.name]):

@@ -208,7 +208,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Contender:
     """A text that one or several models proposed for a segment.
 
     Attributes:
@@ -227,7 +227,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class DecidedSegment:
     """One segment of an answer: the texts proposed for it, and the one that was taken.
 
     Attributes:
@@ -236,7 +236,7 @@ class Contest:
         reason: why, in words.
     """
 
-    candidates: tuple[Entry, ...]
+    candidates: tuple[Contender, ...]
     winner: int
     reason: str
 
@@ -273,7 +273,7 @@ class Report:
     hedge_hits: int = 0
     hedged_tokens: int = 0
     lost: Mapping[int, Loss] = field(default_factory=dict[int, Loss])
-    segments: Sequence[Contest] = ()
+    segments: Sequence[DecidedSegment] = ()
     warnings: Sequence[str] = ()
     weights: Mapping[int, float] | None = None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -28,11 +28,14 @@ from cosd_api.decoding.commands import (
     Wait,
     Watch,
 )
-from cosd_api.decoding.run import Work
+from cosd_api.decoding.run import AnswerJob
 from cosd_providers.contract import DraftEnd, Ready, Token
 from cosd_providers.errors import ResponseError
 
 _log = logging.getLogger("cosd_api")
+
+_Key = tuple[str, int]  # the kind of a request, and its number
+_CommandT = TypeVar("_CommandT", StartDraft, Ask, Watch)
 
 GRACE_SECONDS = 2.0
 """Time for a draft that has written its last token to end (and report what it billed)."""
@@ -49,18 +52,18 @@ class Driver:
 
     Args:
         decoder: decides what to do.
-        work: the models, the limits and the record.
+        job: the models, the limits and the record.
     """
 
-    def __init__(self, decoder: Decoder, work: Work) -> None:
+    def __init__(self, decoder: Decoder, job: AnswerJob) -> None:
         self.decoder = decoder
-        self.calls = Calls(work.turns, work.budget, work.timeline, room=work.room)
-        self._work = work
-        draft = work.turns[0].provider
+        self.calls = Calls(job.turns, job.budget, job.timeline, room=job.room)
+        self._job = job
+        draft = job.turns[0].provider
         self._ready = draft if isinstance(draft, Ready) else None
         self._error: Exception | None = None
         self._idle = anyio.Event()
-        self._scopes: dict[tuple[str, int], anyio.CancelScope] = {}
+        self._scopes: dict[_Key, anyio.CancelScope] = {}
         self._may_pause = self._unknown = False
         self._group: TaskGroup
 
@@ -85,8 +88,8 @@ class Driver:
         """
         # A draft that continues from its text may read this as other tokens than it wrote: the answer would depend on
         # where requests ended, and so on time.
-        self._may_pause = (await self._work.turns[0].provider.describe()).capabilities.token_ids
-        lateness = self._work.lateness
+        self._may_pause = (await self._job.turns[0].provider.describe()).capabilities.token_ids
+        lateness = self._job.lateness
         lateness.answers += 1
         try:
             self._unknown = not lateness.in_time(asyncio.get_running_loop().time())
@@ -102,35 +105,39 @@ class Driver:
 
     def _step(self, happen: Callable[..., Sequence[Command]], *what: Any) -> None:
         """Report an event to the decoder, and do what it commands."""
-        self.decoder.now = self._work.timeline.now()
+        self.decoder.now = self._job.timeline.now()
         try:
             self._do(happen(*what))
         except Exception as error:  # noqa: BLE001 - a verifier's own, say: run() raises it
             self._fail(error)
-        if self._unknown or self._work.lateness.late or self.decoder.late:
+        if self._unknown or self._job.lateness.late or self.decoder.late:
             self._judge_lateness(self._unknown and any(kind == "ask" for kind, _ in self._scopes))
 
     def _judge_lateness(self, unknown: bool) -> None:
         """Tell the decoder whether it hears late."""
-        self.decoder.late = self._may_pause and (unknown or self._work.lateness.late)
+        self.decoder.late = self._may_pause and (unknown or self._job.lateness.late)
 
     def _look(self, due: float) -> None:
         """See how late the event loop is."""
-        self._work.lateness.woken(asyncio.get_running_loop().time() - due)
+        self._job.lateness.woken(asyncio.get_running_loop().time() - due)
 
     def _do(self, commands: Sequence[Command]) -> None:
         for command in commands:
             match command:
                 case Emit():
-                    self._work.emit(command.tokens)
+                    self._job.emit(command.tokens)
                 case StartDraft() | Ask() | Watch():
                     self._start(command)
                 case Wait():
                     self._group.start_soon(self._wait, command.wait)
                 case Heard():
                     self.calls.heard(command.watch, command.assistant)
-                case CancelDraft() | CancelAsk() | CloseWatch():
-                    self._cancel(command)
+                case CancelDraft():
+                    self._cancel(("draft", command.draft))
+                case CancelAsk():
+                    self._cancel(("ask", command.ask))
+                case CloseWatch():
+                    self._cancel(("watch", command.watch))
                 case Fail():
                     self._fail(command.error)
                 case Finish():
@@ -141,16 +148,18 @@ class Driver:
     def _start(self, command: StartDraft | Ask | Watch) -> None:
         match command:
             case StartDraft():
-                self._group.start_soon(self._run_draft, command, self._scope("draft", command.draft))
+                self._begin(("draft", command.draft), 0, self._draft, command, self.decoder.draft_failed)
                 if self._ready is not None:
                     self._group.start_soon(self._keep_ready, self._ready)
             case Ask():
-                self._group.start_soon(self._run_ask, command, self._scope("ask", command.ask))
+                assistant = 1 + command.assistant
+                self._begin(("ask", command.ask), assistant, self._ask, command, self.decoder.ask_failed)
             case Watch():
-                self._group.start_soon(self._run_watch, command, self._scope("watch", command.watch))
+                assistant = 1 + command.assistant
+                self._begin(("watch", command.watch), assistant, self._watch, command, self.decoder.watch_failed)
 
     async def _wait(self, number: int) -> None:
-        await anyio.sleep(self._work.batch_wait)
+        await anyio.sleep(self._job.batch_wait)
         self._step(self.decoder.waited, number)
 
     async def _keep_ready(self, draft: Ready) -> None:
@@ -166,86 +175,68 @@ class Driver:
             await self._idle.wait()
         self._group.cancel_scope.cancel()
 
-    async def _run_draft(self, command: StartDraft, scope: anyio.CancelScope) -> None:
+    def _begin(
+        self,
+        key: _Key,
+        model: int,
+        run: Callable[[_CommandT], Awaitable[None]],
+        command: _CommandT,
+        failed: Callable[[int, Exception], Sequence[Command]],
+    ) -> None:
+        """Begin a request to a model; the decoder decides whether it matters that it failed."""
+        scope = self._scopes[key] = anyio.CancelScope()
+        kind, number = key
+
+        async def request() -> None:
+            with scope:
+                try:
+                    await run(command)
+                except Exception as error:  # noqa: BLE001 - see above
+                    _log.debug("a request failed (%s): %s", kind, type(error).__name__)
+                    self._step(failed, number, placed(error, self._job.turns[model].provider))
+                finally:
+                    self._scopes.pop(key, None)
+                    if not self._scopes and self.decoder.finished:
+                        self._idle.set()
+
+        self._group.start_soon(request)
+
+    async def _draft(self, command: StartDraft) -> None:
         def take(item: Token | DraftEnd) -> bool:
-            self._step(
-                self.decoder.drafted if isinstance(item, Token) else self.decoder.draft_ended, command.draft, item
-            )
+            event = self.decoder.drafted if isinstance(item, Token) else self.decoder.draft_ended
+            self._step(event, command.draft, item)
             return False
 
-        with scope:
-            try:
-                await self.calls.generate(0, command, take, counts=lambda: self.decoder.finished is None)
-            except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
-                _log.debug("a draft failed: %s", type(error).__name__)
-                self._step(self.decoder.draft_failed, command.draft, placed(error, self._work.turns[0].provider))
-            finally:
-                self._closed("draft", command.draft)
+        await self.calls.generate(0, command, take, counts=lambda: self.decoder.finished is None)
 
-    async def _run_watch(self, command: Watch, scope: anyio.CancelScope) -> None:
+    async def _watch(self, command: Watch) -> None:
         def take(item: Token | DraftEnd) -> bool:
-            self._step(
-                self.decoder.watched if isinstance(item, Token) else self.decoder.watch_ended, command.watch, item
-            )
+            event = self.decoder.watched if isinstance(item, Token) else self.decoder.watch_ended
+            self._step(event, command.watch, item)
             return False
 
-        with scope:
-            try:
-                await self.calls.watch(command, take, counts=lambda: self.decoder.finished is None)
-            except Exception as error:  # noqa: BLE001 - a single question finds out whether it matters
-                _log.debug("a watch failed: %s", type(error).__name__)
-                who = self._work.turns[1 + command.assistant].provider
-                self._step(self.decoder.watch_failed, command.watch, placed(error, who))
-            finally:
-                self._closed("watch", command.watch)
+        await self.calls.watch(command, take, counts=lambda: self.decoder.finished is None)
 
-    async def _run_ask(self, command: Ask, scope: anyio.CancelScope) -> None:
-        began = self._work.timeline.now()
-        loop = asyncio.get_running_loop()
+    async def _ask(self, command: Ask) -> None:
+        loop, began = asyncio.get_running_loop(), self._job.timeline.now()
         loop.call_later(LOOK_SECONDS, self._look, loop.time() + LOOK_SECONDS)
-        with scope:
-            who = 1 + command.assistant
-            try:
-                proposals = await self.calls.propose(
-                    who,
-                    command.text,
-                    command.questions,
-                    number=command.ask,
-                    alternatives=command.alternatives,
-                    paths=command.paths,
-                )
-            except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
-                _log.debug("a question failed: %s", type(error).__name__)
-                self._step(self.decoder.ask_failed, command.ask, placed(error, self._work.turns[who].provider))
-            else:
-                self._unknown = False
-                self._work.lateness.heard(self._work.timeline.now() - began, loop.time())
-                self._step(self.decoder.answered, command.ask, proposals)
-            finally:
-                self._closed("ask", command.ask)
+        proposals = await self.calls.propose(
+            1 + command.assistant,
+            command.text,
+            command.questions,
+            number=command.ask,
+            alternatives=command.alternatives,
+            paths=command.paths,
+        )
+        self._unknown = False
+        self._job.lateness.heard(self._job.timeline.now() - began, loop.time())
+        self._step(self.decoder.answered, command.ask, proposals)
 
     def _fail(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
         self._group.cancel_scope.cancel()
 
-    def _scope(self, kind: str, number: int) -> anyio.CancelScope:
-        scope = self._scopes[kind, number] = anyio.CancelScope()
-        return scope
-
-    def _closed(self, kind: str, number: int) -> None:
-        self._scopes.pop((kind, number), None)
-        if not self._scopes and self.decoder.finished:
-            self._idle.set()
-
-    def _cancel(self, command: CancelDraft | CancelAsk | CloseWatch) -> None:
-        match command:
-            case CancelDraft():
-                key = ("draft", command.draft)
-            case CancelAsk():
-                key = ("ask", command.ask)
-            case CloseWatch():
-                key = ("watch", command.watch)
-        scope = self._scopes.get(key)
-        if scope is not None:
+    def _cancel(self, key: _Key) -> None:
+        if (scope := self._scopes.get(key)) is not None:
             scope.cancel()

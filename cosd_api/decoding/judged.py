@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from cosd_api.alignment import Decision
-from cosd_api.decoding.commands import DRAFT, Contest, Placed, Report
-from cosd_api.decoding.run import Work
+from cosd_api.decoding.commands import DRAFT, DecidedSegment, Placed, Report
+from cosd_api.decoding.run import AnswerJob
 from cosd_api.decoding.schedule import Pace
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_providers.contract import Token
@@ -43,14 +43,14 @@ class JudgedWriter(AnswerWriter):
         unanswered: places at which an assistant had no answer.
     """
 
-    def __init__(self, work: Work, write: Callable[[JudgedWriter], Awaitable[None]]) -> None:
+    def __init__(self, job: AnswerJob, write: Callable[[JudgedWriter], Awaitable[None]]) -> None:
         async def run(writer: AnswerWriter) -> None:
             assert isinstance(writer, JudgedWriter)
             await write(writer)
 
-        super().__init__(work, run)
-        self.pace: Pace = work.pace
-        self.skip = work.skip
+        super().__init__(job, run)
+        self.pace: Pace = job.pace
+        self.skip = job.skip
         self.unanswered = 0
         self._replaced = self._restarts = 0
         self._ended_replaced = False
@@ -60,8 +60,10 @@ class JudgedWriter(AnswerWriter):
         """True as long as every assistant is heard."""
         return not self._lost
 
-    def put(self, token: Token, model: int, judged: Judged, *, number: int, contest: Contest | None = None) -> None:
-        """Write one token, by a model's request of this number; it is final, and a segment if there was a contest."""
+    def put(
+        self, token: Token, model: int, judged: Judged, *, number: int, segment: DecidedSegment | None = None
+    ) -> None:
+        """Write one token, by a model's request of this number; it is final, and a segment of its own if given."""
         if self._ended_replaced:
             self._restarts += 1
         at = len(self._response.tokens)
@@ -74,7 +76,7 @@ class JudgedWriter(AnswerWriter):
             replaced=() if judged.replaced is None else (judged.replaced,),
             verified=judged.verified,
             draft=number,
-            at=self._work.timeline.now(),
+            at=self._job.timeline.now(),
             reason=judged.reason,
             unit=at,
             round=1 + self._restarts,
@@ -83,7 +85,7 @@ class JudgedWriter(AnswerWriter):
         self._replaced += self._ended_replaced
         self._paths.write(model, self.text, token)
         self._response.place(placed)
-        self._settle(contest)
+        self._settle(segment)
 
     def report(self) -> Report:
         """The answer so far."""
@@ -96,12 +98,3 @@ class JudgedWriter(AnswerWriter):
             iterations=1 + self._restarts,
             unanswered=self.unanswered,
         )
-
-
-def numbered(tokens: Sequence[Token], start: int) -> list[tuple[int, Token]]:
-    """Tokens with the byte offset of each, where the first is at `start`."""
-    found: list[tuple[int, Token]] = []
-    for token in tokens:
-        found.append((start, token))
-        start += len(token.data)
-    return found

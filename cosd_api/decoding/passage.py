@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from cosd_providers.contract import DraftEnd, Token
 
@@ -47,3 +48,9 @@ class WrittenPart:
     number: int
     reason: str | None
     compared: bool
+
+
+def numbered(tokens: Sequence[Token], start: int) -> list[tuple[int, Token]]:
+    """Tokens with the byte offset of each, where the first is at `start`."""
+    starts = accumulate((len(token.data) for token in tokens), initial=start)
+    return list(zip(starts, tokens, strict=False))

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import anyio
 
+from cosd_api.decoding.answer_path import AnswerPath
 from cosd_api.decoding.calls import Calls
 from cosd_api.decoding.commands import Watch
 from cosd_api.decoding.watches import AHEAD, LAG, Streams, Watching
-from cosd_api.paths import DraftPath, common
+from cosd_api.paths import common
 from cosd_providers.contract import DraftEnd, Token
 
 _log = logging.getLogger("cosd_api")
@@ -30,34 +32,20 @@ class PathWatches(Streams):
 
     Args:
         assistants: those that are asked by watches.
-        number: gives the number of one more request.
         calls: the requests.
-        draft: what the draft has written, and what has replaced some of it.
-        judged: the byte of the answer before which an assistant has judged everything; None of one that is lost.
-        tell: wakes all who wait for news.
+        path: the draft's, with the assistants that are heard.
     """
 
     def __init__(
         self,
         assistants: Iterable[int],
-        number: Callable[[], int],
-        *,
         calls: Calls,
-        draft: DraftPath,
-        judged: Callable[[int], int | None],
-        tell: Callable[[], None],
+        path: AnswerPath,
     ) -> None:
-        super().__init__(assistants, 1, number)
+        super().__init__(assistants, 1, partial(next, path.numbers))
         self._calls = calls
-        self._draft = draft
-        self._judged = judged
-        self._tell = tell
+        self._path = path
         self._scopes: dict[int, anyio.CancelScope] = {}
-
-    def leave(self) -> None:
-        """Let go of an answer that is over: else the two keep each other until the garbage collector comes."""
-        self._judged = _unknown
-        self._tell = _silent
 
     def wrote_after(self, assistant: int, ids: Sequence[int]) -> Token | None:
         """The token that a watch wrote after these ids; None if it has not, or writes after others."""
@@ -100,9 +88,9 @@ class PathWatches(Streams):
         one = self._watching.get(assistant)
         if one is None:
             return
-        judged, size, before = self._judged(assistant), len(self._draft.text), len(one.opened.text)
+        judged, size, before = self._path.judged_bytes(assistant), len(self._path.text), len(one.opened.text)
         text = one.opened.text + b"".join(token.data for token in one.tokens)
-        same = common(text, self._draft.text)
+        same = common(text, self._path.text)
         if judged is None or same < before or same < min(judged, len(text), size):
             self.drop(assistant)
         elif _ahead(one, len(text) - size) > AHEAD:
@@ -114,7 +102,7 @@ class PathWatches(Streams):
                 self.ended(watch.watch, failed=item.reason in ("context", "filter"))
             elif self.wrote(watch.watch, item):
                 self.follow(watch.assistant)
-            self._tell()
+            self._path.tell()
             return False
 
         with scope:
@@ -123,18 +111,10 @@ class PathWatches(Streams):
             except Exception as error:  # noqa: BLE001 - a single question finds out whether it matters
                 _log.debug("a watch failed: %s", type(error).__name__)
                 self.ended(watch.watch, failed=True)
-                self._tell()
+                self._path.tell()
 
     def _stop(self, watch: int) -> None:
         self._scopes.pop(watch).cancel()
-
-
-def _unknown(_: int) -> None:
-    return None
-
-
-def _silent() -> None:
-    return None
 
 
 def _follows(one: Watching, ids: Sequence[int]) -> bool:

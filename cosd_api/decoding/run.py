@@ -17,7 +17,7 @@ from cosd_providers.messages import Message, RenderedPrompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class AnswerJob:
     """Material for one answer: models, limits and record.
 
     Attributes:

@@ -16,6 +16,7 @@ from cosd_api.decoding.commands import DRAFT, Ask, CancelAsk, CancelDraft, Comma
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.units import Ahead, Contestable, DraftUnit, Hearing, State, Verdict
 from cosd_api.decoding.watches import Watches
+from cosd_api.verification import Needs
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 
 LONGEST_HEDGE = 128
@@ -45,10 +46,7 @@ class Pace:
         in_flight: requests to one assistant at a time, at most.
         hedge: drafts started ahead of a verdict, at most this many at a time.
         patient: while drafting continues, a first question waits for more to join it.
-        window: while drafting continues, places are asked about when there are this many.
-        alternatives: other tokens that an assistant lists with each of its own.
-        draft_alternatives: the same for the draft, whatever is hedged.
-        draft_states: whether the draft reports its hidden states.
+        needs: of the verifier.
         ids: whether the models have the same ids, and are asked after them.
         places: how many places a request to each assistant is best about; empty for no bound.
         watched: the assistants that are asked by watches, where `ids`.
@@ -59,18 +57,25 @@ class Pace:
     in_flight: int = 1
     hedge: int = 0
     patient: bool = False
-    window: int = 1
-    alternatives: int = 0
-    draft_alternatives: int = 0
-    draft_states: bool = False
+    needs: Needs = field(default_factory=Needs)
     ids: bool = False
     places: tuple[int, ...] = ()
     watched: frozenset[int] = frozenset()
 
     @property
     def listed(self) -> int:
-        """Other tokens that a draft lists with each of its own."""
-        return max(self.hedge, self.draft_alternatives)
+        """Other tokens that a draft lists with each of its own, by hedging and by the verifier's needs."""
+        return max(self.hedge, self.needs.draft_alternatives)
+
+    @property
+    def states(self) -> bool:
+        """True if the draft reports its hidden states."""
+        return bool(self.needs.draft_states)
+
+    @property
+    def alternatives(self) -> int:
+        """Other tokens that an assistant lists with each of its own: a tie is with the second choice."""
+        return max(self.needs.alternatives, int(self.ids))
 
 
 @dataclass(slots=True)
@@ -186,7 +191,7 @@ class Drafts:
             most = min(most, max(1, bound - ahead))
         self.under_way, self.left = self.number(), most
         own = tuple(placed.token.data for placed in response.tokens[self._own :])
-        also: Any = {"alternatives": self._pace.listed, "states": self._pace.draft_states}
+        also: Any = {"alternatives": self._pace.listed, "states": self._pace.states}
         if self._pace.ids:
             also["ids"] = response.ids_before(len(response.tokens))
         return StartDraft(self.under_way, bytes(response.text), most, self._continuation, own, **also)
@@ -334,9 +339,9 @@ class Questions:
                 return [Wait(self._waits)]
             if not self._due:
                 return []
-        if drafting and self._pace.window > 1:
+        if drafting and self._pace.needs.window > 1:
             open_ = sum(any(verdict.hearing is Hearing.OPEN for verdict in unit.verdicts) for unit in waiting)
-            if open_ < self._pace.window:
+            if open_ < self._pace.needs.window:
                 return asks
         self.more = False
         for assistant in free:
@@ -440,7 +445,11 @@ class Hedges:
             most = response.max_tokens - unit.first - 1
             if bound is not None:
                 most = min(most, bound)
-            also: Any = {"alternatives": self._pace.listed, "states": self._pace.draft_states, "ids": ahead.ids}
+            also: Any = {
+                "alternatives": self._pace.listed,
+                "states": self._pace.states,
+                "ids": ahead.ids,
+            }
             started = StartDraft(self._number(), ahead.text, most, None, (), ahead=True, **also)
             self.under_way[started.draft] = Hedge(started, unit, ahead)
             self.count += 1

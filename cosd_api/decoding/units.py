@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from cosd_api.alignment import Decision, judge, most_probable
 from cosd_api.decoding.commands import Placed
-from cosd_api.verification import Place, Verifier, alternatives_of, decides_by_place, needs_q, tie_of, verifier_at
+from cosd_api.verification import Place, Verifier, coin_of, decides_by_place, needs_of, tie_of, verifier_at
 from cosd_providers.contract import Proposal, Question, Token
 
 Contestable = Callable[[Token, int], bool]
@@ -28,13 +28,14 @@ class UnitVerifier:
     """
 
     def __init__(self, verifier: Verifier, prompt: bytes, *, skip: bool, tie: float = 0.0) -> None:
-        self.needs_q = needs_q(verifier)
+        needs = needs_of(verifier)
+        self.needs_q = needs.q
         self._verifier = verifier
         self._prompt = prompt
         self._skip = skip
         self._by_place = decides_by_place(verifier)
         self.tie = tie_of(verifier, tie)
-        self._listed = alternatives_of(verifier) > 0
+        self._listed = needs.alternatives > 0
 
     def contestable(self, token: Token, start: int) -> bool:
         """True if an assistant is to be asked about a token, at a byte offset."""
@@ -217,7 +218,7 @@ class DraftUnit:
             return
         decision.ask, decision.strategy = ask, proposal.strategy
         if (place := verifier.place(self, proposal.tokens[0])) is not None:
-            decision.coin, decision.draft_q = getattr(verifier.at(place), "coin", None), place.draft_q
+            decision.coin, decision.draft_q = coin_of(verifier.at(place)), place.draft_q
         verdict.replacement = proposal.tokens[0] if decision.fired else None
         if decision.fired and decision.q == 1:
             for later in self.verdicts[assistant + 1 :]:  # nobody is more confident, and ties go to the first listed

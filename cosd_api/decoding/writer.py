@@ -2,85 +2,43 @@
 
 from __future__ import annotations
 
-import logging
-from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from copy import copy
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import count
-from typing import Any, TypeVar
 
-import anyio
-from anyio.abc import TaskGroup
-
-from cosd_api.decoding.calls import Calls, placed
-from cosd_api.decoding.chance import Chance
-from cosd_api.decoding.characters import Characters
-from cosd_api.decoding.commands import Contest, Finish, Loss, Placed, Report, StartDraft, cut_short
-from cosd_api.decoding.encodings import Encodings
+from cosd_api.decoding.asker import Asker
+from cosd_api.decoding.commands import DecidedSegment, Finish, Placed, Report, cut_short
 from cosd_api.decoding.passage import Passage, WrittenPart
-from cosd_api.decoding.paths import Path, Paths, Trail
-from cosd_api.decoding.pen import Pen
 from cosd_api.decoding.response import Response
-from cosd_api.decoding.run import Work
-from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import DraftEnd, IdScores, Proposal, Question, Token, WordEnds
-from cosd_providers.errors import ProviderError, UnsupportedError
-from cosd_providers.messages import Message, RenderedPrompt
-from cosd_providers.sampling import other_seed
-from cosd_providers.text import merge, sendable
-from cosd_providers.tokenizers import words_of
-
-_log = logging.getLogger("cosd_api")
-
-_T = TypeVar("_T")
+from cosd_api.decoding.run import AnswerJob
+from cosd_providers.contract import DraftEnd, Token
+from cosd_providers.messages import Message
 
 
-class AnswerWriter:
+class AnswerWriter(Asker):
     """One answer in progress: a `Run`. A method asks its models, and writes what it has decided.
 
-    Models are counted from 0, the draft; a `source` is the model's index less one, as everywhere in `decoding`.
-
-    Each model that takes ids is asked after its own path (`Paths`), the others after text. Either way the tokens of a
-    passage, of an answer to a question and of a score are whole characters.
+    A `source` is a model's index less one, as everywhere in `decoding`.
 
     Args:
-        work: the models, the limits and the record.
+        job: the models, the limits and the record.
         write: the method: writes until `over`.
 
     Attributes:
-        calls: the requests.
-        models: the models that are still heard, in the order given.
         segments: what was decided so far.
         warnings: of the method, for the result.
         weights: of the models, where the method measured them, for the result.
-        count: how many models there are, lost ones included.
-        chance: the random numbers of the answer.
     """
 
-    def __init__(self, work: Work, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
-        self.calls = Calls(work.turns, work.budget, work.timeline, room=work.room)
-        self.count = len(work.turns)
-        self.chance = Chance(work.seed, work.turns[0].prompt)
-        self.models = [model for model in range(self.count) if model - 1 not in work.without]
-        self.segments: list[Contest] = []
+    def __init__(self, job: AnswerJob, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
+        super().__init__(job)
+        self.segments: list[DecidedSegment] = []
         self.warnings: list[str] = []
         self.weights: Mapping[int, float] | None = None
-        self._work = work
         self._write = write
-        self._encodings = Encodings(work.turns)
-        self._paths = Paths(work.turns, work.by_ids or (False,) * self.count, same=work.same_ids)
-        self._response = Response(work.max_tokens, work.stop)
+        self._response = Response(job.max_tokens, job.stop)
         self._finished: Finish | None = None
-        self._lost = {at: Loss(0, error, before=True) for at, error in work.without.items()}
-        self._numbers = count(1)
         self._pieces: list[WrittenPart] = []
-        self._aside = False
-        self._group: TaskGroup
-        self._scopes = set[anyio.CancelScope]()  # of its tasks
-        self._closed = False  # no task begins any more
-        self._pens: dict[int, Pen] = {}
+        self._scratch = False
 
     # ------------------------------------------------------------------------------------------------------- a run
 
@@ -91,34 +49,8 @@ class AnswerWriter:
 
     async def run(self) -> None:
         """Run to the end of the answer; see `Run.run`."""
-        failed: Exception | None = None
-        async with anyio.create_task_group() as self._group:
-            try:
-                await self._write(self)
-            except Exception as error:  # noqa: BLE001 - raised below, as it is and not in a group
-                failed = error
-            self._closed = True
-            for scope in [*self._scopes]:
-                scope.cancel()
-        if failed is not None:
-            raise failed
+        await self._tasks.run(self._write, self)
         assert self._finished is not None, "the method ended before its answer"
-
-    def _start(self, run: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Start a task that ends with the answer.
-
-        It is cancelled within: a task that ends by a cancellation leaves a cycle in anyio, with all that it knew.
-        """
-        self._group.start_soon(self._run_within, run, args)
-
-    async def _run_within(self, run: Callable[..., Awaitable[object]], args: Sequence[object]) -> None:
-        with anyio.CancelScope() as scope:
-            self._scopes.add(scope)
-            try:
-                if not self._closed:
-                    await run(*args)
-            finally:
-                self._scopes.discard(scope)
 
     def stop_here(self, finish: Finish) -> None:
         """End the answer with what was emitted, unless it is complete."""
@@ -145,19 +77,24 @@ class AnswerWriter:
         return bytes(self._response.text)
 
     @property
+    def heard_until(self) -> int:
+        """See `Asker`; nothing of a scratch copy is in the answer yet."""
+        return 0 if self._scratch else len(self._response.tokens)
+
+    @property
     def conversation(self) -> Sequence[Message] | None:
         """The prompt, if it is one."""
-        return self._work.conversation
+        return self._job.conversation
 
     @property
     def prompt(self) -> str:
-        """The prompt's plain text; see `Work.plain`."""
-        return self._work.plain[0].prompt
+        """The prompt's plain text; see `AnswerJob.plain`."""
+        return self._job.plain[0].prompt
 
     @property
     def left(self) -> int:
         """Tokens that it may still have."""
-        return self._work.max_tokens - len(self._response.tokens)
+        return self._job.max_tokens - len(self._response.tokens)
 
     @property
     def over(self) -> bool:
@@ -166,7 +103,7 @@ class AnswerWriter:
 
     def name(self, model: int) -> str:
         """The model's name in results."""
-        return self._work.names[model]
+        return self._job.names[model]
 
     def warn(self, words: str) -> None:
         """Add a warning to the result, once."""
@@ -182,9 +119,9 @@ class AnswerWriter:
                 break
         return finder.find(bytearray(tail), new) is not None
 
-    def alone(self, tokens: Sequence[Token]) -> Response:
+    def response_of(self, tokens: Sequence[Token]) -> Response:
         """An answer of these tokens alone, within the limits of this one: it ends before a stop string."""
-        response = Response(self._work.max_tokens, self._work.stop)
+        response = Response(self._job.max_tokens, self._job.stop)
         for token in tokens:
             if response.over is None:
                 response.place(Placed(token))
@@ -197,7 +134,7 @@ class AnswerWriter:
         model: int,
         *,
         number: int = 0,
-        contest: Contest | None = None,
+        segment: DecidedSegment | None = None,
         reason: str | None = None,
         own: bool = True,
     ) -> None:
@@ -207,14 +144,14 @@ class AnswerWriter:
             tokens: its tokens.
             model: the model that wrote them.
             number: the request that brought them.
-            contest: how it was decided; None leaves the segment open, until it is added to `segments`.
+            segment: how it was decided; None leaves the segment open, until it is added to `segments`.
             reason: why a part is there.
             own: whether the model wrote these tokens, so that they stay on its path as they are.
         """
-        reason = reason if contest is None else contest.reason
-        compared = contest is not None and len(contest.candidates) > 1
+        reason = reason if segment is None else segment.reason
+        compared = segment is not None and len(segment.candidates) > 1
         self._place(WrittenPart(tokens, model, number, reason, compared), own=own)
-        self._settle(contest)
+        self._settle(segment)
 
     def _place(self, piece: WrittenPart, *, own: bool = True) -> None:
         self._pieces.append(piece)
@@ -222,29 +159,29 @@ class AnswerWriter:
             if self._response.over is None:
                 if own:
                     self._paths.write(piece.model, self.text, token)
-                now = self._work.timeline.now()
+                now = self._job.timeline.now()
                 one = Placed(token, piece.model - 1, draft=piece.number, at=now, reason=piece.reason)
                 one.unit, one.round = len(self.segments), len(self.segments) + 1
                 one.verified, one.asked = not self._lost, piece.compared
                 self._response.place(one)
 
-    def _settle(self, contest: Contest | None) -> None:
-        if contest is not None:
-            self.segments.append(contest)
+    def _settle(self, segment: DecidedSegment | None) -> None:
+        if segment is not None:
+            self.segments.append(segment)
         if self._response.over is not None:
             self.end(self._response.over)
         else:
             self._emit(self._response.settle(len(self._response.tokens)))
 
-    async def relay(self, model: int, contest: Contest) -> None:
+    async def relay(self, model: int, segment: DecidedSegment) -> None:
         """Let a model write the answer on from here by itself, to its end: each token is final as it comes.
 
-        They are one segment. A model that fails is lost where the answer may continue without it, as in `everybody`:
+        They are one segment. A model that fails is lost where the answer may continue without it, as in `ask_all`:
         what it wrote stands then, and the answer is not over.
 
         Args:
             model: its index.
-            contest: how it was chosen; the text of the winner is filled in.
+            segment: how it was chosen; the text of the winner is filled in.
 
         Raises:
             ProviderError: it failed, and the answer cannot continue without it; or a limit is reached.
@@ -255,35 +192,35 @@ class AnswerWriter:
             if isinstance(item, DraftEnd):
                 self.end_with(Passage((), number, item))
             else:
-                self._place(WrittenPart([item], model, number, contest.reason, len(contest.candidates) > 1))
+                self._place(WrittenPart([item], model, number, segment.reason, len(segment.candidates) > 1))
                 self._settle(None)
             return self.over
 
         try:
             await self.read(model, self.text, take, max_tokens=self.left)
         except Exception as error:
-            if not model or not self._work.survives(error):
+            if not model or not self._job.survives(error):
                 raise
             self._lose(model, error)
         finally:
-            won = replace(contest.candidates[contest.winner], text=self.text[start:], end=self.ended)
-            others = [won if at == contest.winner else one for at, one in enumerate(contest.candidates)]
+            won = replace(segment.candidates[segment.winner], text=self.text[start:], end=self.ended)
+            others = [won if at == segment.winner else one for at, one in enumerate(segment.candidates)]
             if len(self._pieces) > before or self.over:
-                self.segments.append(replace(contest, candidates=tuple(others)))
+                self.segments.append(replace(segment, candidates=tuple(others)))
 
-    def aside(self) -> AnswerWriter:
+    def scratch_copy(self) -> AnswerWriter:
         """A writer of another answer to the same prompt, which nobody sees before it is compared and copied."""
-        other = copy(self)
-        other._response = Response(self._work.max_tokens, self._work.stop)
-        other._finished, other._aside = None, True
-        other.segments, other._pieces, other._pens, other._paths = [], [], {}, self._paths.fresh()
+        other = self.fresh()
+        other._response = Response(self._job.max_tokens, self._job.stop)
+        other._finished, other._scratch = None, True
+        other.segments, other._pieces = [], []
         return other
 
-    def copy(self, other: AnswerWriter, contest: Contest) -> None:
+    def copy(self, other: AnswerWriter, segment: DecidedSegment) -> None:
         """Write what was written aside, as one segment, and end where that ended."""
         for piece in other._pieces:
-            self._place(replace(piece, compared=len(contest.candidates) > 1))
-        self._settle(contest)
+            self._place(replace(piece, compared=len(segment.candidates) > 1))
+        self._settle(segment)
         if other.finished is not None:
             self.end(other.finished)
 
@@ -309,465 +246,5 @@ class AnswerWriter:
             self.end(cut_short(passage.end))
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
-        if tokens and not self._aside:
-            self._work.emit(tokens)
-
-    # ----------------------------------------------------------------------------------------------------- questions
-
-    async def continuation(
-        self,
-        model: int,
-        text: bytes,
-        *,
-        max_tokens: int,
-        enough: Callable[[Sequence[Token]], bool] = lambda _: False,
-        alternatives: int = 0,
-        after: Passage | None = None,
-        temperature: float = 0,
-        seed: int | None = None,
-        turn: RenderedPrompt | None = None,
-        inside: bool = True,
-    ) -> Passage:
-        """A model's continuation of `text`, on its own path, until it is `enough`.
-
-        Args:
-            model: its index.
-            text: the answer so far.
-            max_tokens: at most.
-            enough: true where nothing more is wanted, which ends the request.
-            alternatives: how many other tokens to list in each place.
-            after: the passage that the text ends with, whose own tokens a model that is asked after text continues
-                where it can.
-            temperature: 0 for its most probable tokens; 1 draws them from its own distribution.
-            seed: of the draws, see `chance`; another one for each request.
-            turn: the prompt that the text follows; by default the one that the model answers.
-            inside: whether the model begins with the rest of a token of its own inside which the text ends.
-
-        Raises:
-            ProviderError: the model failed, or a limit is reached.
-        """
-        tokens: list[Token] = []
-        ends: list[DraftEnd] = []
-
-        def take(item: Token | DraftEnd) -> bool:
-            if isinstance(item, DraftEnd):
-                ends.append(item)
-                return False
-            tokens.append(item)
-            return not item.end and enough(tokens)
-
-        command = StartDraft(
-            next(self._numbers),
-            text,
-            max_tokens,
-            None if after is None or after.end is None else after.end.continuation,
-            (),
-            alternatives=alternatives,
-            temperature=temperature,
-            seed=seed,
-        )
-        await self._with_place(model, self._generate(model, command, take, turn=turn, inside=inside))
-        return Passage(tuple(tokens), command.draft, ends[0] if ends else None)
-
-    async def read(
-        self, model: int, text: bytes, take: Callable[[Token | DraftEnd, int], bool], *, max_tokens: int
-    ) -> None:
-        """Let a model continue `text`, on its own path, and read each token as it comes.
-
-        Args:
-            model: its index.
-            text: the answer so far, or what it may become.
-            take: gets each token and the number of the request, and a `DraftEnd` at last; true if nothing more is
-                wanted, which ends the request.
-            max_tokens: at most.
-
-        Raises:
-            ProviderError: the model failed, or a limit is reached.
-        """
-        command = StartDraft(next(self._numbers), text, max_tokens, None, ())
-        await self._with_place(model, self._generate(model, command, lambda item: take(item, command.draft)))
-
-    async def _generate(
-        self,
-        model: int,
-        command: StartDraft,
-        take: Callable[[Token | DraftEnd], bool],
-        *,
-        turn: RenderedPrompt | None = None,
-        began: Callable[[Trail], None] | None = None,
-        inside: bool = True,
-    ) -> None:
-        """Let a model continue a text on its own path; `take` gets whole characters. See `Calls.generate`."""
-        beyond = self._paths.beyond(model, command.text) if inside and turn is None else None
-        path = beyond[0] if beyond else await self._path(model, command.text) if turn is None else None
-        if path is None:
-            await self.calls.generate(model, command, take, turn=turn)
-            return
-        trail = self._paths.begin(model, path, ahead=began is not None)
-        if began is not None:
-            began(trail)
-        await self._along(model, command, take, trail, beyond[1] if beyond else None)
-
-    async def _along(
-        self,
-        model: int,
-        command: StartDraft,
-        take: Callable[[Token | DraftEnd], bool],
-        trail: Trail,
-        rest: Token | None,
-    ) -> None:
-        """Requests by ids until there are so many whole characters: each continues the ids of the one before it."""
-        characters, left, drawn = Characters(), command.max_tokens, 0
-        over, ended, ends = False, False, list[DraftEnd]()
-        ids, data = [*trail.path.ids], bytearray(trail.path.text)
-
-        def raw(item: Token | DraftEnd) -> bool:
-            nonlocal drawn
-            if isinstance(item, DraftEnd):
-                ends.append(item)
-                return False
-            trail.add(item)
-            ids.append(item.id or 0)
-            data.extend(item.data)
-            drawn += 1
-            return feed(item)
-
-        def feed(item: Token) -> bool:
-            nonlocal left, over, ended
-            for token in characters.feed(item)[:left]:
-                left, ended = left - 1, token.end
-                over = take(token) or over
-            return over
-
-        if rest is not None:
-            feed(rest)
-        while not over:
-            if not left:
-                take(DraftEnd("limit"))
-                break
-            seed = other_seed(command.seed, drawn)
-            now: dict[str, Any] = {"text": bytes(data), "ids": tuple(ids), "max_tokens": left, "seed": seed}
-            more = replace(command, continuation=None, **now)
-            await self.calls.generate(model, more, raw)
-            if over:
-                break
-            end = ends.pop()
-            if end.reason != "limit" or not left:
-                take(end if ended or end.reason != "end" else DraftEnd("limit"))
-                break
-
-    async def read_on(
-        self,
-        model: int,
-        *,
-        max_tokens: int,
-        ahead: int,
-        enough: Callable[[Sequence[Token]], bool],
-        alternatives: int = 0,
-    ) -> Passage:
-        """A model's greedy continuation of the answer so far, until it is `enough`; as `continuation` gives it.
-
-        The request stays open, and is read on by the next call if the answer has followed it: only where the model's
-        own path through the answer is the tokens that it wrote, so that a new request would write the same.
-
-        Args:
-            model: its index.
-            max_tokens: at most.
-            ahead: tokens that a request may write; not fewer.
-            enough: see `continuation`.
-            alternatives: other tokens to list with each; always the same number.
-
-        Raises:
-            ProviderError: the model failed, or a limit is reached. What was read ahead may fail: it is asked again.
-        """
-        pen = self._pens.pop(model, None)
-        followed = await self._follows(model, pen)
-        fresh = pen is None or followed is None
-        if pen is None or followed is None:
-            if pen is not None:
-                pen.scope.cancel()
-            pen, followed = self._begin(model, ahead, alternatives), (0, list[Token]())
-        at, begun = followed
-        tokens: list[Token] = []
-        while True:
-            for token in (*begun, *pen.tokens[at:]):
-                at, begun = (at, []) if begun else (at + 1, begun)
-                tokens.append(token)
-                if not token.end and enough(tokens):
-                    self._pens[model] = pen
-                    pen.read(at)
-                    return Passage(tuple(tokens), pen.number, None)
-                if not token.end and len(tokens) == max_tokens:
-                    self._pens[model] = pen
-                    pen.read(at)
-                    return Passage(tuple(tokens), pen.number, DraftEnd("limit"))
-            begun = []
-            pen.read(at)
-            if pen.end is not None and (fresh or pen.end.reason != "limit"):
-                return Passage(tuple(tokens), pen.number, pen.end)
-            if pen.error is not None and fresh:
-                raise pen.error
-            if pen.over:
-                pen, at, fresh, tokens = self._begin(model, ahead, alternatives), 0, True, []
-            await pen.more()
-
-    def _begin(self, model: int, max_tokens: int, alternatives: int) -> Pen:
-        """Let a model continue the answer, in a request of its own that is read as it comes."""
-        command = StartDraft(next(self._numbers), self.text, max_tokens, None, (), alternatives=alternatives)
-        pen = Pen(command.text, command.draft)
-
-        async def write() -> None:
-            with pen.scope:
-                try:
-                    await self._with_place(model, self._generate(model, command, pen.take, began=pen.began))
-                except Exception as error:  # noqa: BLE001 - raised where it is read
-                    pen.failed(error)
-
-        self._start(write)
-        return pen
-
-    async def _follows(self, model: int, pen: Pen | None) -> tuple[int, list[Token]] | None:
-        """The place of a pen up to which the answer has followed it, if a new request would write on as it does.
-
-        It is the number of its tokens up to there, and the rest of one inside which the answer ends, if it does.
-        """
-        if pen is None or pen.error is not None:
-            return None
-        if pen.trail is None:
-            tokens = pen.own(self.text)
-            same = tokens is not None and await self._encodings.reads_as(model, pen.start, tokens)
-            return (len(tokens), []) if same and tokens is not None else None
-        while not pen.over and pen.behind(self.text):
-            await pen.more()
-        count, rest = pen.followed(self.text)
-        pen.read(count + len(rest))
-        return (count + len(rest), rest) if count + len(rest) and self._paths.follows(pen.trail, self.text) else None
-
-    async def propose(
-        self, model: int, text: bytes, questions: Sequence[Question], *, alternatives: int = 0
-    ) -> list[Proposal | None]:
-        """A model's own choices at places of `text`: one token each, on its own path, which ends with no place.
-
-        What lies behind a place decides about the tokens before it. See `contract.Provider.propose`.
-
-        Raises:
-            ProviderError: the model failed, or a limit is reached.
-        """
-        return await self._with_place(model, self._proposed(model, text, questions, alternatives))
-
-    async def _proposed(
-        self, model: int, text: bytes, questions: Sequence[Question], alternatives: int
-    ) -> list[Proposal | None]:
-        paths = [await self._path_at(model, text, question.start) for question in questions]
-        known = [path for path in paths if path is not None]
-        if len(known) < len(paths):
-            return await self.calls.propose(model, text, questions, alternatives=alternatives)
-        return await self._chosen(model, known, alternatives)
-
-    async def _chosen(self, model: int, paths: Sequence[Path], alternatives: int) -> list[Proposal | None]:
-        """A model's most probable whole character after each path."""
-        found: list[Proposal | None] = [None] * len(paths)
-        trails = [Trail(model, path) for path in paths]
-        joined = [Characters() for _ in paths]
-        left = [*range(len(paths))]
-        while left:
-            here = [trails[at].path for at in left]
-            asked = await self._after(model, here, alternatives)
-            open_ = list[int]()
-            for at, proposal in zip(left, asked, strict=True):
-                if proposal is None:
-                    tokens = joined[at].flush()
-                else:
-                    trails[at].add(proposal.tokens[0])
-                    tokens = joined[at].feed(proposal.tokens[0])
-                if tokens:
-                    found[at] = Proposal(len(paths[at].text), (tokens[0],))
-                elif proposal is not None:
-                    open_.append(at)
-            left = open_
-        return found
-
-    async def _after(self, model: int, paths: Sequence[Path], alternatives: int) -> list[Proposal | None]:
-        """A model's most probable raw token after each path: of one text in one request, else one by one."""
-        longest = max((path.text for path in paths), key=len)
-        if not all(longest.startswith(path.text) for path in paths):
-            return [one for path in paths for one in await self._after(model, [path], alternatives)]
-        questions, ids = [Question(len(path.text), ()) for path in paths], [path.ids for path in paths]
-        return await self.calls.propose(model, longest, questions, alternatives=alternatives, paths=ids)
-
-    async def _path(self, model: int, text: bytes) -> Path | None:
-        """The model's own path through a text; None if it is asked after text."""
-        self._paths.forget(self.text)
-        return await self._paths.path(model, text)
-
-    async def _path_at(self, model: int, text: bytes, at: int) -> Path | None:
-        """The model's own path up to byte `at` of a text, as it is with what follows there."""
-        whole = await self._path(model, text)
-        here = None if whole is None else whole.before(at)
-        return here if whole is None or here is not None else await self._path(model, text[:at])
-
-    async def score(self, model: int, text: bytes, start: int, *, end: bool = False, ahead: bytes = b"") -> list[Token]:
-        """The tokens of a model's own path through `text` that end behind byte `start`, with their probabilities.
-
-        Args:
-            model: its index.
-            text: the answer so far, and what is to be scored.
-            start: byte offset; a token that lies across it is scored whole.
-            end: whether the end of sequence behind `text` is scored as one token more; its probability is None where
-                the endpoint does not report it.
-            ahead: what is known to follow `text`, which a model that is asked after ids takes into account: a token
-                that lies across the end of `text` is scored whole, too.
-
-        Raises:
-            ProviderError: the model failed, or a limit is reached.
-        """
-        try:
-            return await self._with_place(model, self._scored(model, text, start, end=end, ahead=ahead))
-        except UnsupportedError:
-            if not end:
-                raise
-        tokens = await self._with_place(model, self._scored(model, text, start)) if text[start:] else []
-        return [*tokens, Token(b"", None, end=True)]
-
-    async def _scored(
-        self, model: int, text: bytes, start: int, *, end: bool = False, ahead: bytes = b""
-    ) -> list[Token]:
-        path = await self._path(model, text + ahead)
-        if path is None or not self._scores_ids(model):
-            return await self.calls.score(model, text, start, end=end)
-        path = path.over(len(text))
-        tokens = await self.calls.score_path(model, path, bisect_right(path.ends, start), end=end)
-        return [*_joined(one for one in tokens if not one.end), *(one for one in tokens if one.end)]
-
-    def _scores_ids(self, model: int) -> bool:
-        return isinstance(self._work.turns[model].on_path, IdScores)
-
-    async def score_behind(self, model: int, text: bytes, data: bytes, *, end: bool = False) -> list[Token]:
-        """The tokens of a model's own path through `text` and `data` that lie in the latter, with their probabilities.
-
-        As `score`, but what lies in `text` is only read; a token that lies across is cut. With `end` the end of
-        sequence follows.
-
-        Raises:
-            ProviderError: the model failed, or a limit is reached.
-        """
-        path, turn = await self._path(model, text + data), self._work.turns[model]
-        if (path is not None and self._scores_ids(model)) or turn.lead:  # which is behind the prompt, not behind `text`
-            tokens = await self._with_place(model, self._scored(model, text + data, len(text), end=end))
-            before = sum(len(token.data) for token in tokens) - len(data)  # bytes of the first token
-            return [replace(tokens[0], data=tokens[0].data[before:]), *tokens[1:]] if before > 0 else tokens
-        longer = RenderedPrompt(turn.provider, turn.prompt + sendable(text))
-        return await self._with_place(model, self.calls.score(model, data, 0, end=end, turn=longer))
-
-    async def tokens(self, model: int, text: bytes) -> Mapping[int, bytes] | None:
-        """The tokens of a model's own path through a text, in whole characters, each by the byte at which it begins.
-
-        None where they cannot be known. A model that is asked after text does not see bytes that are no characters.
-
-        Raises:
-            ProviderError: the model failed.
-        """
-        path = await self._path(model, text)
-        if path is None:
-            known = await self._encodings.tokens(model, text)
-            if known is None or sendable(text).encode() == text:
-                return known
-            seen = {at: len(sendable(text[:at]).encode()) for at in range(len(text) + 1)}
-            return {at: known[place] for at, place in seen.items() if place in known}
-        found, at = dict[int, bytes](), 0
-        for token in merge(Token(piece.data, None) for piece in path.pieces(0)):
-            found[at] = token.data
-            at += len(token.data)
-        return found
-
-    async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
-        """Test whether a model's own path through `text` and these tokens, which it wrote there, is what it wrote.
-
-        Raises:
-            ProviderError: the model failed.
-        """
-        data = b"".join(token.data for token in tokens)
-        path = await self._path(model, text + data)
-        if path is not None:
-            return self._paths.wrote(model, path)
-        return await self._encodings.reads_as(model, text, tokens)
-
-    async def begun(self, model: int, text: bytes, choices: Sequence[Token]) -> None:
-        """Note that a model would write each of these tokens behind a text, so that they are on its path there."""
-        path = await self._path(model, text)
-        for token in choices:
-            if path is not None and token.id is not None:
-                self._paths.begin(model, path, [token])
-
-    async def score_prompt(self, model: int) -> list[Token]:
-        """The tokens of a model's own encoding of the prompt's plain text (`Work.plain`), with their probabilities.
-
-        The first one has no probability (None) where the model has no beginning of sequence to read before it.
-
-        Raises:
-            ProviderError: the model failed, or a limit is reached.
-        """
-        provider, text = self._work.plain[model].provider, self._work.plain[model].prompt.encode()
-        turn = RenderedPrompt(provider, "")
-        return await self._with_place(model, self.calls.score(model, text, 0, turn=turn)) if text else []
-
-    async def everybody(
-        self, ask: Callable[[int], Awaitable[_T]], models: Sequence[int] | None = None
-    ) -> dict[int, _T]:
-        """Ask every model that is still heard, at the same time; by model, in the order given. `models`: these alone.
-
-        A model that fails is lost from here on where the answer may continue without it. The first one, the draft, is
-        never lost.
-
-        Raises:
-            ProviderError: a model failed, and the answer cannot continue without it.
-        """
-        found: dict[int, _T] = {}
-        failed: dict[int, Exception] = {}
-
-        async def one(model: int) -> None:
-            try:
-                found[model] = await ask(model)
-            except Exception as error:
-                if not model or not self._work.survives(error):
-                    raise
-                failed[model] = error
-
-        await concurrently([partial(one, model) for model in self.models if models is None or model in models])
-        for model, error in failed.items():
-            self._lose(model, error)
-        return {model: found[model] for model in self.models if model in found}
-
-    def _lose(self, model: int, error: Exception) -> None:
-        _log.debug("a model failed: %s", type(error).__name__)
-        self.models.remove(model)
-        if (pen := self._pens.pop(model, None)) is not None:
-            pen.scope.cancel()
-        self._lost[model - 1] = Loss(0 if self._aside else len(self._response.tokens), error)
-
-    async def rendered(self, model: int, messages: Sequence[Message]) -> RenderedPrompt:
-        """Another conversation, as a model reads it."""
-        assert self._work.render is not None
-        return await self._with_place(model, self._work.render(model, messages))
-
-    async def continues(self, model: int) -> bool:
-        """Test whether a model continues a partial answer; else it takes messages only."""
-        return (await self._work.turns[model].provider.describe()).capabilities.continues
-
-    async def splitter(self, model: int) -> WordEnds | None:
-        """The words of a model's own tokenizer; None where they are not known."""
-        return await words_of(self._work.turns[model].provider)
-
-    async def _with_place(self, model: int, work: Awaitable[_T]) -> _T:
-        try:
-            return await work
-        except ProviderError as error:
-            placed(error, self._work.turns[model].provider)
-            raise
-
-
-def _joined(tokens: Iterable[Token]) -> list[Token]:
-    """Raw tokens as tokens of whole characters, an incomplete last one too."""
-    characters = Characters()
-    found = [whole for token in tokens for whole in characters.feed(token)]
-    return [*found, *characters.flush()]
+        if tokens and not self._scratch:
+            self._job.emit(tokens)

@@ -12,10 +12,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
-from cosd_api.methods.base import Method, method_from_text
-from cosd_api.methods.cosd import CoSD
-from cosd_api.settings import AnswerOptions, FusionOptions, KnownVerifier, Tuning
-from cosd_api.verification import TreeVerifier, Verifier
+from cosd_api.methods.base import DEFAULT_METHOD, Method, method_from_text
+from cosd_api.settings import AnswerOptions, FusionOptions, Tuning
+from cosd_api.verification import KnownVerifier, TreeVerifier, Verifier
 from cosd_providers import connect
 from cosd_providers.contract import Provider
 
@@ -65,7 +64,7 @@ class FusionArguments:
         settings = {name: left.pop(name) for name in FusionOptions.__annotations__ if name in left}
         if isinstance(settings.get("tuning"), Mapping):
             settings["tuning"] = Tuning(**settings["tuning"])
-        cosd = method in (None, CoSD.name)
+        cosd = method in (None, DEFAULT_METHOD)
         of_verifier = cosd and not settings.get("temperature")
         taken = [name for name in AnswerOptions.__annotations__ if not (of_verifier and name == "seed")]
         limits = {name: left.pop(name) for name in taken if name in left}

@@ -126,6 +126,6 @@ class LoopFusions:
 def _copy(fusion: Fusion) -> Fusion:
     """A fusion with the same settings over the same providers."""
     settings: dict[str, Any] = {one.name: getattr(fusion.settings, one.name) for one in fields(fusion.settings)}
-    if "verifier" not in fusion.settings.method.takes:  # it has one of its own
+    if "verifier" not in fusion.settings.method.accepts:  # it has one of its own
         del settings["verifier"]
     return Fusion(draft=fusion.endpoints.draft, assistant=fusion.endpoints.assistants, **settings)

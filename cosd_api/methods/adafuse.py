@@ -103,7 +103,7 @@ class AdaFuse(ByPerplexity):
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""
-        found = await writer.everybody(writer.splitter)
+        found = await writer.ask_all(writer.splitter)
         splitters = {model: split or unicode_words for model, split in found.items()}
 
         async def propose(model: int) -> list[ProposedText]:
@@ -111,11 +111,11 @@ class AdaFuse(ByPerplexity):
 
         while not writer.over:
             candidates = ProposedTexts()
-            for model, proposals in (await writer.everybody(propose)).items():
+            for model, proposals in (await writer.ask_all(propose)).items():
                 for at, one in enumerate(proposals):
                     candidates.add(model, one, own=at == 0)
-            winner, contest = await choose(writer, candidates.distinct(), self.normalisation, self._combined)
-            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, contest=contest)
+            winner, segment = await choose(writer, candidates.distinct(), self.normalisation, self._combined)
+            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, segment=segment)
             writer.end_with(winner.passage)
 
     async def _proposals(self, writer: AnswerWriter, model: int, words: Sequence[WordEnds]) -> list[ProposedText]:

@@ -20,19 +20,29 @@ Of equal means x~_i wins, then the end of sequence, then the first in the order 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count
-from cosd_api.decoding.commands import Contest, Entry
-from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.commands import Contender
+from cosd_api.decoding.passage import Passage, numbered
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.lists import ROUNDING, Key, is_joined, key_of, lists_needed, probs_of
-from cosd_api.methods.means import SURE, MeanBounds, inverse
+from cosd_api.methods.mean import (
+    SURE,
+    MeanBounds,
+    MeanChoice,
+    contender,
+    is_proved,
+    largest,
+    mean_of,
+    reason_for,
+    token_of,
+)
 from cosd_api.methods.weighted import Weighted
 from cosd_api.wording import counted
 from cosd_providers.contract import Question, Token
@@ -60,7 +70,7 @@ class Average(Weighted):
     """
 
     name: ClassVar[str] = "average"
-    takes: ClassVar[frozenset[str]] = Weighted.takes | {"unit"}
+    accepts: ClassVar[frozenset[str]] = Weighted.accepts | {"unit"}
     decides: ClassVar[str] = "the mean of the models' probabilities"
     compares_tokenizers: ClassVar[bool] = True
     one_tokenizer: ClassVar[bool] = True
@@ -88,7 +98,7 @@ class Average(Weighted):
                 for at, place in enumerate(await self._asked(writer, passage)):
                     choice = await self._chosen(writer, ahead, at, place)
                     unproved += not choice.proved
-                    writer.write([choice.token], choice.model, number=passage.number, contest=choice.contest)
+                    writer.write([choice.token], choice.model, number=passage.number, segment=choice.segment)
                     if writer.over or key_of(choice.token) != key_of(passage.tokens[at]):
                         before = None
                         break
@@ -109,17 +119,15 @@ class Average(Weighted):
 
     async def _asked(self, writer: AnswerWriter, passage: Passage) -> list[Listing]:
         """Line 2: what every model finds most probable in the place of each token that was written ahead."""
-        text, questions = writer.text, list[Question]()
-        for token in passage.tokens:
-            questions.append(Question(len(text), (token.data,)))
-            text += token.data
+        text = writer.text + passage.data
+        questions = [Question(at, (token.data,)) for at, token in numbered(passage.tokens, len(writer.text))]
 
         async def ask(model: int) -> Sequence[Token | None]:
             if not model or not questions:
                 return passage.tokens
             return await self._proposed(writer, model, text, questions, self.listed)
 
-        found = await writer.everybody(ask)
+        found = await writer.ask_all(ask)
         return [{model: tokens[at] for model, tokens in found.items()} for at in range(len(passage.tokens))]
 
     async def _proposed(
@@ -152,7 +160,7 @@ class Average(Weighted):
             tokens = (await self._written(writer, ahead, at + 1, listed)).tokens
             return tokens[at] if at < len(tokens) else None
 
-        found = await writer.everybody(ask)
+        found = await writer.ask_all(ask)
         return {model: _longer(place[model], token) for model, token in found.items()}
 
     def _decide(self, writer: AnswerWriter, place: Listing) -> MeanChoice:
@@ -160,8 +168,8 @@ class Average(Weighted):
         drafted = place[0]
         assert drafted is not None
         if all(token is not None and key_of(token) == key_of(drafted) for token in place.values()):
-            entry = Entry(tuple(model - 1 for model in place), drafted.data, drafted.end)
-            return MeanChoice(drafted, 0, proved=True, contest=Contest((entry,), 0, "all models write the same"))
+            entry = Contender(tuple(model - 1 for model in place), drafted.data, drafted.end)
+            return MeanChoice.of(drafted, 0, [entry], "all models write the same")
         for model, token in place.items():
             if token is not None and is_joined(token):
                 words = f"the {writer.name(model)} would write {readable(token.data)!r} at byte {len(writer.text)}"
@@ -169,12 +177,10 @@ class Average(Weighted):
                 raise UnsupportedError(words, hint='method="cosd" compares such characters as a whole.')
         weights = self.shares(writer.count, [*place])
         means = _means(place, weights)
-        best = next(iter(means))
-        for key, mean in means.items():
-            if mean.low > means[best].low * (1 + ROUNDING):
-                best = key
-        proved = means[best].low > SURE or _is_proved(best, means, _unlisted(place, weights))
-        return _choice(writer, place, means, best, proved=proved)
+        best = largest(means)
+        least = means[best].low
+        proved = is_proved(best, means) and _unlisted(place, weights) < max(least, ROUNDING)
+        return _choice(writer, place, means, best, proved=proved or least > SURE)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """The cost of an answer at one model: rounds of the first, and places for the others; see `Method.cost`."""
@@ -216,23 +222,6 @@ class RoundStart:
     before: Passage | None
 
 
-@dataclass(frozen=True, slots=True)
-class MeanChoice:
-    """A token that is written.
-
-    Attributes:
-        token: the token.
-        model: the first model that would write it; if none would, the one that finds it most probable.
-        proved: whether its mean is proved to be the largest.
-        contest: the record of it.
-    """
-
-    token: Token
-    model: int
-    proved: bool
-    contest: Contest
-
-
 def _size(place: Listing) -> int:
     """The tokens that are listed in a place."""
     return sum(1 + len(token.alternatives) for token in place.values() if token is not None)
@@ -253,9 +242,8 @@ def _means(place: Listing, weights: Mapping[int, float]) -> dict[Key, MeanBounds
     found: dict[Key, MeanBounds] = {}
     drafted, *_ = lists[0]
     for key in (drafted, *sorted({key for probs in lists.values() for key in probs} - {drafted})):
-        low = sum(weights[model] * probs.get(key, 0.0) for model, probs in lists.items())
-        high = sum(weights[model] * probs.get(key, most[model]) for model, probs in lists.items())
-        found[key] = MeanBounds(low, high)
+        bounds = {model: MeanBounds(probs.get(key, 0.0), probs.get(key, most[model])) for model, probs in lists.items()}
+        found[key] = mean_of((weights[model], one) for model, one in bounds.items())
     return found
 
 
@@ -264,49 +252,25 @@ def _unlisted(place: Listing, weights: Mapping[int, float]) -> float:
     return sum(weight * max(0.0, 1 - math.fsum(probs_of(place[model]).values())) for model, weight in weights.items())
 
 
-def _is_proved(best: Key, means: Mapping[Key, MeanBounds], unlisted: float) -> bool:
-    """Test whether no other token can have a larger mean, or an equal one and come first."""
-    least, before = means[best].low, True
-    for key, mean in means.items():
-        if key == best:
-            before = False
-        elif mean.high > least * (1 - ROUNDING if before else 1 + ROUNDING):
-            return False
-    return unlisted < max(least, ROUNDING)
-
-
 def _choice(
     writer: AnswerWriter, place: Listing, means: Mapping[Key, MeanBounds], best: Key, *, proved: bool
 ) -> MeanChoice:
     """The choice of a token, with the record of what it was compared with."""
-    choices = {model: key_of(token) for model, token in place.items() if token is not None}
-    models = [model for model, key in choices.items() if key == best]
-    if not models:
-        models = [max(place, key=lambda model: probs_of(place[model]).get(best, 0.0))]
-    compared = [key for key in means if key == best or key in choices.values()]
-    entries = [_entry(writer, place, means[key], key, models if key == best else None) for key in compared]
-    second = max((mean.high for key, mean in means.items() if key != best), default=0.0)
-    reason = f"largest mean probability: {means[best].low:.2g} against {second:.2g} at most"
+    writers: dict[Key, list[int]] = {}
+    for model, token in place.items():
+        if token is not None:
+            writers.setdefault(key_of(token), []).append(model)
+    models = writers.get(best) or [max(place, key=lambda model: probs_of(place[model]).get(best, 0.0))]
+    compared = [key for key in means if key == best or key in writers]
+    lists = [probs_of(place.get(model)) for model in range(writer.count)]
+    contenders = [
+        contender(key, models if key == best else writers[key], [probs.get(key) for probs in lists], means[key])
+        for key in compared
+    ]
+    reason = reason_for(best, means)
     if means[best].low > SURE:
         reason = f"mean probability {means[best].low:.2g} > 0.5"
     elif not proved:
         reason += ", which is not proved"
-    token = next(one for one in _tokens(place) if key_of(one) == best)
-    contest = Contest(tuple(entries), compared.index(best), reason)
-    return MeanChoice(replace(token, alternatives=()), models[0], proved=proved, contest=contest)
-
-
-def _tokens(place: Listing) -> Iterator[Token]:
-    for token in place.values():
-        if token is not None:
-            yield from (token, *token.alternatives)
-
-
-def _entry(writer: AnswerWriter, place: Listing, mean: MeanBounds, key: Key, models: Sequence[int] | None) -> Entry:
-    """The record of a token: 1 / probability by model, which is the perplexity of a single token, and of the mean."""
-    if models is None:
-        models = [model for model, token in place.items() if token is not None and key_of(token) == key]
-    probs = [probs_of(place.get(model)).get(key) for model in range(writer.count)]
-    scores = tuple(None if prob is None else inverse(prob) for prob in probs)
-    exact = mean.high - mean.low <= ROUNDING * mean.high
-    return Entry(tuple(model - 1 for model in models), *key, scores, inverse(mean.low) if exact else None)
+    token = token_of(best, place.values())
+    return MeanChoice.of(token, models[0], contenders, reason, at=compared.index(best), proved=proved)

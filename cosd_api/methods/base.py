@@ -15,7 +15,7 @@ from cosd_api.alignment import Unit
 from cosd_api.checks import check_temperature
 from cosd_api.decoding.commands import Decoder
 from cosd_api.decoding.driver import Driver
-from cosd_api.decoding.run import Run, Work
+from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost, draft_cost, draft_first_assumptions
@@ -44,6 +44,9 @@ METHODS: Mapping[str, str] = {
 }
 """The methods: their names, and where they are."""
 
+DEFAULT_METHOD = "cosd"
+"""The method of a fusion that is given none."""
+
 PRESETS: Mapping[str, Mapping[str, Any]] = {"cool-align": {"align": True}, "cool+rerank": {"rerank": True}}
 """The settings that a name stands for, where it is not the method's own."""
 
@@ -57,27 +60,34 @@ class Method(ABC):
 
     Attributes:
         name: its name.
-        takes: the settings of `Fusion` that mean something to it.
+        accepts: the settings of `Fusion` that mean something to it.
+        hoisted: its own settings that are given beside it, as arguments of `Fusion`.
         decides: by what it decides, for messages.
         symmetric: whether all models are equal, so that they may be given as `models`.
         most_models: how many models it takes; None for any number.
         compares_tokenizers: whether it depends on the models having one tokenizer.
         one_tokenizer: whether it is refused where they are not known to have one.
-        by_messages: whether it takes models that do not continue a partial answer (`Capabilities.continues`).
+        accepts_messages_only: whether it takes models that do not continue a partial answer (`Capabilities.continues`).
         why_greedy: the reason why it draws nothing, for messages.
         temperature: 0 where the models write their most probable tokens, 1 where tokens are drawn: then an answer
             has a seed.
     """
 
     name: ClassVar[str]
-    takes: ClassVar[frozenset[str]] = frozenset({"on_assistant_error", "on_special_tokens"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"on_assistant_error", "on_special_tokens"})
+    hoisted: ClassVar[tuple[str, ...]] = ()
     decides: ClassVar[str]
     symmetric: ClassVar[bool] = False
     most_models: ClassVar[int | None] = None
     compares_tokenizers: ClassVar[bool] = False
     one_tokenizer: ClassVar[bool] = False
-    by_messages: ClassVar[bool] = False
+    accepts_messages_only: ClassVar[bool] = False
     why_greedy: ClassVar[str] = "its models write their most probable tokens"
+
+    @property
+    def judge(self) -> Verifier | None:
+        """The verifier that decides whose token stands, as results record it; None if it has none."""
+        return None
 
     @property
     def asks_by_ids(self) -> bool:
@@ -108,6 +118,10 @@ class Method(ABC):
             words = f"temperature is not accepted by the method {self.name!r}: {self.why_greedy}"
             raise SettingError(f"{words}. Leave it out")
         raise SettingError(f"temperature=0 is not accepted by the method {self.name!r}, which draws. Leave it out")
+
+    def with_unit(self, unit: Unit | None) -> Method:  # noqa: ARG002 - a hook
+        """The same method with a unit, if that is one of its own settings and is not chosen yet."""
+        return self
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002 - a hook
         """Check that the models can serve.
@@ -150,7 +164,7 @@ class Method(ABC):
         return self.name
 
     @abstractmethod
-    def start(self, work: Work) -> Run:
+    def start(self, job: AnswerJob) -> Run:
         """The run of one answer."""
 
     @abstractmethod
@@ -170,25 +184,20 @@ class Method(ABC):
 class DraftFirst(Method):
     """A method in which one model drafts and the others are asked about what it drafted."""
 
-    takes: ClassVar[frozenset[str]] = Method.takes | {"draft_length", "ask", "tuning"}
+    accepts: ClassVar[frozenset[str]] = Method.accepts | {"draft_length", "ask", "tuning"}
 
     @property
     def own_paths(self) -> bool:
         """True where tokens are drawn."""
         return bool(self.temperature)
 
-    @property
     @abstractmethod
-    def judge(self) -> Verifier | None:
-        """The verifier that decides whose token stands, as results record it; None if it is none."""
-
-    @abstractmethod
-    def decoder(self, work: Work) -> Decoder:
+    def decoder(self, job: AnswerJob) -> Decoder:
         """The decoder of one answer."""
 
-    def start(self, work: Work) -> Run:
+    def start(self, job: AnswerJob) -> Run:
         """The run of one answer."""
-        return Driver(self.decoder(work), work)
+        return Driver(self.decoder(job), job)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """The cost of an answer at one model; see `Method.cost`."""
@@ -215,9 +224,9 @@ class Written(Method):
     async def write(self, writer: AnswerWriter) -> None:
         """Write one answer to its end."""
 
-    def start(self, work: Work) -> Run:
+    def start(self, job: AnswerJob) -> Run:
         """The run of one answer."""
-        return AnswerWriter(work, self.write)
+        return AnswerWriter(job, self.write)
 
 
 def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Method:

@@ -32,7 +32,7 @@ from typing import ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_between
-from cosd_api.decoding.commands import DRAFT, Contest, Entry
+from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models, Written
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
@@ -61,7 +61,7 @@ class Cascade(Written):
     name: ClassVar[str] = "cascade"
     decides: ClassVar[str] = "the probabilities of the draft's whole answer"
     most_models: ClassVar[int | None] = 2
-    by_messages: ClassVar[bool] = True
+    accepts_messages_only: ClassVar[bool] = True
 
     quantile: float = 0.9
     tau: float = 1.0
@@ -84,23 +84,23 @@ class Cascade(Written):
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""
         passage = await writer.continuation(0, b"", max_tokens=writer.left, enough=writer.stops)
-        answer = writer.alone(passage.tokens)
+        answer = writer.response_of(passage.tokens)
         tokens = [placed.token for placed in answer.tokens]
         found = level(tokens, self.quantile)
-        mine = Entry((DRAFT,), bytes(answer.text), bool(tokens) and tokens[-1].end, (found, None), found)
-        other = Entry((0,), b"", False, (), self.tau)
-        contest = Contest((mine, other), 0, self._reason(found))
+        mine = Contender((DRAFT,), bytes(answer.text), bool(tokens) and tokens[-1].end, (found, None), found)
+        other = Contender((0,), b"", False, (), self.tau)
+        segment = DecidedSegment((mine, other), 0, self._reason(found))
         if len(writer.models) == 1:
-            contest = Contest((mine,), 0, "no assistant is heard")
+            segment = DecidedSegment((mine,), 0, "no assistant is heard")
         elif self.defers(found):
-            await writer.relay(1, Contest((mine, other), 1, self._reason(found)))
-            contest = Contest((mine,), 0, "the assistant has failed")
+            await writer.relay(1, DecidedSegment((mine, other), 1, self._reason(found)))
+            segment = DecidedSegment((mine,), 0, "the assistant has failed")
         if writer.over:
             return
         if writer.segments:  # it failed while it wrote
-            await writer.relay(0, contest)
+            await writer.relay(0, segment)
         else:
-            writer.write(passage.tokens, 0, number=passage.number, contest=contest)
+            writer.write(passage.tokens, 0, number=passage.number, segment=segment)
             writer.end_with(passage)
 
     def defers(self, found: float | None) -> bool:

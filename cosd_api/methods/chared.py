@@ -43,12 +43,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from cosd_api.alignment import Unit
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.lists import ROUNDING, Key, lists_needed, probs_of
+from cosd_api.methods.mean import inverse
 from cosd_api.methods.weighted import Weighted
 from cosd_providers.contract import Token
 from cosd_providers.text import readable, whole
@@ -127,7 +128,7 @@ class CharED(Weighted):
             else:
                 writer.end_with(passage)
 
-        await writer.everybody(ask, [model for model, one in models.items() if one.due])
+        await writer.ask_all(ask, [model for model, one in models.items() if one.due])
         for model in [*models]:
             if model not in writer.models:
                 del models[model]
@@ -144,12 +145,12 @@ class CharED(Weighted):
                 branches.follow(here.symbol)
             if here.symbol == END or (whole(data) == len(data) and _settled(models.values())):
                 break
-        model, contest = _record(writer, data, steps)
+        model, segment = _record(writer, data, steps)
         probs = [one.probs[model].get(one.symbol, 0.0) for one in steps]
         tokens = [Token(data, min(math.prod(probs[: len(data)]), 1.0))] if data else []
         if steps[-1].symbol == END:
             tokens.append(Token(b"", min(probs[-1], 1.0), end=True, name=models[model].end_name))
-        writer.write(tokens, model, number=models[model].number, contest=contest, own=False)
+        writer.write(tokens, model, number=models[model].number, segment=segment, own=False)
 
     def _step(self, count: int, models: Mapping[int, Branches], before: bytes) -> ByteStep:
         """Steps 3 and 4: the symbol with the largest mean."""
@@ -285,7 +286,7 @@ def _order(symbol: Key) -> tuple[bool, bytes]:
     return not symbol[1], symbol[0]
 
 
-def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tuple[int, Contest]:
+def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tuple[int, DecidedSegment]:
     """The model that a token is ascribed to, and the record of the first symbol about which the models differ.
 
     It is ascribed to the first model that would have written all of it, else to the one that finds it most probable.
@@ -297,28 +298,26 @@ def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tup
     sources, end = tuple(model - 1 for model in models), steps[-1].symbol == END
     here = next((one for one in steps if any(one.favourite(model) != one.symbol for model in one.probs)), None)
     if here is None:
-        entry = Entry(sources, data, end)
-        return models[0], Contest((entry,), 0, "all models find the same most probable")
+        entry = Contender(sources, data, end)
+        return models[0], DecidedSegment((entry,), 0, "all models find the same most probable")
     others: dict[Key, list[int]] = {}
     for model in here.probs:
         if (favourite := here.favourite(model)) != here.symbol:
             others.setdefault(favourite, []).append(model)
-    entries = [Entry(sources, data, end, *_scores(writer, here, here.symbol))]
+    entries = [Contender(sources, data, end, *_scores(writer, here, here.symbol))]
     for symbol, those in others.items():
         text = here.before + here.rests[those[0]][symbol]
-        entries.append(Entry(tuple(model - 1 for model in those), text, symbol == END, *_scores(writer, here, symbol)))
+        entries.append(
+            Contender(tuple(model - 1 for model in those), text, symbol == END, *_scores(writer, here, symbol))
+        )
     second = max(mean for symbol, mean in here.means.items() if symbol != here.symbol)
     reason = f"largest mean probability: {here.means[here.symbol]:.2g} against {second:.2g}"
     if here.before:
         reason += f", behind {readable(here.before)!r}"
-    return models[0], Contest(tuple(entries), 0, reason)
+    return models[0], DecidedSegment(tuple(entries), 0, reason)
 
 
 def _scores(writer: AnswerWriter, here: ByteStep, symbol: Key) -> tuple[tuple[float | None, ...], float]:
     """1 / probability of a symbol by model, and of its mean."""
     probs = [here.probs.get(model) for model in range(writer.count)]
-    return tuple(None if one is None else _inverse(one.get(symbol, 0.0)) for one in probs), _inverse(here.means[symbol])
-
-
-def _inverse(prob: float) -> float:
-    return 1 / prob if prob else math.inf
+    return tuple(None if one is None else inverse(one.get(symbol, 0.0)) for one in probs), inverse(here.means[symbol])

@@ -21,14 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cosd_api.methods.cosd import check_draft_states
 from cosd_api.methods.cost import Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.defer import HandsOver, gate_given
-from cosd_api.verification import CoLLMVerifier
-from cosd_providers.contract import ServerInfo
+from cosd_api.methods.defer import HandsOver
+from cosd_api.verification import CoLLMVerifier, DeferralVerifier
 from cosd_providers.hidden_states import SEARCH, STRETCH
-
-_TRAINED = "cosd train-deferral --method co-llm makes one from examples, and CoLLMVerifier.load(path) reads it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,20 +46,12 @@ class CoLLM(HandsOver):
     name: ClassVar[str] = "co-llm"
     decides: ClassVar[str] = "a trained gate on the draft's hidden state"
 
+    kind: ClassVar[type[DeferralVerifier | CoLLMVerifier]] = CoLLMVerifier
+    made: ClassVar[str] = (
+        "cosd train-deferral --method co-llm makes one from examples, and CoLLMVerifier.load(path) reads it"
+    )
+
     gate: CoLLMVerifier | str | Path | Mapping[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gate", gate_given(self.gate, CoLLMVerifier, self, _TRAINED))
-
-    @property
-    def judge(self) -> CoLLMVerifier:
-        """The gate."""
-        assert isinstance(self.gate, CoLLMVerifier)
-        return self.gate
-
-    def check_draft(self, info: ServerInfo) -> None:
-        """Refuse a draft that does not report the states that the gate looks at; see `HandsOver.check_draft`."""
-        check_draft_states(info, self.judge)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """The cost of an answer at one model: the draft also reads each stretch, and all before it, for its states."""

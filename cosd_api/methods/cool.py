@@ -89,15 +89,15 @@ class CoolFusion(ByPerplexity):
             await self._fuse(writer)
             return
         candidates = proposed(writer, await answers(writer))
-        fused = writer.aside()
+        fused = writer.scratch_copy()
         await self._fuse(fused)
         mine = ProposedText(fused.text, fused.ended, (), Passage((), 0, None), fused.sources)
         candidates.join(mine)
-        winner, contest = await choose(writer, candidates.distinct(), self.normalisation)
+        winner, segment = await choose(writer, candidates.distinct(), self.normalisation)
         if winner is mine:
-            writer.copy(fused, replace(contest, reason=f"the fused answer: {contest.reason}"))
+            writer.copy(fused, replace(segment, reason=f"the fused answer: {segment.reason}"))
         else:
-            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, contest=contest)
+            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, segment=segment)
             writer.end_with(winner.passage)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
@@ -128,7 +128,7 @@ class CoolFusion(ByPerplexity):
 
     async def _fuse(self, writer: AnswerWriter) -> None:
         """Steps 1 to 5, until the answer is over."""
-        found = await writer.everybody(writer.splitter)
+        found = await writer.ask_all(writer.splitter)
         splitters = {model: split or unicode_words for model, split in found.items()}
         if self.align and not any(found.values()):
             writer.warn(
@@ -141,10 +141,10 @@ class CoolFusion(ByPerplexity):
 
         while not writer.over:
             candidates = ProposedTexts()
-            for model, one in (await writer.everybody(propose)).items():
+            for model, one in (await writer.ask_all(propose)).items():
                 candidates.add(model, one)
-            winner, contest = await choose(writer, candidates.distinct(), self.normalisation)
-            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, contest=contest)
+            winner, segment = await choose(writer, candidates.distinct(), self.normalisation)
+            writer.write(winner.tokens, winner.models[0], number=winner.passage.number, segment=segment)
             writer.end_with(winner.passage)
 
 

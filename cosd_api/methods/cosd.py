@@ -48,25 +48,14 @@ from cosd_api.decoding.commands import (
 )
 from cosd_api.decoding.judged import JudgedWriter
 from cosd_api.decoding.response import Response
-from cosd_api.decoding.run import Run, Work
+from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.decoding.schedule import Hedge, Pace, Schedule
 from cosd_api.decoding.units import DraftUnit, Hearing, State, UnitVerifier, Verdict
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Method, Models
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading
 from cosd_api.methods.gated import AHEAD, GatedDraws, check_gate
-from cosd_api.verification import (
-    RandomVerifier,
-    RuleVerifier,
-    Verifier,
-    alternatives_of,
-    decides_by_place,
-    digest_of,
-    draft_alternatives_of,
-    draft_states_of,
-    looks_at,
-    needs_q,
-)
+from cosd_api.verification import RuleVerifier, Verifier, decides_by_place, digest_of, needs_of
 from cosd_providers.contract import DraftEnd, Proposal, ServerInfo, Token
 from cosd_providers.errors import UnsupportedError
 
@@ -98,7 +87,8 @@ class CoSD(DraftFirst):
     """
 
     name: ClassVar[str] = "cosd"
-    takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"verifier", "unit", "tie"}
+    accepts: ClassVar[frozenset[str]] = DraftFirst.accepts | {"verifier", "unit", "tie"}
+    hoisted: ClassVar[tuple[str, ...]] = ("verifier", "unit", "temperature")
     decides: ClassVar[str] = "the probability of one token of the draft and one of the assistant"
     compares_tokenizers: ClassVar[bool] = True
     why_greedy: ClassVar[str] = "the draft of CoSD is greedy by definition (Algorithm 1: the most probable token)"
@@ -113,25 +103,29 @@ class CoSD(DraftFirst):
         object.__setattr__(self, "temperature", check_temperature(self.temperature))
         if self.temperature and self.unit == "word":
             raise SettingError('temperature=1 is for unit="token": words have no next-token distribution')
-        if self.temperature and (looks := looks_at(self.verifier)):
+        if self.temperature and (looks := needs_of(self.verifier).looks_at):
             words = f"temperature=1 is not defined for a {type(self.verifier).__name__}"
             raise SettingError(f"{words}, which also looks at {looks} the draft's token: leave out temperature")
 
     def _at(self, temperature: float) -> Method:
         return replace(self, temperature=temperature)
 
-    def start(self, work: Work) -> Run:
+    def with_unit(self, unit: Unit | None) -> Method:
+        """The same method with a unit, unless it has one; see `Method.with_unit`."""
+        return self if self.unit is not None else replace(self, unit=unit)
+
+    def start(self, job: AnswerJob) -> Run:
         """The run of one answer.
 
         Raises:
             UnsupportedError: tokens are to be drawn, and the models are not known to have one tokenizer.
         """
         if not self.temperature:
-            self.examine_unit(work.unit, work.turns[0].provider.name)
-            return AcrossTokenizers(work, self.verifier) if work.across else super().start(work)
-        prompt = work.turns[0]
-        self.examine_unit(work.unit, prompt.provider.name)
-        return JudgedWriter(work, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
+            self.examine_unit(job.unit, job.turns[0].provider.name)
+            return AcrossTokenizers(job, self.verifier) if job.across else super().start(job)
+        prompt = job.turns[0]
+        self.examine_unit(job.unit, prompt.provider.name)
+        return JudgedWriter(job, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
 
     def examine_unit(self, unit: Unit, endpoint: str) -> None:
         """Refuse words where tokens are drawn, or the verifier looks at them; see `Method.examine_unit`."""
@@ -141,7 +135,7 @@ class CoSD(DraftFirst):
             words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
             hint = 'If you know that they have, give unit="token"; without a temperature any models can be fused.'
             raise UnsupportedError(words, endpoint=endpoint, hint=hint)
-        if looks := looks_at(self.verifier):
+        if looks := needs_of(self.verifier).looks_at:
             words = f"the verifier looks at {looks} each draft token, and words are judged"
             hint = 'If you know that the models have one, give unit="token". RuleVerifier and DiffVerifier judge words.'
             raise UnsupportedError(words, endpoint=endpoint, hint=hint)
@@ -163,7 +157,7 @@ class CoSD(DraftFirst):
                 words += ", which show where it is unsure"
                 hint = "It can be an assistant, with verifier=AgreementVerifier(alpha=0.5): let the other model draft."
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-            if needs_q(self.verifier):
+            if needs_of(self.verifier).q:
                 words += ", which the verifier compares"
                 hint = "verifier=AgreementVerifier(alpha=0.5) decides without them, by the draft's probability alone."
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
@@ -175,14 +169,13 @@ class CoSD(DraftFirst):
             for name, info in models
             if info.capabilities.probs and not info.capabilities.end_prob
         ]
-        if wanted := alternatives_of(self.verifier):
+        if wanted := needs_of(self.verifier).alternatives:
             for name, info in models[1:]:
                 _check_lists(name, info, wanted)
             warnings.append(
                 "the verifier looks at every token of the draft, and each is a question: see Fusion.estimate"
             )
-        check_draft_lists(models[0][1], self.verifier)
-        check_draft_states(models[0][1], self.verifier)
+        check_draft(models[0][1], self.verifier)
         return tuple(warnings)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
@@ -196,31 +189,32 @@ class CoSD(DraftFirst):
     def _plan(self, plan: Plan) -> Plan:
         if self.temperature and plan.pace.draft_length is None:
             plan = replace(plan, pace=replace(plan.pace, draft_length=AHEAD))
-        if alternatives_of(self.verifier):
+        needs = needs_of(self.verifier)
+        if needs.alternatives:
             return replace(plan, skip=False)
-        if isinstance(self.verifier, RandomVerifier):
-            return replace(plan, contested=self.verifier.rate)
+        if needs.contested is not None:
+            return replace(plan, contested=needs.contested)
         every = not decides_by_place(self.verifier) and self.verifier.contestable(_SURE)
         return replace(plan, contested=1.0) if every else plan
 
     @property
     def asks_by_ids(self) -> bool:
         """True unless tokens are drawn, or the verifier looks at hidden states."""
-        return not self.temperature and not draft_states_of(self.verifier)
+        return not self.temperature and not needs_of(self.verifier).draft_states
 
     @property
     def judge(self) -> Verifier:
         """The verifier."""
         return self.verifier
 
-    def decoder(self, work: Work) -> Decoder:
+    def decoder(self, job: AnswerJob) -> Decoder:
         """The decoder of one answer.
 
         Raises:
             UnsupportedError: the verifier looks at lists of tokens, and words are judged.
         """
-        self.examine_unit(work.unit, work.turns[0].provider.name)
-        return CoSDDecoder.of(work, self.verifier)
+        self.examine_unit(job.unit, job.turns[0].provider.name)
+        return CoSDDecoder.of(job, self.verifier)
 
 
 def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
@@ -238,28 +232,21 @@ def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
         raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
 
-def check_draft_lists(info: ServerInfo, verifier: Verifier) -> None:
-    """Refuse a draft that lists fewer tokens at a place than the verifier looks at.
+def check_draft(info: ServerInfo, verifier: Verifier) -> None:
+    """Refuse a draft that does not show what the verifier looks at: lists of tokens, or hidden states.
 
     Raises:
         UnsupportedError: the message says what would work.
     """
-    wanted, most = draft_alternatives_of(verifier), info.capabilities.top_k
+    needs, can = needs_of(verifier), info.capabilities
+    wanted, most = needs.draft_alternatives, can.top_k
     if most < wanted:
         words = f"the draft lists {most or 'no'} other tokens at a place, and the gate looks at {wanted}"
         hint = 'method="cosd" needs no lists.'
         if most:
             hint = f"Train a gate with listed={most}. {hint}"
         raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
-
-
-def check_draft_states(info: ServerInfo, verifier: Verifier) -> None:
-    """Refuse a draft that does not report the hidden states that the verifier looks at, or others.
-
-    Raises:
-        UnsupportedError: the message says what would work.
-    """
-    wanted, width = draft_states_of(verifier), info.capabilities.hidden_states
+    wanted, width = needs.draft_states, can.hidden_states
     if width == wanted or not wanted:
         return
     if width:
@@ -323,13 +310,7 @@ class CoSDDecoder:
         self.assistants = assistants
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
-        window, alternatives = int(getattr(verifier, "window", 1)), alternatives_of(verifier)
-        beside: dict[str, Any] = {"draft_alternatives": draft_alternatives_of(verifier)}
-        beside["draft_states"] = bool(draft_states_of(verifier))
-        pace = pace or Pace()
-        if pace.ids:
-            alternatives = max(alternatives, 1)  # a tie is with the second choice
-        pace = replace(pace, window=window, alternatives=alternatives, **beside)
+        pace = replace(pace or Pace(), needs=needs_of(verifier))
         self._ids = pace.ids
         self.schedule = Schedule(pace, assistants, self.judge.could_change)
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}
@@ -341,20 +322,20 @@ class CoSDDecoder:
         self._settled_units = 0
 
     @classmethod
-    def of(cls, work: Work, verifier: Verifier) -> Self:
+    def of(cls, job: AnswerJob, verifier: Verifier) -> Self:
         """The decoder of one answer, within its limits and by its schedule."""
         return cls(
             verifier,
-            max_tokens=work.max_tokens,
-            assistants=len(work.turns) - 1,
-            stop=work.stop,
-            skip=work.skip,
-            survives=work.survives,
-            without=work.without,
-            pace=work.pace,
-            prompt=work.turns[0].prompt,
-            tie=work.tie,
-            ends=work.ends,
+            max_tokens=job.max_tokens,
+            assistants=len(job.turns) - 1,
+            stop=job.stop,
+            skip=job.skip,
+            survives=job.survives,
+            without=job.without,
+            pace=job.pace,
+            prompt=job.turns[0].prompt,
+            tie=job.tie,
+            ends=job.ends,
         )
 
     @property

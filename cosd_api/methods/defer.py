@@ -20,48 +20,70 @@ gate of the paper, where a server does report that state.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Decoder
-from cosd_api.decoding.run import Work
+from cosd_api.decoding.run import AnswerJob
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Models
-from cosd_api.methods.cosd import CoSDDecoder, check_draft_lists
+from cosd_api.methods.cosd import CoSDDecoder, check_draft
 from cosd_api.verification import CoLLMVerifier, DeferralVerifier
-from cosd_providers.contract import ServerInfo
 from cosd_providers.errors import UnsupportedError
-
-_TRAINED = "cosd train-deferral makes one from examples, and DeferralVerifier.load(path) reads it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HandsOver(DraftFirst):
-    """A method in which a trained gate hands single tokens of the draft to one assistant, which has its tokenizer."""
+    """A method in which a trained gate hands single tokens of the draft to one assistant, which has its tokenizer.
 
-    takes: ClassVar[frozenset[str]] = DraftFirst.takes | {"unit"}
+    Attributes:
+        kind: the class of its gate.
+        made: advice on training one, for messages.
+        gate: the trained gate, or the path of its file.
+
+    Raises:
+        SettingError: there is no gate, or it is invalid.
+        OSError: its file cannot be read.
+    """
+
+    accepts: ClassVar[frozenset[str]] = DraftFirst.accepts | {"unit"}
     most_models: ClassVar[int | None] = 2
     compares_tokenizers: ClassVar[bool] = True
     one_tokenizer: ClassVar[bool] = True
 
+    kind: ClassVar[type[DeferralVerifier | CoLLMVerifier]]
+    made: ClassVar[str]
+
+    gate: DeferralVerifier | CoLLMVerifier | str | Path | Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gate", self._given(self.gate))
+
+    def _given(self, given: object) -> DeferralVerifier | CoLLMVerifier:
+        """The gate, however it is given: itself, the path of its file, or its fields."""
+        if isinstance(given, self.kind):
+            return given
+        if isinstance(given, str | Path):
+            return self.kind.load(given)
+        if isinstance(given, Mapping):  # of a saved model
+            try:
+                return self.kind.model_validate(given)
+            except ValidationError as error:
+                raise SettingError(f"gate is invalid: {error.errors(include_url=False)[0]['msg']}") from None
+        if given is None:
+            raise SettingError(f"the method {self.name!r} needs a gate, {type(self).__name__}(gate=...): {self.made}")
+        raise SettingError(f"gate must be a {self.kind.__name__} or the path of its file, not {given!r}: {self.made}")
+
     @property
-    @abstractmethod
     def judge(self) -> DeferralVerifier | CoLLMVerifier:
         """The gate."""
-
-    @abstractmethod
-    def check_draft(self, info: ServerInfo) -> None:
-        """Refuse a draft that does not show what the gate looks at.
-
-        Raises:
-            UnsupportedError: the message says what would work.
-        """
+        assert isinstance(self.gate, self.kind)
+        return self.gate
 
     def options(self) -> dict[str, Any]:
         """Its own settings, as a result records them: the gate as it would be in a file."""
@@ -76,14 +98,14 @@ class HandsOver(DraftFirst):
                 hint = 'method="cosd" with verifier=AgreementVerifier(alpha=0.5) works with such an assistant.'
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         name, info = models[0]
-        self.check_draft(info)
+        check_draft(info, self.judge)
         if info.capabilities.end_prob:
             return ()
         return (f"{name} does not report the probability of its end of sequence: an end is never deferred",)
 
-    def decoder(self, work: Work) -> Decoder:
+    def decoder(self, job: AnswerJob) -> Decoder:
         """The decoder of one answer."""
-        return CoSDDecoder.of(work, self.judge)
+        return CoSDDecoder.of(job, self.judge)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,52 +126,12 @@ class Defer(HandsOver):
     name: ClassVar[str] = "defer"
     decides: ClassVar[str] = "a trained gate"
 
-    gate: DeferralVerifier | str | Path | Mapping[str, Any] | None = None
+    kind: ClassVar[type[DeferralVerifier | CoLLMVerifier]] = DeferralVerifier
+    made: ClassVar[str] = "cosd train-deferral makes one from examples, and DeferralVerifier.load(path) reads it"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gate", gate_given(self.gate, DeferralVerifier, self, _TRAINED))
+    gate: DeferralVerifier | str | Path | Mapping[str, Any] | None = None
 
     @property
     def asks_by_ids(self) -> bool:
         """True: models with the same ids are asked after these, as its gate was trained."""
         return True
-
-    @property
-    def judge(self) -> DeferralVerifier:
-        """The gate."""
-        assert isinstance(self.gate, DeferralVerifier)
-        return self.gate
-
-    def check_draft(self, info: ServerInfo) -> None:
-        """Refuse a draft that lists less than the gate looks at; see `HandsOver.check_draft`."""
-        check_draft_lists(info, self.judge)
-
-
-_G = TypeVar("_G", DeferralVerifier, CoLLMVerifier)
-
-
-def gate_given(given: object, kind: type[_G], method: HandsOver, made: str) -> _G:
-    """The gate, however it is given.
-
-    Args:
-        given: the gate, the path of its file, or its fields.
-        kind: the kind of gate.
-        method: the method that it is given to, for messages.
-        made: how one is made, likewise.
-
-    Raises:
-        SettingError: it is missing or invalid.
-        OSError: its file cannot be read.
-    """
-    if isinstance(given, kind):
-        return given
-    if isinstance(given, str | Path):
-        return kind.load(given)
-    if isinstance(given, Mapping):  # of a saved model
-        try:
-            return kind.model_validate(given)
-        except ValidationError as error:
-            raise SettingError(f"gate is invalid: {error.errors(include_url=False)[0]['msg']}") from None
-    if given is None:
-        raise SettingError(f"the method {method.name!r} needs a gate, {type(method).__name__}(gate=...): {made}")
-    raise SettingError(f"gate must be a {kind.__name__} or the path of its file, not {given!r}: {made}")

@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cosd_api.alignment import Decision
-from cosd_api.decoding.judged import Judged, JudgedWriter, numbered
-from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.judged import Judged, JudgedWriter
+from cosd_api.decoding.passage import Passage, numbered
 from cosd_api.methods.base import Models
 from cosd_api.methods.lists import key_of, most_probable
-from cosd_api.verification import Place, Verifier, digest_of, needs_q, verifier_at
+from cosd_api.verification import Place, Verifier, coin_of, digest_of, needs_of, verifier_at
 from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.errors import UnsupportedError
 
@@ -107,6 +107,7 @@ class GatedDraws:
     def __init__(self, writer: JudgedWriter, verifier: Verifier, prompt: str) -> None:
         self._writer = writer
         self._verifier = verifier
+        self._needs_q = needs_of(verifier).q
         self._prompt = digest_of(prompt)
 
     async def write(self) -> None:
@@ -177,14 +178,14 @@ class GatedDraws:
             return {at: one for at, one in found.items() if one is not None}
 
         assistants = [model for model in self._writer.models if model] if questions else []
-        return await self._writer.everybody(ask, assistants)
+        return await self._writer.ask_all(ask, assistants)
 
     def _judged(self, at: int, mine: _OwnPick, heard: Mapping[int, _OwnPick]) -> dict[int, Decision]:
         """Line 4: the decision of each assistant that was heard about a place."""
         verifier, found = self._at(at), dict[int, Decision]()
         for model, theirs in heard.items():
             agreed = key_of(theirs.token) == key_of(mine.token)
-            known = mine.prob is not None and (theirs.prob is not None or not needs_q(verifier))
+            known = mine.prob is not None and (theirs.prob is not None or not self._needs_q)
             q = math.nan if theirs.prob is None else theirs.prob
             fired = not agreed and known and verifier.replaces(mine.prob or 0.0, q)
             found[model] = Decision(
@@ -195,7 +196,7 @@ class GatedDraws:
                 agreed,
                 fired,
                 draft=mine.token.data,
-                coin=getattr(verifier, "coin", None),
+                coin=coin_of(verifier),
                 strategy=theirs.strategy,
             )
         return found
@@ -216,7 +217,7 @@ class GatedDraws:
                 seed = writer.chance.seed("draw", at, model)
                 return await writer.continuation(model, writer.text, max_tokens=1, temperature=1, seed=seed)
 
-            passage = (await writer.everybody(draw, [model])).get(model)
+            passage = (await writer.ask_all(draw, [model])).get(model)
             if passage is not None and passage.tokens:
                 judged = Judged(
                     decisions=tuple(decisions.values()),

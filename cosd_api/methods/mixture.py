@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cosd_api.alignment import Unit
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models
@@ -44,7 +44,7 @@ class Mixture(Weighted):
     """
 
     name: ClassVar[str] = "mixture"
-    takes: ClassVar[frozenset[str]] = Weighted.takes | {"unit"}
+    accepts: ClassVar[frozenset[str]] = Weighted.accepts | {"unit"}
     decides: ClassVar[str] = "a draw of the model for each token"
     compares_tokenizers: ClassVar[bool] = True
     one_tokenizer: ClassVar[bool] = True
@@ -70,9 +70,9 @@ class Mixture(Weighted):
             if passage.tokens:
                 share = self.shares(writer.count, writer.models)[model]
                 tokens = passage.tokens
-                entry = Entry((model - 1,), passage.data, tokens[-1].end)
-                contest = Contest((entry,), 0, f"{writer.name(model)} was drawn, of weight {share:.3g}")
-                writer.write(tokens, model, number=passage.number, contest=contest)
+                entry = Contender((model - 1,), passage.data, tokens[-1].end)
+                segment = DecidedSegment((entry,), 0, f"{writer.name(model)} was drawn, of weight {share:.3g}")
+                writer.write(tokens, model, number=passage.number, segment=segment)
                 place += len(tokens)
             writer.end_with(passage)
 
@@ -106,7 +106,7 @@ class Mixture(Weighted):
                 model, writer.text, max_tokens=length, enough=writer.stops, temperature=1, seed=seed
             )
 
-        return (await writer.everybody(draw, [model])).get(model)
+        return (await writer.ask_all(draw, [model])).get(model)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """The cost of an answer at one model: a request for each of its runs; see `Method.cost`."""

@@ -44,7 +44,7 @@ from typing import ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_between, check_count
-from cosd_api.decoding.commands import DRAFT, Contest, Entry, Finish
+from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment, Finish
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models, Written
@@ -148,15 +148,17 @@ class Nudged:
     async def write(self) -> None:
         """Steps 1 to 5, until the answer is over."""
         writer = self.writer
-        split = (await writer.everybody(writer.splitter, [NUDGER])).get(NUDGER) or unicode_words
+        split = (await writer.ask_all(writer.splitter, [NUDGER])).get(NUDGER) or unicode_words
 
         async def nudge(model: int) -> Passage:
             return await writer.continuation(model, writer.text, max_tokens=self._tokens)
 
         while not writer.over:
-            passage = (await writer.everybody(nudge, [NUDGER])).get(NUDGER)
+            passage = (await writer.ask_all(nudge, [NUDGER])).get(NUDGER)
             if passage is None:
-                await writer.relay(BASE, Contest((Entry((DRAFT,), b"", False),), 0, "no nudging model is heard"))
+                await writer.relay(
+                    BASE, DecidedSegment((Contender((DRAFT,), b"", False),), 0, "no nudging model is heard")
+                )
             elif passage.end is not None and passage.end.reason != "limit":
                 ends = passage.end.reason == "end"
                 reason = "the nudging model ends the answer" if ends else "the nudging model cannot continue"
@@ -204,8 +206,8 @@ class Nudged:
 
     def close(self, model: int, start: int, reason: str) -> None:
         """Complete the segment of a model that begins at a byte of the answer."""
-        entry = Entry((model - 1,), self.writer.text[start:], self.writer.ended)
-        self.writer.segments.append(Contest((entry,), 0, reason))
+        entry = Contender((model - 1,), self.writer.text[start:], self.writer.ended)
+        self.writer.segments.append(DecidedSegment((entry,), 0, reason))
 
 
 class BaseTurn:

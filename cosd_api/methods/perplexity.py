@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_choice
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models, Written
@@ -179,7 +179,7 @@ async def choose(
     candidates: Sequence[ProposedText],
     normalisation: Normalisation,
     combined: Callable[[Sequence[float]], float] = mean,
-) -> tuple[ProposedText, Contest]:
+) -> tuple[ProposedText, DecidedSegment]:
     """Let every model score every candidate, as what follows the answer so far, and take the best.
 
     `combined` makes one number of the logarithms of a candidate's perplexities; the least is taken.
@@ -193,8 +193,8 @@ async def choose(
     """
     if len(candidates) == 1:
         words = "all models wrote the same" if len(candidates[0].models) > 1 else "no other text was proposed"
-        entry = Entry(_sources(candidates[0]), candidates[0].text, candidates[0].end)
-        return candidates[0], Contest((entry,), 0, words)
+        entry = Contender(_sources(candidates[0]), candidates[0].text, candidates[0].end)
+        return candidates[0], DecidedSegment((entry,), 0, words)
     start = len(writer.text)
 
     async def measure(model: int, one: ProposedText) -> _Measure:
@@ -207,7 +207,7 @@ async def choose(
     async def ask(model: int) -> list[_Measure]:
         return await concurrently([partial(measure, model, one) for one in candidates])
 
-    asked = await writer.everybody(ask)
+    asked = await writer.ask_all(ask)
     for model, found in asked.items():
         if any(one.end and measured.whole is None for one, measured in zip(candidates, found, strict=True)):
             writer.warn(
@@ -219,8 +219,8 @@ async def choose(
         for at, one in enumerate(candidates)
     ]
     winner = least([log for _, log in entries])
-    contest = Contest(tuple(entry for entry, _ in entries), winner, _reason([entry for entry, _ in entries], winner))
-    return candidates[winner], contest
+    contenders = tuple(entry for entry, _ in entries)
+    return candidates[winner], DecidedSegment(contenders, winner, _reason(contenders, winner))
 
 
 def _entry(
@@ -228,13 +228,13 @@ def _entry(
     measured: dict[int, _Measure],
     writer: AnswerWriter,
     combined: Callable[[Sequence[float]], float],
-) -> tuple[Entry, float | None]:
+) -> tuple[Contender, float | None]:
     """The record of a candidate, and the logarithm of its mean."""
     whole: dict[int, float] = {model: of.whole for model, of in measured.items() if of.whole is not None}
     known = whole or {model: of.text for model, of in measured.items() if of.text is not None}
     log = combined(list(known.values())) if known else None
     scores = tuple(_exp(known[model]) if model in known else None for model in range(writer.count))
-    return Entry(_sources(one), one.text, one.end, scores, None if log is None else _exp(log)), log
+    return Contender(_sources(one), one.text, one.end, scores, None if log is None else _exp(log)), log
 
 
 def _sources(one: ProposedText) -> tuple[int, ...]:
@@ -248,7 +248,7 @@ def _exp(log: float) -> float:
         return math.inf
 
 
-def _reason(entries: Sequence[Entry], winner: int) -> str:
+def _reason(entries: Sequence[Contender], winner: int) -> str:
     own, others = entries[winner].mean, [one.mean for at, one in enumerate(entries) if at != winner]
     known = [one for one in others if one is not None]
     if own is None:

@@ -46,8 +46,8 @@ class Rerank(ByPerplexity):
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""
         candidates = proposed(writer, await answers(writer))
-        winner, contest = await choose(writer, candidates.distinct(), self.normalisation)
-        writer.write(winner.tokens, winner.models[0], number=winner.passage.number, contest=contest)
+        winner, segment = await choose(writer, candidates.distinct(), self.normalisation)
+        writer.write(winner.tokens, winner.models[0], number=winner.passage.number, segment=segment)
         writer.end_with(winner.passage)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
@@ -73,14 +73,14 @@ async def answers(writer: AnswerWriter) -> Mapping[int, Passage]:
     async def answer(model: int) -> Passage:
         return await writer.continuation(model, b"", max_tokens=writer.left, enough=writer.stops)
 
-    return await writer.everybody(answer)
+    return await writer.ask_all(answer)
 
 
 def proposed(writer: AnswerWriter, found: Mapping[int, Passage]) -> ProposedTexts:
     """The distinct answers, each cut before its stop string."""
     candidates = ProposedTexts()
     for model, passage in found.items():
-        alone = writer.alone(passage.tokens)
+        alone = writer.response_of(passage.tokens)
         ends = bool(alone.tokens) and alone.tokens[-1].token.end
         candidates.add(model, ProposedText(bytes(alone.text), ends, passage.tokens, passage))
     return candidates

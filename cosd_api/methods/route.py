@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_positive
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models, Written
 from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bounds, Cost, Plan, Reading
@@ -75,16 +75,16 @@ class Route(Written):
         while not writer.over:
             heard = {model: means.get(model) for model in writer.models}
             model = chosen(heard)
-            await writer.relay(model, self._contest(writer, heard, model))
+            await writer.relay(model, self._segment(writer, heard, model))
 
-    def _contest(self, writer: AnswerWriter, means: Mapping[int, float | None], winner: int) -> Contest:
+    def _segment(self, writer: AnswerWriter, means: Mapping[int, float | None], winner: int) -> DecidedSegment:
         """The record of the choice: a candidate for each model, with its weight, and its mean."""
         shares = weights(means, self.tau)
         entries = [
-            Entry((model - 1,), b"", False, _only(model, shares[model], writer.count), mean)
+            Contender((model - 1,), b"", False, _only(model, shares[model], writer.count), mean)
             for model, mean in means.items()
         ]
-        return Contest(tuple(entries), [*means].index(winner), _reason(writer, means, shares, winner))
+        return DecidedSegment(tuple(entries), [*means].index(winner), _reason(writer, means, shares, winner))
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
         """A score of the prompt; and the answer, of one of the models. See `Method.cost`."""
@@ -114,7 +114,7 @@ async def scored(writer: AnswerWriter) -> Mapping[int, float | None]:
     async def ask(model: int) -> float | None:
         return prompt_nll(await writer.score_prompt(model))
 
-    return await writer.everybody(ask)
+    return await writer.ask_all(ask)
 
 
 def prompt_nll(tokens: Sequence[Token]) -> float | None:

@@ -13,7 +13,7 @@
     7   if max E < 1/2, each token of the drafter's vocabulary with E > 0.1 gets, too, the E of
         all other tokens that begin with it                                                         `sharpened`
     8   the token with the largest E is written. If it is t_j the next token is looked at; else the
-        rest of what was written ahead is thrown away, and the drafter writes again                 `largest`, `write`
+        rest of what was written ahead is thrown away, and the drafter writes again                 `settled`, `write`
 
 M_i is the distribution of model i behind its own encoding of the text before the place, as that begins the encoding in
 step 2 (for a model that takes no ids, of the text alone); the drafter's is that behind its own path. Of a token c that
@@ -36,20 +36,20 @@ place is where the text ends. `weights` weigh the means in 5 and 6; the paper's 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contender
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.methods.base import Models
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.lists import ROUNDING, Key, key_of, lists_needed
-from cosd_api.methods.means import SURE
-from cosd_api.methods.safe_place import DraftAhead, Encoding, SafeChoice, SafePlace, largest, sharpened
+from cosd_api.methods.mean import SURE, MeanChoice
+from cosd_api.methods.safe_place import DraftAhead, Encoding, SafePlace, settled, sharpened
 from cosd_api.methods.weighted import Weighted
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Question, Token
@@ -117,7 +117,7 @@ class Safe(Weighted):
             ahead, before = DraftAhead.of(writer.text, passage), passage
             for at, token in enumerate(passage.tokens):
                 choice = await self._chosen(writer, ahead, at)
-                writer.write([choice.token], choice.model, number=passage.number, contest=choice.contest)
+                writer.write([choice.token], choice.model, number=passage.number, segment=choice.segment)
                 if writer.over or key_of(choice.token) != key_of(token):
                     before = None
                     break
@@ -129,7 +129,7 @@ class Safe(Weighted):
         """Tokens to ask for in each place."""
         return max(self.listed, _ASKED)
 
-    async def _chosen(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> SafeChoice:
+    async def _chosen(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> MeanChoice:
         """Steps 2 to 8 at one token; once more where a model was lost over it."""
         while True:
             heard = [*writer.models]
@@ -137,7 +137,7 @@ class Safe(Weighted):
             if choice is not None and heard == writer.models:
                 return choice
 
-    async def _decided(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> SafeChoice | None:
+    async def _decided(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> MeanChoice | None:
         """Decide about one token; None if a model was lost."""
         drafted, heard = ahead.tokens[at], [*writer.models]
         if len(heard) == 1:
@@ -165,7 +165,7 @@ class Safe(Weighted):
             mean = place.own_mean
         if mean.low > sure:
             return place.kept(f"mean probability of the models' own tokens {mean.low:.2g} > 0.5")
-        while (best := largest(sharpened(place.means, place.members))) is None and heard == writer.models:
+        while (best := settled(sharpened(place.means, place.members))) is None and heard == writer.models:
             await self._look_up(writer, place, place.unknown)
         return None if best is None else place.choice(best, writer.count)
 
@@ -176,7 +176,7 @@ class Safe(Weighted):
             return await writer.tokens(model, ahead.text)
 
         left = [model for model in writer.models[1:] if model not in ahead.encodings]
-        for model, encoding in (await writer.everybody(ask, left)).items():
+        for model, encoding in (await writer.ask_all(ask, left)).items():
             ahead.encodings[model] = encoding
             if encoding is None:
                 words = f"the {writer.name(model)} could not tell how it encodes a text"
@@ -200,7 +200,7 @@ class Safe(Weighted):
                 for place, proposal in zip(missing, found, strict=True):
                     ahead.lists[model, place] = None if proposal is None else proposal.tokens[0]
 
-        await writer.everybody(ask, verifiers)
+        await writer.ask_all(ask, verifiers)
 
     async def _look_up(self, writer: AnswerWriter, place: SafePlace, cells: Iterable[tuple[int, Key]]) -> None:
         """Look up the probabilities of some tokens by some models."""
@@ -211,7 +211,7 @@ class Safe(Weighted):
         async def ask(model: int) -> None:
             await concurrently([partial(_look_up, writer, place, model, key) for key in wanted[model]])
 
-        await writer.everybody(ask, [*wanted])
+        await writer.ask_all(ask, [*wanted])
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """Rounds of the first, places for the others, and what is looked up; see `Method.cost`."""
@@ -266,7 +266,6 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
         place.whole[key] = first == data
 
 
-def _standing(drafted: Token, reason: str) -> SafeChoice:
+def _standing(drafted: Token, reason: str) -> MeanChoice:
     """The drafter's token, about which nobody was asked."""
-    contest = Contest((Entry((-1,), drafted.data, drafted.end),), 0, reason)
-    return SafeChoice(replace(drafted, alternatives=()), 0, contest)
+    return MeanChoice.of(drafted, 0, [Contender((-1,), drafted.data, drafted.end)], reason)

@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 
-from cosd_api.decoding.commands import Contest, Entry
+from cosd_api.decoding.commands import Contender
 from cosd_api.decoding.passage import Passage
 from cosd_api.methods.lists import ROUNDING, Key, key_of, probs_of
-from cosd_api.methods.means import SURE, MeanBounds, inverse
+from cosd_api.methods.mean import (
+    SURE,
+    MeanBounds,
+    MeanChoice,
+    contender,
+    is_proved,
+    largest,
+    mean_of,
+    reason_for,
+    token_of,
+)
 from cosd_providers.contract import Token
 
 _SHARPENED = 0.1  # a token with more of the mean than this stands for those that begin with it
@@ -133,7 +143,7 @@ class SafePlace:
                 return cells
         return []
 
-    def choice(self, best: Key, count: int) -> SafeChoice:
+    def choice(self, best: Key, count: int) -> MeanChoice:
         """The choice of a token, with the record of what it was compared with; `count` models in all."""
         plain = self.means
         means = sharpened(plain, self.members)
@@ -141,36 +151,29 @@ class SafePlace:
         models = models or [max(self.weights, key=lambda model: self.tops[model].get(best, -1.0))]
         firsts = {self._first(model) for model in self.weights}
         compared = [key for key in self.keys if key in (best, self.keys[0]) or key in firsts]
-        entries = [self._entry(key, means[key], models if key == best else None, count) for key in compared]
-        second = max((mean.high for key, mean in means.items() if key != best), default=0.0)
+        contenders = [self._contender(key, means[key], models if key == best else None, count) for key in compared]
         words = "with the tokens that begin so, the " if means[best] != plain[best] else ""
-        reason = f"{words}largest mean probability: {means[best].low:.2g} against {second:.2g} at most"
-        first = self.firsts[models[0]]
-        assert first is not None, "it lists the token"
-        token = next(one for one in (first, *first.alternatives) if key_of(one) == best)
-        contest = Contest(tuple(entries), compared.index(best), reason)
-        return SafeChoice(replace(token, alternatives=()), models[0], contest)
+        reason = words + reason_for(best, means)
+        token = token_of(best, [self.firsts[models[0]]])
+        return MeanChoice.of(token, models[0], contenders, reason, at=compared.index(best))
 
-    def _entry(self, key: Key, mean: MeanBounds, models: Sequence[int] | None, count: int) -> Entry:
-        """The record of a candidate: 1 / probability by model, and of the mean."""
+    def _contender(self, key: Key, mean: MeanBounds, models: Sequence[int] | None, count: int) -> Contender:
+        """The record of a candidate."""
         if models is None:
             models = [model for model in self.weights if self._first(model) == key]
         bounds = {model: self._bounds(model, key) for model in self.weights}
         probs = {model: one.low for model, one in bounds.items() if one.low == one.high}
-        scores = tuple(inverse(probs[model]) if model in probs else None for model in range(count))
-        exact = mean.high - mean.low <= ROUNDING * mean.high
-        return Entry(tuple(model - 1 for model in models), *key, scores, inverse(mean.low) if exact else None)
+        return contender(key, models, [probs.get(model) for model in range(count)], mean)
 
-    def kept(self, reason: str) -> SafeChoice:
+    def kept(self, reason: str) -> MeanChoice:
         """The drafter's token, which stands; beside it what others would have written."""
         found: dict[Key, list[int]] = {self.own[0]: [-1]}
         for model in self.weights:
             if model and (first := self._first(model)) is not None:
                 found.setdefault(first, []).append(model - 1)
-        entries = tuple(Entry(tuple(sources), *key) for key, sources in found.items())
         token = self.firsts[0]
         assert token is not None, "the drafter wrote it"
-        return SafeChoice(replace(token, alternatives=()), 0, Contest(entries, 0, reason))
+        return MeanChoice.of(token, 0, [Contender(tuple(sources), *key) for key, sources in found.items()], reason)
 
     def _first(self, model: int) -> Key | None:
         """A model's most probable token."""
@@ -182,10 +185,7 @@ class SafePlace:
 
     def _mean(self, cells: Mapping[int, Key]) -> MeanBounds:
         """The mean over the models of the probability of a token of each."""
-        bounds = [(weight, self._bounds(model, cells[model])) for model, weight in self.weights.items()]
-        return MeanBounds(
-            sum(weight * one.low for weight, one in bounds), sum(weight * one.high for weight, one in bounds)
-        )
+        return mean_of((weight, self._bounds(model, cells[model])) for model, weight in self.weights.items())
 
     def _bounds(self, model: int, key: Key) -> MeanBounds:
         """The probability of a token: as listed, as looked up, or from 0 to what it may be at most."""
@@ -206,15 +206,6 @@ class SafePlace:
         return min(1.0, rest + _SUM) if model else rest
 
 
-@dataclass(frozen=True, slots=True)
-class SafeChoice:
-    """A token that is written, the model that it is from, and the record of it."""
-
-    token: Token
-    model: int
-    contest: Contest
-
-
 def sharpened(means: Mapping[Key, MeanBounds], members: Mapping[Key, bool | None]) -> dict[Key, MeanBounds]:
     """Step 7: every mean with what is added to it."""
     limit = SURE * (1 - ROUNDING)
@@ -232,18 +223,7 @@ def sharpened(means: Mapping[Key, MeanBounds], members: Mapping[Key, bool | None
     return found
 
 
-def largest(means: Mapping[Key, MeanBounds]) -> Key | None:
+def settled(means: Mapping[Key, MeanBounds]) -> Key | None:
     """Step 8: the token with the largest mean, of equals the first listed; None while the bounds leave it open."""
-    best, *_ = means
-    for key, mean in means.items():
-        if mean.low > means[best].low * (1 + ROUNDING):
-            best = key
-    if all(mean.low == mean.high for mean in means.values()):
-        return best
-    least, before = means[best].low, True
-    for key, mean in means.items():
-        if key == best:
-            before = False
-        elif mean.high > least * (1 - ROUNDING if before else 1 + ROUNDING):
-            return None
-    return best
+    best = largest(means)
+    return best if all(mean.low == mean.high for mean in means.values()) or is_proved(best, means) else None

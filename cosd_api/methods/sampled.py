@@ -24,11 +24,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cosd_api.decoding.commands import DRAFT, Contest, Entry
-from cosd_api.decoding.judged import Judged, JudgedWriter, numbered
-from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment
+from cosd_api.decoding.judged import Judged, JudgedWriter
+from cosd_api.decoding.passage import Passage, numbered
 from cosd_api.methods.gated import AHEAD
 from cosd_api.methods.lists import Key, is_joined, key_of, probs_of
+from cosd_api.methods.mean import inverse
 from cosd_providers.contract import Question, Token
 
 Test = Literal["ratio", "cosd"]
@@ -113,7 +114,7 @@ class SampledDraft:
             told = zip(questions, proposals, strict=True)
             return {question.start: one.tokens[0] for question, one in told if one is not None}
 
-        found = await writer.everybody(ask, [_ASSISTANT] if questions else [])
+        found = await writer.ask_all(ask, [_ASSISTANT] if questions else [])
         return found.get(_ASSISTANT, {})
 
     async def _write_token(self, token: Token, heard: Mapping[int, Token], at: int, number: int) -> bool:
@@ -186,9 +187,9 @@ class SampledDraft:
         p, q, u = token.prob, theirs.prob, self._writer.chance.number("keep", at)
         if p is None or q is None:
             return _Verdict(None, "kept: a probability is not known")
-        fires = p < u * q
-        reason = f"{p:.3g} / {q:.3g} {'<' if fires else '>='} {u:.3g}"
-        return _Verdict(replace(theirs, alternatives=()) if fires else None, reason)
+        replaces = p < u * q
+        reason = f"{p:.3g} / {q:.3g} {'<' if replaces else '>='} {u:.3g}"
+        return _Verdict(replace(theirs, alternatives=()) if replaces else None, reason)
 
     async def _drawn_by_assistant(self, name: str, token: Token | None) -> bool:
         """Let the assistant draw a token by itself, in place of one of the draft's if there is one.
@@ -201,7 +202,7 @@ class SampledDraft:
             seed = writer.chance.seed(name, at)
             return await writer.continuation(model, writer.text, max_tokens=1, temperature=1, seed=seed)
 
-        passage = (await writer.everybody(draw, [_ASSISTANT])).get(_ASSISTANT)
+        passage = (await writer.ask_all(draw, [_ASSISTANT])).get(_ASSISTANT)
         if passage is None or not passage.tokens:
             if token is not None:
                 writer.unanswered += passage is not None
@@ -217,22 +218,22 @@ class SampledDraft:
     def _put(self, token: Token | None, verdict: _Verdict, number: int) -> None:
         """Write the draft's token, or the other one in its place or behind it."""
         writer = self._writer
-        mine = [] if token is None else [Entry((DRAFT,), token.data, token.end, (_inverse(token), None))]
+        mine = [] if token is None else [Contender((DRAFT,), token.data, token.end, (_inverse(token), None))]
         theirs = verdict.other
-        other = [] if theirs is None else [Entry((0,), theirs.data, theirs.end, (None, _inverse(theirs)))]
-        contest = Contest((*mine, *other), len(mine) + len(other) - 1, verdict.reason)
+        other = [] if theirs is None else [Contender((0,), theirs.data, theirs.end, (None, _inverse(theirs)))]
+        segment = DecidedSegment((*mine, *other), len(mine) + len(other) - 1, verdict.reason)
         heard = _ASSISTANT in writer.models
         judged = Judged(
             replaced=token if theirs is not None else None, verified=heard, asked=heard, reason=verdict.reason
         )
         written = theirs or token
         assert written is not None
-        writer.put(written, _ASSISTANT if theirs else 0, judged, number=number, contest=contest)
+        writer.put(written, _ASSISTANT if theirs else 0, judged, number=number, segment=segment)
 
 
 def _inverse(token: Token) -> float | None:
     """1 / probability, as segments record it: the perplexity of a single token."""
-    return None if token.prob is None else 1 / token.prob if token.prob else math.inf
+    return None if token.prob is None else inverse(token.prob)
 
 
 def _left_out(p: Mapping[Key, float], q: Mapping[Key, float]) -> float:

@@ -22,7 +22,7 @@ from cosd_api.alignment import Unit
 from cosd_api.checks import check_choice, check_count
 from cosd_api.decoding.commands import Decoder
 from cosd_api.decoding.judged import JudgedWriter
-from cosd_api.decoding.run import Run, Work
+from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Method, Models
 from cosd_api.methods.cosd import CoSDDecoder
@@ -57,7 +57,7 @@ class Speculative(DraftFirst):
     """
 
     name: ClassVar[str] = "speculative"
-    takes: ClassVar[frozenset[str]] = DraftFirst.takes - {"ask"} | {"unit"}
+    accepts: ClassVar[frozenset[str]] = DraftFirst.accepts - {"ask"} | {"unit"}
     decides: ClassVar[str] = "whether both models write the same token, or by chance"
     most_models: ClassVar[int | None] = 2
     compares_tokenizers: ClassVar[bool] = True
@@ -123,16 +123,16 @@ class Speculative(DraftFirst):
             if name in compared and not info.capabilities.end_prob
         )
 
-    def decoder(self, work: Work) -> Decoder:
+    def decoder(self, job: AnswerJob) -> Decoder:
         """The decoder of one answer."""
-        return CoSDDecoder.of(work, MatchVerifier())
+        return CoSDDecoder.of(job, MatchVerifier())
 
-    def start(self, work: Work) -> Run:
+    def start(self, job: AnswerJob) -> Run:
         """The run of one answer."""
         if self.greedy:
-            return super().start(work)
+            return super().start(job)
         drawn, test, listed = self._draws, self.test, self.listed
-        return JudgedWriter(work, lambda writer: SampledDraft(writer, drawn=drawn, test=test, listed=listed).write())
+        return JudgedWriter(job, lambda writer: SampledDraft(writer, drawn=drawn, test=test, listed=listed).write())
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """The cost of an answer at one model, which is asked about every token; see `Method.cost`."""

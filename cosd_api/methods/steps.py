@@ -44,7 +44,7 @@ from functools import partial
 from typing import ClassVar
 
 from cosd_api.checks import check_between, check_count
-from cosd_api.decoding.commands import DRAFT, Contest, Entry, Finish
+from cosd_api.decoding.commands import DRAFT, Contender, DecidedSegment, Finish
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
@@ -98,7 +98,7 @@ class Steps(Written):
     name: ClassVar[str] = "steps"
     decides: ClassVar[str] = "the assistant's score of each step"
     most_models: ClassVar[int | None] = 2
-    by_messages: ClassVar[bool] = True
+    accepts_messages_only: ClassVar[bool] = True
 
     keep: float = 7
     step_tokens: int = 512
@@ -120,12 +120,12 @@ class Steps(Written):
             while not writer.over:
                 alone = LARGE not in writer.models
                 if alone and await writer.continues(SMALL):
-                    await writer.relay(SMALL, Contest((Entry((DRAFT,), b"", False),), 0, _ALONE))
+                    await writer.relay(SMALL, DecidedSegment((Contender((DRAFT,), b"", False),), 0, _ALONE))
                     continue
                 gives_none = len(strange) == asked >= _TRIES and not alone
                 step, score = _NO_STEP if gives_none else await self._step(writer, SMALL), None
                 if step.data.strip() and not alone:
-                    found = await writer.everybody(partial(self._score, writer, step), [LARGE])
+                    found = await writer.ask_all(partial(self._score, writer, step), [LARGE])
                     if LARGE not in found:
                         continue
                     asked += 1
@@ -133,7 +133,7 @@ class Steps(Written):
                     strange += [] if score is not None else [readable(found[LARGE])]
                 taken, model = step, SMALL
                 if not alone and (score is None or score < self.keep):
-                    own = await writer.everybody(partial(self._step, writer), [LARGE])
+                    own = await writer.ask_all(partial(self._step, writer), [LARGE])
                     if LARGE not in own:
                         continue
                     taken, model = own[LARGE], LARGE
@@ -142,9 +142,9 @@ class Steps(Written):
                     writer.end(Finish("length", "repetition"))
                     return
                 last = taken.data
-                contest = Contest((Entry((DRAFT,), step.data, _ends(step)),), 0, _ALONE)
-                contest = contest if alone else self._contest(step, score, taken, model)
-                writer.write(taken.tokens, model, number=taken.number, contest=contest)
+                segment = DecidedSegment((Contender((DRAFT,), step.data, _ends(step)),), 0, _ALONE)
+                segment = segment if alone else self._segment(step, score, taken, model)
+                writer.write(taken.tokens, model, number=taken.number, segment=segment)
                 writer.end_with(taken)
         finally:
             if strange:
@@ -189,21 +189,21 @@ class Steps(Written):
             reply = await writer.continuation(model, b"", max_tokens=_SCORE_TOKENS, enough=said, turn=turn)
         return reply.data
 
-    def _contest(self, step: Passage, score: int | None, taken: Passage, model: int) -> Contest:
+    def _segment(self, step: Passage, score: int | None, taken: Passage, model: int) -> DecidedSegment:
         """The record of a step: what the small model wrote, and what the large one wrote, if it did."""
         own = taken.data if model == LARGE else b""
-        theirs = Entry((0,), own, model == LARGE and _ends(taken), (), _BEST - self.keep)
+        theirs = Contender((0,), own, model == LARGE and _ends(taken), (), _BEST - self.keep)
         if not step.data.strip():
             nothing = "the draft wrote nothing that could be scored"
-            return Contest((replace(theirs, mean=None),), 0, _UNGRADED if step is _NO_STEP else nothing)
+            return DecidedSegment((replace(theirs, mean=None),), 0, _UNGRADED if step is _NO_STEP else nothing)
         measured = None if score is None else float(score)
         loss = None if score is None else float(_BEST - score)
-        mine = Entry((DRAFT,), step.data, _ends(step), (None, measured), loss)
+        mine = Contender((DRAFT,), step.data, _ends(step), (None, measured), loss)
         if score is None:
             reason = "the assistant gave no score, which counts as below"
         else:
             reason = f"the assistant's score is {score} of {_BEST}, {'below' if model else 'at least'} {self.keep:g}"
-        return Contest((mine, theirs), model, reason)
+        return DecidedSegment((mine, theirs), model, reason)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """A request for each step, and one for its score; see `Method.cost`."""

@@ -40,7 +40,7 @@ from typing import ClassVar
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_count
-from cosd_api.decoding.commands import Contest, Entry, Finish
+from cosd_api.decoding.commands import Contender, DecidedSegment, Finish
 from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
@@ -82,7 +82,7 @@ class Switch(Weighted):
 
     name: ClassVar[str] = "switch"
     decides: ClassVar[str] = "a vote of whole answers"
-    by_messages: ClassVar[bool] = True
+    accepts_messages_only: ClassVar[bool] = True
 
     samples: int = 5
     threshold: float = 1.0
@@ -117,7 +117,7 @@ class Switch(Weighted):
             async def draw(model: int) -> list[DrawnAnswer]:
                 return await self._sampled(writer, model)
 
-            found |= await writer.everybody(draw, [model])
+            found |= await writer.ask_all(draw, [model])
             if model in found and self.is_consistent([one.answer for one in found[model]]):
                 break
         answers = [one.answer for several in found.values() for one in several if one.answer is not None]
@@ -125,9 +125,9 @@ class Switch(Weighted):
             words = f"no two of {len(answers)} samples have the same answer, so that the vote decides nothing"
             more = "" if self.answer is not None else ": answer=, a regular expression, says what an answer is"
             writer.warn(f"{words}{more}")
-        winner, contest = vote(found, self.shares(writer.count, [*found]), writer.count)
+        winner, segment = vote(found, self.shares(writer.count, [*found]), writer.count)
         passage = winner.passage
-        writer.write(passage.tokens, winner.model, number=passage.number, contest=contest)
+        writer.write(passage.tokens, winner.model, number=passage.number, segment=segment)
         writer.end_with(passage)
         if not writer.over:  # it has as many of the server's own tokens
             writer.end(Finish("length", "max_tokens"))
@@ -149,7 +149,7 @@ class Switch(Weighted):
                 seed=writer.chance.seed("sample", model, number),
                 turn=turn,
             )
-            alone = writer.alone(passage.tokens)
+            alone = writer.response_of(passage.tokens)
             ends = bool(alone.tokens) and alone.tokens[-1].token.end
             text = bytes(alone.text)
             drawn[number] = DrawnAnswer(model, passage, text, ends, self.read(writer, readable(text)))
@@ -230,7 +230,7 @@ def consistency(answers: Sequence[str]) -> float:
 
 def vote(
     found: Mapping[int, Sequence[DrawnAnswer]], weights: Mapping[int, float], count: int
-) -> tuple[DrawnAnswer, Contest]:
+) -> tuple[DrawnAnswer, DecidedSegment]:
     """Steps 4 and 5: the sample that is taken, and the record of the vote, of `count` models in all."""
     votes: dict[str, float] = {}
     firsts: dict[str, DrawnAnswer] = {}
@@ -243,23 +243,23 @@ def vote(
                 votes[one.answer] = votes.get(one.answer, 0.0) + weight
     if not votes:
         first = next(iter(found.values()))[0]
-        entry = Entry((first.model - 1,), first.text, first.end)
-        return first, Contest((entry,), 0, "no sample has an answer: the first one stands")
+        entry = Contender((first.model - 1,), first.text, first.end)
+        return first, DecidedSegment((entry,), 0, "no sample has an answer: the first one stands")
     best, total = next(iter(votes)), math.fsum(votes.values())
     for answer, sum_ in votes.items():
         if sum_ > votes[best] * (1 + ROUNDING):
             best = answer
-    entries: list[Entry] = []
+    entries: list[Contender] = []
     for answer, one in firsts.items():
         by_model = {model: sum(sample.answer == answer for sample in samples) for model, samples in found.items()}
         sources = [one.model, *(model for model, number in by_model.items() if number and model != one.model)]
         scores = tuple(float(by_model[model]) if model in by_model else None for model in range(count))
         against = 1 - votes[answer] / total if total else 1.0
-        entries.append(Entry(tuple(model - 1 for model in sources), one.text, one.end, scores, against))
+        entries.append(Contender(tuple(model - 1 for model in sources), one.text, one.end, scores, against))
     share = votes[best] / total if total else 0.0
     if len(entries) == 1:
         reason = "all samples have the same answer"
     else:
         name = repr(best) if len(best) <= _SHORT else "the answer"
         reason = f"{name} has {share:.3g} of the votes, of {len(entries)} answers"
-    return firsts[best], Contest(tuple(entries), [*firsts].index(best), reason)
+    return firsts[best], DecidedSegment(tuple(entries), [*firsts].index(best), reason)

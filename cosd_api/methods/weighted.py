@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import check_positive
-from cosd_api.decoding.run import Run, Work
+from cosd_api.decoding.run import AnswerJob, Run
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Models, Written
@@ -79,13 +79,13 @@ class Weighted(Written):
             del found["tau"]
         return found
 
-    def start(self, work: Work) -> Run:
+    def start(self, job: AnswerJob) -> Run:
         """The run of one answer, with the weights of its prompt."""
 
         async def write(writer: AnswerWriter) -> None:
             await (await self._measured(writer)).write(writer)
 
-        return AnswerWriter(work, write)
+        return AnswerWriter(job, write)
 
     async def _measured(self, writer: AnswerWriter) -> Self:
         """The same method with weights by the prompt, if it is to have them.

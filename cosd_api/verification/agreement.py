@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cosd_api.verification.contract import Needs
 from cosd_api.verification.rule import exactly, shortened
 
 
@@ -24,7 +25,7 @@ class AgreementVerifier(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
-    needs_q: ClassVar[bool] = False
+    needs: ClassVar[Needs] = Needs(q=False)
 
     kind: Literal["agreement"] = "agreement"
     alpha: float = Field(default=0.5, ge=0, allow_inf_nan=False)

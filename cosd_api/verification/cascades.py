@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cosd_api.verification.contract import Needs
 from cosd_api.verification.rule import exactly, shortened
 
 
@@ -29,7 +30,7 @@ class ChowVerifier(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    needs_q: ClassVar[bool] = False
+    needs: ClassVar[Needs] = Needs(q=False)
 
     kind: Literal["chow"] = "chow"
     tau: float = Field(default=0.5, ge=0, le=1)

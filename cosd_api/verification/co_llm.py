@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from cosd_api.errors import SettingError
-from cosd_api.verification.deferral import Deferral, Weight, deferral_at, sigmoid
-from cosd_api.verification.gate import TrainedGate
-from cosd_api.verification.place import Place
+from cosd_api.verification.contract import Needs
+from cosd_api.verification.deferral import Weight
+from cosd_api.verification.gate import TrainedGate, sigmoid
 from cosd_api.verification.trained_file import TrainedFile, shown
 from cosd_providers.contract import Token
 
@@ -71,9 +71,9 @@ class CoLLMVerifier(TrainedGate):
         return self
 
     @property
-    def draft_states(self) -> int:
-        """Numbers of the hidden state that the draft has to report with each of its tokens."""
-        return self.width
+    def needs(self) -> Needs:
+        """The draft's hidden states, and no probability of the assistant."""
+        return Needs(q=False, draft_states=self.width, ties=False)
 
     def probability(self, token: Token) -> float:
         """The probability of deferral at one of the draft's tokens, whose state is known.
@@ -86,14 +86,6 @@ class CoLLMVerifier(TrainedGate):
             raise SettingError(f"the gate looks at a hidden state of {self.width} numbers, and the token has {found}")
         products = (weight * one for weight, one in zip(self.weights, token.state, strict=True))
         return sigmoid(math.fsum([self.bias, *products]))
-
-    def at(self, place: Place) -> Deferral:
-        """The decision at a place: by the recorded probability of deferral, or by the state of the draft's token there.
-
-        Raises:
-            SettingError: the place has neither.
-        """
-        return deferral_at(self, place)
 
     @staticmethod
     def _fault(error: ValidationError) -> str:

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from cosd_api.errors import SettingError
+from cosd_api.verification.contract import Needs
 from cosd_api.verification.place import Place, PlaceVerifier
 from cosd_api.verification.rule import exactly, shortened
 
@@ -30,12 +31,16 @@ class RandomVerifier(PlaceVerifier):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    needs_q: ClassVar[bool] = False
     basis: ClassVar[str] = "decides by the place, not by p and q"
 
     kind: Literal["random"] = "random"
     rate: float = Field(ge=0, le=1)
     seed: int = 0
+
+    @property
+    def needs(self) -> Needs:
+        """No probability; assistants are asked where the coin says so."""
+        return Needs(q=False, contested=self.rate)
 
     def at(self, place: Place) -> Coin:
         """The decision at a place: by the recorded coin, or by tossing it.

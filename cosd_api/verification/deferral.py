@@ -17,15 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from cosd_api.errors import SettingError
-from cosd_api.verification.gate import TrainedGate
-from cosd_api.verification.place import Place
-from cosd_api.verification.rule import exactly, shortened
+from cosd_api.verification.contract import Needs
+from cosd_api.verification.gate import TrainedGate, sigmoid
 from cosd_api.verification.trained_file import TrainedFile, shown
 from cosd_providers.contract import Token
 from cosd_providers.text import readable
@@ -34,13 +31,10 @@ __all__ = [
     "DEFAULT_LISTED",
     "FEATURES",
     "MOST_LISTED",
-    "Deferral",
     "DeferralVerifier",
     "DeferralWeights",
     "Weight",
-    "deferral_at",
     "features",
-    "sigmoid",
 ]
 
 FEATURES = ("top", "margin", "entropy", "number", "word", "part", "end")
@@ -114,23 +108,15 @@ class DeferralVerifier(TrainedGate):
     trained_on: dict[str, JsonValue] = Field(default_factory=dict)
 
     @property
-    def draft_alternatives(self) -> int:
-        """Other tokens that the draft has to list with each of its own."""
-        return self.listed
+    def needs(self) -> Needs:
+        """The draft's lists, and no probability of the assistant."""
+        return Needs(q=False, draft_alternatives=self.listed, ties=False)
 
     def probability(self, token: Token) -> float:
         """The probability of deferral at one of the draft's tokens, whose probability is known."""
         others = [one.prob for one in token.alternatives[: self.listed] if one.prob]
         found = features(readable(token.data), [token.prob or 0.0, *others], end=token.end)
         return sigmoid(self.weights.logit(found))
-
-    def at(self, place: Place) -> Deferral:
-        """The decision at a place: by the recorded probability of deferral, or by that of the draft's token there.
-
-        Raises:
-            SettingError: the place has neither.
-        """
-        return deferral_at(self, place)
 
     @staticmethod
     def _fault(error: ValidationError) -> str:
@@ -144,65 +130,6 @@ class DeferralVerifier(TrainedGate):
         if first["type"] == "extra_forbidden":
             return f"it has an unknown weight {inside[0]!r}"
         return f"its weight {inside[0]} is {shown(first['input'])}, not a number between -1e6 and 1e6"
-
-
-class Gate(Protocol):
-    """A trained gate: a probability of deferral, and a threshold of it."""
-
-    @property
-    def eta(self) -> float:
-        """The threshold."""
-        ...
-
-    def probability(self, token: Token) -> float:
-        """The probability of deferral at one of the draft's tokens."""
-        ...
-
-
-def deferral_at(gate: Gate, place: Place) -> Deferral:
-    """The decision of a gate at a place.
-
-    Raises:
-        SettingError: neither a probability of deferral nor the draft's token is known there.
-    """
-    if place.coin is not None:
-        return Deferral(gate.eta, place.coin)
-    if place.token is None:
-        name = type(gate).__name__
-        raise SettingError(f"no probability of deferral is recorded there, so {name} cannot decide")
-    return Deferral(gate.eta, gate.probability(place.token))
-
-
-def sigmoid(logit: float) -> float:
-    """The logistic function."""
-    return 1 / (1 + math.exp(-logit)) if logit > 0 else math.exp(logit) / (1 + math.exp(logit))
-
-
-@dataclass(frozen=True, slots=True)
-class Deferral:
-    """The verifier for one draft token.
-
-    Attributes:
-        eta: see `DeferralVerifier`.
-        coin: the probability of deferral there.
-    """
-
-    eta: float
-    coin: float
-
-    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the gate decides by neither
-        """True if the probability of deferral is above `eta`."""
-        return self.coin > self.eta
-
-    def contestable(self, p: float) -> bool:  # noqa: ARG002
-        """The same: below it the assistant is not asked."""
-        return self.coin > self.eta
-
-    def explain(self, p: float, q: float) -> str:  # noqa: ARG002
-        """The comparison as it came out, e.g. `"deferral 0.71 > 0.38"`."""
-        above = self.coin > self.eta
-        (coin,) = shortened([self.coin], lambda short: (short[0] > self.eta) == above)
-        return f"deferral {coin} {'>' if above else '<='} {exactly(self.eta)}"
 
 
 def features(text: str, probs: Sequence[float], *, end: bool) -> tuple[float, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -10,12 +12,38 @@ from pydantic import ConfigDict, ValidationError
 
 from cosd_api.errors import SettingError
 from cosd_api.verification.place import Place, PlaceVerifier
+from cosd_api.verification.rule import exactly, shortened
 from cosd_api.verification.trained_file import TrainedFile, write_whole
+from cosd_providers.contract import Token
 
-if TYPE_CHECKING:
-    from cosd_api.verification.deferral import Deferral
+__all__ = ["Deferral", "TrainedGate", "sigmoid"]
 
-__all__ = ["TrainedGate"]
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """The verifier for one draft token.
+
+    Attributes:
+        eta: see `TrainedGate`.
+        coin: the probability of deferral there.
+    """
+
+    eta: float
+    coin: float
+
+    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the gate decides by neither
+        """True if the probability of deferral is above `eta`."""
+        return self.coin > self.eta
+
+    def contestable(self, p: float) -> bool:  # noqa: ARG002
+        """The same: below it the assistant is not asked."""
+        return self.coin > self.eta
+
+    def explain(self, p: float, q: float) -> str:  # noqa: ARG002
+        """The comparison as it came out, e.g. `"deferral 0.71 > 0.38"`."""
+        above = self.coin > self.eta
+        (coin,) = shortened([self.coin], lambda short: (short[0] > self.eta) == above)
+        return f"deferral {coin} {'>' if above else '<='} {exactly(self.eta)}"
 
 
 class TrainedGate(PlaceVerifier):
@@ -23,7 +51,6 @@ class TrainedGate(PlaceVerifier):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
-    needs_q: ClassVar[bool] = False
     _file: ClassVar[TrainedFile]
     """The kind of file that it is kept in."""
     _indent: ClassVar[int | None] = None
@@ -58,9 +85,27 @@ class TrainedGate(PlaceVerifier):
         """The first thing that is wrong with a gate, in words."""
 
     @abstractmethod
+    def probability(self, token: Token) -> float:
+        """The probability of deferral at one of the draft's tokens."""
+
     def at(self, place: Place) -> Deferral:
-        """The decision at a place."""
+        """The decision at a place: by the recorded probability of deferral, or by that of the draft's token there.
+
+        Raises:
+            SettingError: the place has neither.
+        """
+        if place.coin is not None:
+            return Deferral(self.eta, place.coin)
+        if place.token is None:
+            name = type(self).__name__
+            raise SettingError(f"no probability of deferral is recorded there, so {name} cannot decide")
+        return Deferral(self.eta, self.probability(place.token))
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002 - p alone says nothing
         """True if there may be a place where it replaces."""
         return self.eta < 1
+
+
+def sigmoid(logit: float) -> float:
+    """The logistic function."""
+    return 1 / (1 + math.exp(-logit)) if logit > 0 else math.exp(logit) / (1 + math.exp(logit))

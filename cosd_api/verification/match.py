@@ -6,6 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from cosd_api.verification.contract import Needs
+
 
 class MatchVerifier(BaseModel):
     """Replaces every draft token that differs from the assistant's: what stands is the assistant's own greedy text.
@@ -15,7 +17,7 @@ class MatchVerifier(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    needs_q: ClassVar[bool] = False
+    needs: ClassVar[Needs] = Needs(q=False, ties=False)
 
     kind: Literal["match"] = "match"
 

@@ -22,8 +22,8 @@ class Place:
         start: byte offset in the answer of the first draft token that is judged.
         coin: the number by which the verifier decides there: one that it drew, or a probability of its own.
         draft_q: the assistant's probability of the draft's text there, or the most that it can be; None before the
-            assistant was asked, and unless the verifier has `alternatives`.
-        token: the first of the draft's tokens that are judged, beside it the draft's list if the verifier has
+            assistant was asked, and unless the verifier needs `alternatives`.
+        token: the first of the draft's tokens that are judged, beside it the draft's list if the verifier needs
             `draft_alternatives`.
     """
 

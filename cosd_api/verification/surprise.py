@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import ConfigDict, Field, field_serializer
 
 from cosd_api.errors import SettingError
+from cosd_api.verification.contract import Needs
 from cosd_api.verification.place import Place, PlaceVerifier
 from cosd_api.verification.rule import exactly, shortened
 
@@ -18,7 +19,7 @@ class SurpriseVerifier(PlaceVerifier):
 
     The rule questions the draft where the draft is unsure. This one finds where the draft is confident and wrong, so
     nearly every token is a question. The assistant's probability of the draft's token is taken from the list of its
-    most probable tokens, of which `alternatives` are asked for: enough that one that is not listed is improbable.
+    most probable tokens, as many as `needs` says: enough that one that is not listed is improbable.
     For models with one tokenizer: `unit="token"`.
 
     Attributes:
@@ -45,9 +46,9 @@ class SurpriseVerifier(PlaceVerifier):
         return bound if math.isfinite(bound) else "Infinity"
 
     @property
-    def alternatives(self) -> int:
-        """Other tokens that an assistant has to list: of one more in all, the least probable is below `gamma`."""
-        return math.floor(1 / self.gamma)
+    def needs(self) -> Needs:
+        """The assistants' lists: of one token more in all, the least probable is below `gamma`."""
+        return Needs(alternatives=math.floor(1 / self.gamma), window=self.window)
 
     def at(self, place: Place) -> Surprise:
         """The decision where the assistant's probability of the draft's token is `place.draft_q`.

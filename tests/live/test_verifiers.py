@@ -25,7 +25,7 @@ from cosd_api import (
 from cosd_api.alignment import Unit
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
-from cosd_api.verification import needs_q, verifier_at
+from cosd_api.verification import needs_of, verifier_at
 from drawn import partly
 from near_ties import CLOSE, tied
 from surprised import draft_q
@@ -94,7 +94,7 @@ def naively(
             reference.rule(),
             unit=unit,
             max_tokens=MAX_TOKENS,
-            needs_q=needs_q(verifier),
+            needs_q=needs_of(verifier).q,
             placed=placed(verifier, prompt),
         )
     digest = blake2b(prompt.encode(), digest_size=16).digest()

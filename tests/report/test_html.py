@@ -39,7 +39,8 @@ from cosd_api.report.html.charts import Corner
 from cosd_api.report.html.elements import prob, script_json, seconds, visible
 from cosd_api.report.html.plots import points, region, shares
 from cosd_api.report.html.timeline import Row, overlap, rows
-from cosd_api.settings import CustomVerifier, KnownVerifier
+from cosd_api.settings import CustomVerifier
+from cosd_api.verification import KnownVerifier
 from cosd_api.verification.deferral import DeferralWeights
 from cosd_api.wording import counted
 from cosd_providers.errors import ConnectError

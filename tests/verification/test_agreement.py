@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cosd_api import AgreementVerifier, RuleVerifier, TreeVerifier, Verifier
-from cosd_api.verification import needs_q
+from cosd_api import AgreementVerifier, Verifier
 
 PROBS = st.floats(0, 1)
 
@@ -41,22 +40,3 @@ def test_there_and_back() -> None:
     assert verifier.model_dump() == {"kind": "agreement", "alpha": 0.25}
     assert pickle.loads(pickle.dumps(verifier)) == verifier
     assert isinstance(verifier, Verifier)
-
-
-def test_who_looks_at_the_assistants_probability() -> None:
-    class Own:
-        def replaces(self, p: float, q: float) -> bool:
-            return True
-
-        def contestable(self, p: float) -> bool:
-            return True
-
-        def explain(self, p: float, q: float) -> str:
-            return ""
-
-    class Blind(Own):
-        needs_q = False
-
-    tree = TreeVerifier.model_validate({"nodes": [{"value": 1}]})
-    assert [needs_q(one) for one in (RuleVerifier(), tree, Own())] == [True] * 3
-    assert [needs_q(one) for one in (AgreementVerifier(), Blind())] == [False] * 2

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 import schedules
 from cosd_api import AgreementVerifier, ChowVerifier, DiffVerifier, Verifier
-from cosd_api.verification import needs_q
+from cosd_api.verification import needs_of
 from scheduled import check, choosers, expected, tasks
 
 PROBS = st.floats(0, 1)
@@ -86,7 +86,7 @@ def test_there_and_back(verifier: ChowVerifier | DiffVerifier) -> None:
     assert type(verifier).model_validate_json(verifier.model_dump_json()) == verifier
     assert pickle.loads(pickle.dumps(verifier)) == verifier
     assert isinstance(verifier, Verifier)
-    assert needs_q(verifier) == isinstance(verifier, DiffVerifier)
+    assert needs_of(verifier).q == isinstance(verifier, DiffVerifier)
 
 
 @given(tasks(), choosers(), st.builds(ChowVerifier, tau=MARGINS) | st.builds(DiffVerifier, tau=MARGINS))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cosd_api import CoLLMVerifier, CoSD, Place, SettingError, TraceError, Verifier, fuse, log_likelihood
-from cosd_api.verification import draft_alternatives_of, draft_states_of, needs_q
+from cosd_api.verification import needs_of
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import Token
 from cosd_providers.testing import ScriptedProvider
@@ -53,7 +53,8 @@ def test_a_state_of_another_width_is_refused() -> None:
 def test_it_is_a_verifier() -> None:
     one = gate(0.25, 1.0, (0.5, -0.5))
     assert isinstance(one, Verifier)
-    assert (needs_q(one), draft_states_of(one), draft_alternatives_of(one)) == (False, 2, 0)
+    needs = needs_of(one)
+    assert (needs.q, needs.draft_states, needs.draft_alternatives) == (False, 2, 0)
     assert one.at(Place(coin=0.3)).explain(0.5, 0.5) == "deferral 0.3 > 0.25"
     assert (one.contestable(0.5), gate(1.0).contestable(0.5)) == (True, False)
     with pytest.raises(TypeError, match="looks at the draft's hidden state, not at p and q"):

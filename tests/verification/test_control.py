@@ -19,7 +19,7 @@ import reference
 import schedules
 import toys
 from cosd_api import FusionResult, Place, RandomVerifier, RuleVerifier, SettingError, TraceError, Tuning, Verifier, fuse
-from cosd_api.verification import needs_q, verifier_at
+from cosd_api.verification import needs_of, verifier_at
 from scheduled import NONE, check, choosers, expected, failures, tasks
 
 PROBS = st.floats(0, 1)
@@ -98,7 +98,7 @@ def test_there_and_back() -> None:
     assert pickle.loads(pickle.dumps(verifier)) == verifier
     assert isinstance(verifier, Verifier)
     assert isinstance(verifier.at(Place(coin=0.5)), Verifier)
-    assert not needs_q(verifier)
+    assert not needs_of(verifier).q
     assert verifier_at(RuleVerifier(), Place()) == RuleVerifier()
 
 

@@ -20,7 +20,7 @@ import reference
 import schedules
 import toys
 from cosd_api import DeferralVerifier, Place, SettingError, TraceError, Verifier, fuse, log_likelihood
-from cosd_api.verification import draft_alternatives_of, needs_q
+from cosd_api.verification import needs_of
 from cosd_api.verification.deferral import FEATURES, features
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import Token
@@ -99,8 +99,8 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(one)) == one
     assert isinstance(one, Verifier)
     assert isinstance(one.at(Place(coin=0.5)), Verifier)
-    assert not needs_q(one)
-    assert draft_alternatives_of(one) == 3
+    assert not needs_of(one).q
+    assert needs_of(one).draft_alternatives == 3
 
 
 def saved(**fields: Any) -> bytes:

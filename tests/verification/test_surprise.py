@@ -31,7 +31,7 @@ from cosd_api import (
 from cosd_api.alignment import most_probable
 from cosd_api.decoding.commands import Ask, StartDraft
 from cosd_api.methods.cosd import CoSDDecoder
-from cosd_api.verification import alternatives_of, needs_q
+from cosd_api.verification import needs_of
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import DraftEnd, Proposal, Token
 from cosd_providers.testing import ScriptedProvider, TableModel
@@ -94,8 +94,8 @@ def test_there_and_back() -> None:
     assert pickle.loads(pickle.dumps(verifier)) == verifier
     assert isinstance(verifier, Verifier)
     assert isinstance(verifier.at(Place(draft_q=0.5)), Verifier)
-    assert needs_q(verifier)
-    assert (alternatives_of(verifier), alternatives_of(RuleVerifier())) == (4, 0)
+    assert needs_of(verifier).q
+    assert (needs_of(verifier).alternatives, needs_of(RuleVerifier()).alternatives) == (4, 0)
 
 
 # The list.
@@ -107,7 +107,7 @@ def test_of_plain_tokens_the_list_says_exactly_which_are_improbable(gamma: float
         return
     probs = sorted((share / sum(shares) for share in shares), reverse=True)
     tokens = [Token(b"%d" % number, prob) for number, prob in enumerate(probs)]
-    wanted = SurpriseVerifier(gamma=gamma).alternatives
+    wanted = needs_of(SurpriseVerifier(gamma=gamma)).alternatives
     top = Token(tokens[0].data, tokens[0].prob, alternatives=tuple(one for one in tokens[1:] if one.prob)[:wanted])
     mine = tokens[at % len(tokens)]
     found = most_probable(mine, top)

@@ -35,7 +35,6 @@ from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.integrations.connections import LoopFusions
 from cosd_api.methods.base import Method, method_named
-from cosd_api.methods.cosd import CoSD
 from cosd_api.records import FusedToken
 from cosd_api.result import FusionResult
 from cosd_api.settings import (
@@ -44,7 +43,6 @@ from cosd_api.settings import (
     Asking,
     CustomVerifier,
     FusionOptions,
-    KnownVerifier,
     OnAssistantError,
     OnBudget,
     Tuning,
@@ -52,7 +50,7 @@ from cosd_api.settings import (
     refuse,
 )
 from cosd_api.sync import iterated, synchronous
-from cosd_api.verification import Verifier
+from cosd_api.verification import KnownVerifier, Verifier
 from cosd_providers import connect
 from cosd_providers import errors as ours
 from cosd_providers.contract import Provider
@@ -248,7 +246,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         saved: dict[str, Any] = {} if self.tuning is None else {"tuning": asdict(self.tuning)}
         if known is not None and not isinstance(known, CustomVerifier):
             saved["verifier"] = known.model_dump(mode="json")
-        if isinstance(self.method, Method) and not isinstance(self.method, CoSD):
+        if isinstance(self.method, Method) and not self.method.hoisted:
             saved["method"] = {"name": self.method.name, **self.method.options()}
         return saved
 
@@ -294,7 +292,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     def _can_be_saved(self) -> bool:
         urls = all(isinstance(one, str) for one in [self.draft, *_several(self.assistant)])
         known = self.verifier is None or "verifier" in self.lc_attributes
-        return urls and known and not isinstance(self.method, CoSD)
+        return urls and known and not (isinstance(self.method, Method) and self.method.hoisted)
 
     def _model_name(self) -> str:
         """The model's name as far as known before an answer."""

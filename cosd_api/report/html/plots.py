@@ -37,7 +37,7 @@ from cosd_api.report.html.charts import (
     tick,
 )
 from cosd_api.report.html.elements import element, in_line
-from cosd_api.settings import KnownVerifier
+from cosd_api.verification import KnownVerifier
 from cosd_api.wording import counted
 
 # The plane of p and q: where the verifier replaces, and where the decisions of this answer are.

@@ -10,7 +10,7 @@ from cosd_api.decoding.paths import Trail
 from cosd_providers.contract import DraftEnd, Token
 
 
-class Pen:
+class OpenStream:
     """Writing of one request, as it comes.
 
     Args:

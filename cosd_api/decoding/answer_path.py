@@ -1,0 +1,139 @@
+"""The draft's path through one answer across tokenizers, as drafts, assistants and replacements share it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import anyio
+import anyio.lowlevel
+
+from cosd_api.alignment import Decision
+from cosd_api.decoding.commands import DRAFT, Report
+from cosd_api.decoding.hearings import AboutTokens, PathHearing, PathMark
+from cosd_api.decoding.run import AnswerJob
+from cosd_api.decoding.stops import StopFinder
+from cosd_api.paths import DraftPath, Encoder
+from cosd_providers.contract import Token
+
+LOOKAHEAD = 16
+"""Tokens that the draft may write behind the end of the answer, so that its last places can be encoded."""
+
+
+class AnswerPath(DraftPath):
+    """The draft's path, and what is known about its tokens.
+
+    Args:
+        job: the models, the limits and the record.
+        encoder: of the draft's encodings; None if it takes text only.
+
+    Attributes:
+        marks: facts about each token.
+        hearings: the assistants that are heard, by model.
+        decisions: about tokens that are not final yet.
+        counts: for the report.
+        judged: the number of tokens that every assistant has judged.
+        stop_end: byte offset behind the stop string that ends what was drafted.
+        draft: number of the draft in progress, or of the last one.
+        numbers: of drafts and continuations.
+        asks: numbers of questions.
+        news: the next thing that changes.
+    """
+
+    def __init__(self, job: AnswerJob, encoder: Encoder | None) -> None:
+        super().__init__()
+        self.job = job
+        self.encoder = encoder
+        self.marks: list[PathMark] = []
+        self.hearings: dict[int, PathHearing] = {}
+        self.decisions: list[AboutTokens] = []
+        self.counts = Report(off_path=0, unjudged=0)
+        self.judged = 0
+        self.stop_end: int | None = None
+        self.draft = 0
+        self.numbers = count(1)
+        self.asks = count(1)
+        self._stops = StopFinder(job.stop)
+        self.news = anyio.Event()
+
+    # ------------------------------------------------------------------------------------------------------- news
+
+    def tell(self) -> None:
+        """Wake whoever waits for something to have changed."""
+        news, self.news = self.news, anyio.Event()
+        news.set()
+
+    async def changed(self) -> None:
+        """Wait for news; who is cancelled by the same news does nothing with them."""
+        await self.news.wait()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+
+    # ------------------------------------------------------------------------------------------------- the tokens
+
+    def mark(self, source: int = DRAFT, winner: Decision | None = None, replaced: tuple[Token, ...] = ()) -> PathMark:
+        """Facts about one more token."""
+        return PathMark(source, winner, replaced, draft=self.draft, at=self.job.timeline.now())
+
+    def append(self, token: Token, mark: PathMark) -> None:
+        """Take one more token."""
+        self.add(token)
+        self.marks.append(mark)
+
+    def cut_back(self, count: int) -> None:
+        """Forget all but the first `count` tokens."""
+        super().cut_back(count)
+        del self.marks[count:]
+
+    def known_end(self, token: Token) -> Token:
+        """A token as an end of sequence, where its id ends any of the models that have these ids."""
+        return replace(token, data=b"", end=True) if token.id in self.job.ends else token
+
+    def find_stop(self, grown: int) -> None:
+        """Find the stop string that ends within the last `grown` bytes, unless there is an earlier one."""
+        if self.stop_end is None and (stop := self._stops.find(self.text, grown)) is not None:
+            self.stop_end = len(self.text) - stop.distance + len(stop.text.encode())
+
+    @property
+    def bound(self) -> int:
+        """The number of tokens that may come out: what follows is lookahead."""
+        most = self.job.max_tokens
+        if self.stop_end is None:
+            return most
+        return min(most, next((at for at, end in enumerate(self.ends, 1) if end >= self.stop_end), most))
+
+    @property
+    def bound_bytes(self) -> int:
+        """The same in bytes, as far as it is known."""
+        most = self.job.max_tokens
+        limit = self.ends[most - 1] if len(self.ends) >= most else len(self.text)
+        return limit if self.stop_end is None else min(limit, self.stop_end)
+
+    def fixed(self, first: int) -> int:
+        """The number of tokens that stay whatever replaces the token `first`; see `DraftPath.fixed`."""
+        return first if self.encoder is None else super().fixed(first)
+
+    def is_end(self, first: int) -> bool:
+        """True if no token from an index on will be judged."""
+        return first >= self.bound or ((self.ended or self.over) and first >= len(self.tokens))
+
+    # ---------------------------------------------------------------------------------------------- the assistants
+
+    @property
+    def starving(self) -> bool:
+        """True if an assistant waits for the draft to write more."""
+        return any(one.starving for one in self.hearings.values() if one.open)
+
+    def is_heard(self, hearing: PathHearing) -> bool:
+        """False once a replacement has come between, or the assistant is lost."""
+        return self.hearings.get(hearing.model) is hearing
+
+    def judged_bytes(self, assistant: int) -> int | None:
+        """The byte of the answer before which an assistant has judged everything; None of one that is lost."""
+        hearing = self.hearings.get(assistant + 1)
+        return None if hearing is None else self.offset(hearing.first)
+
+    def count(self, hearing: PathHearing, **more: int) -> None:
+        """Count what an assistant met, while it is heard."""
+        if self.is_heard(hearing):
+            for name, count in more.items():
+                setattr(self.counts, name, (getattr(self.counts, name) or 0) + count)

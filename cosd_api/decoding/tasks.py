@@ -1,0 +1,47 @@
+"""Tasks that end with their answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+from anyio.abc import TaskGroup
+
+
+class AnswerTasks:
+    """The tasks of one answer: those that still run when it is over are cancelled.
+
+    They are cancelled within: a task that ends by a cancellation leaves a cycle in anyio, with all that it knew.
+    """
+
+    def __init__(self) -> None:
+        self._group: TaskGroup
+        self._scopes = set[anyio.CancelScope]()
+        self._closed = False  # no task begins any more
+
+    async def run(self, main: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Run the answer's own coroutine to its end; raises what it raises, as it is and not in a group."""
+        failed: Exception | None = None
+        async with anyio.create_task_group() as self._group:
+            try:
+                await main(*args)
+            except Exception as error:  # noqa: BLE001 - raised below
+                failed = error
+            self._closed = True
+            for scope in [*self._scopes]:
+                scope.cancel()
+        if failed is not None:
+            raise failed
+
+    def start(self, run: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task."""
+        self._group.start_soon(self._run_within, run, args)
+
+    async def _run_within(self, run: Callable[..., Awaitable[object]], args: Sequence[object]) -> None:
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                if not self._closed:
+                    await run(*args)
+            finally:
+                self._scopes.discard(scope)

@@ -1,0 +1,143 @@
+"""The contract of a verifier: three methods, and what it may state beside them."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from cosd_api.verification.place import Place
+
+__all__ = ["Needs", "Verifier", "coin_of", "decides_by_place", "needs_of", "tie_of", "verifier_at"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """The facts about a verifier that decide what the models are asked for.
+
+    Attributes:
+        q: it looks at the assistant's probability. If not, it is also asked where an assistant does not report one, and
+            `q` is NaN.
+        alternatives: other tokens that an assistant has to list at each place, which then has `draft_q`
+            (`unit="token"` only).
+        draft_alternatives: other tokens that the draft has to list with each of its own (`unit="token"` only).
+        draft_states: numbers of the hidden state that the draft has to report with each of its tokens; 0 for none
+            (`unit="token"` only).
+        window: places that are asked about together, at least, while the draft is being written.
+        ties: an assistant's two equally probable choices count as agreement. False if whatever differs is replaced.
+        contested: the share of the draft's tokens about which assistants are asked, for estimates; None if unknown.
+    """
+
+    q: bool = True
+    alternatives: int = 0
+    draft_alternatives: int = 0
+    draft_states: int = 0
+    window: int = 1
+    ties: bool = True
+    contested: float | None = None
+
+    @property
+    def looks_at(self) -> str | None:
+        """Things at each of the draft's tokens that it looks at beside p and q, for messages; None if nothing."""
+        if self.alternatives:
+            return "the assistant's probability of"
+        if self.draft_alternatives:
+            return "the draft's list beside"
+        return "the draft's hidden state before" if self.draft_states else None
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Decides one disagreement. Any object with these three methods will do; they must be pure functions.
+
+    `p` is the draft's probability of its own tokens, `q` the assistant's of its own, both in [0, 1].
+
+    A verifier that needs more than these, or less, has an attribute `needs`, a `Needs`.
+
+    A verifier that decides by more than `p` and `q` has a method `at(place)`, which gives the verifier for one `Place`.
+    Then that one is asked, and its attribute `coin`, if it has one, is recorded with the decision.
+    """
+
+    def replaces(self, p: float, q: float) -> bool:
+        """True if the assistant's word replaces the draft's."""
+        ...
+
+    def contestable(self, p: float) -> bool:
+        """True if some `q` in [0, 1] would replace. Where it is False the assistant is never asked."""
+        ...
+
+    def explain(self, p: float, q: float) -> str:
+        """The decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`."""
+        ...
+
+
+@runtime_checkable
+class WithNeeds(Protocol):
+    """A verifier that states what it needs."""
+
+    @property
+    def needs(self) -> Needs:
+        """The facts about it."""
+        ...
+
+
+@runtime_checkable
+class ByPlace(Protocol):
+    """A verifier that decides by the place."""
+
+    def at(self, place: Place) -> Verifier:
+        """The verifier for one place."""
+        ...
+
+
+@runtime_checkable
+class WithCoin(Protocol):
+    """A verifier for one place that decides by a number of its own."""
+
+    @property
+    def coin(self) -> float | None:
+        """The number, as a decision records it."""
+        ...
+
+
+_FORMER = {
+    "needs_q": "q",
+    "alternatives": "alternatives",
+    "draft_alternatives": "draft_alternatives",
+    "draft_states": "draft_states",
+    "window": "window",
+}
+"""Attributes of a verifier before there was `Needs`, with the names that they have in it."""
+
+
+def needs_of(verifier: Verifier) -> Needs:
+    """The needs that a verifier states; by default those of one that looks at `p` and `q` alone."""
+    if isinstance(verifier, WithNeeds):
+        return verifier.needs
+    former = {new: getattr(verifier, old) for old, new in _FORMER.items() if hasattr(verifier, old)}
+    if former:
+        given = ", ".join(f"{name}={value!r}" for name, value in former.items())
+        words = f"{type(verifier).__name__} states its needs by attributes of its own, which end with cosd-api 0.2"
+        warnings.warn(f"{words}: give it needs = cosd_api.Needs({given})", DeprecationWarning, stacklevel=2)
+    return Needs(**former)
+
+
+def decides_by_place(verifier: Verifier) -> bool:
+    """True if the verifier looks at the place of a decision."""
+    return isinstance(verifier, ByPlace)
+
+
+def verifier_at(verifier: Verifier, place: Place) -> Verifier:
+    """The verifier for one place: itself, unless it looks at the place."""
+    return verifier.at(place) if isinstance(verifier, ByPlace) else verifier
+
+
+def coin_of(verifier: Verifier) -> float | None:
+    """The number by which the verifier for one place decides; None if it has none."""
+    return verifier.coin if isinstance(verifier, WithCoin) else None
+
+
+def tie_of(verifier: Verifier, tie: float) -> float:
+    """The tie that a verifier decides with: one that replaces whatever differs has none, as all is the assistant's."""
+    greedy = not decides_by_place(verifier) and verifier.replaces(1.0, 0.0)
+    return tie if needs_of(verifier).ties and not greedy else 0.0

@@ -1,0 +1,120 @@
+"""What a verifier may state about itself, and the former way to do it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+from cosd_api import (
+    AgreementVerifier,
+    ChowVerifier,
+    DiffVerifier,
+    MatchVerifier,
+    Needs,
+    Place,
+    RandomVerifier,
+    RuleVerifier,
+    SurpriseVerifier,
+    TreeVerifier,
+    Verifier,
+)
+from cosd_api.methods.cosd import CoSDDecoder
+from cosd_api.verification import coin_of, decides_by_place, needs_of, tie_of, verifier_at
+
+
+class Own:
+    """A verifier of one's own, with the three methods alone."""
+
+    def replaces(self, p: float, q: float) -> bool:
+        return p < q
+
+    def contestable(self, p: float) -> bool:
+        return p < 1
+
+    def explain(self, p: float, q: float) -> str:
+        return ""
+
+
+class Stating(Own):
+    needs: ClassVar[Needs] = Needs(q=False, alternatives=2, window=3)
+
+
+class Former(Own):
+    """The same, as it was written before there was `Needs`."""
+
+    needs_q = False
+    alternatives = 2
+    window = 3
+
+
+class FormerStates(Own):
+    def __init__(self) -> None:
+        self.draft_alternatives = 4
+
+    @property
+    def draft_states(self) -> int:
+        return 8
+
+
+TREE = TreeVerifier.model_validate({"nodes": [{"value": 1}]})
+
+
+@pytest.mark.parametrize(
+    ("verifier", "needs"),
+    [
+        (Own(), Needs()),
+        (RuleVerifier(), Needs()),
+        (DiffVerifier(), Needs()),
+        (TREE, Needs()),
+        (AgreementVerifier(), Needs(q=False)),
+        (ChowVerifier(), Needs(q=False)),
+        (MatchVerifier(), Needs(q=False, ties=False)),
+        (RandomVerifier(rate=0.25), Needs(q=False, contested=0.25)),
+        (SurpriseVerifier(gamma=0.25, window=3), Needs(alternatives=4, window=3)),
+        (Stating(), Needs(q=False, alternatives=2, window=3)),
+    ],
+)
+def test_the_needs_of_a_verifier(verifier: Verifier, needs: Needs) -> None:
+    assert needs_of(verifier) == needs
+    assert isinstance(verifier, Verifier)
+
+
+def test_former_attributes_mean_what_they_meant() -> None:
+    with pytest.warns(DeprecationWarning, match=r"Former .*Needs\(q=False, alternatives=2, window=3\)"):
+        assert needs_of(Former()) == needs_of(Stating())
+    with pytest.warns(DeprecationWarning, match="FormerStates"):
+        assert needs_of(FormerStates()) == Needs(draft_alternatives=4, draft_states=8)
+
+
+def test_a_decoder_heeds_former_attributes() -> None:
+    new = CoSDDecoder(Stating(), max_tokens=9)
+    with pytest.warns(DeprecationWarning, match="Former"):
+        old = CoSDDecoder(Former(), max_tokens=9)
+    assert old.judge.needs_q is new.judge.needs_q is False
+    assert old.start() == new.start()
+    place = Place(b"", 0, draft_q=0.5)
+    assert (old.judge.at(place).replaces(0.1, 0.2), old.judge.at(None).replaces(0.2, 0.1)) == (True, False)
+
+
+@dataclass(frozen=True)
+class Tossed(Own):
+    coin: float
+
+
+class Tossing(Own):
+    def at(self, place: Place) -> Tossed:
+        return Tossed((place.start or 0) / 10)
+
+
+def test_the_verifier_for_a_place_and_its_coin() -> None:
+    here = verifier_at(Tossing(), Place(b"", 4))
+    assert (decides_by_place(Tossing()), coin_of(here)) == (True, 0.4)
+    rule = RuleVerifier()
+    assert (decides_by_place(rule), verifier_at(rule, Place()), coin_of(rule)) == (False, rule, None)
+
+
+def test_a_verifier_that_replaces_whatever_differs_has_no_tie() -> None:
+    several = (RuleVerifier(), MatchVerifier(), AgreementVerifier(alpha=2), AgreementVerifier(), Tossing())
+    assert [tie_of(one, 0.5) for one in several] == [0.5, 0, 0, 0.5, 0.5]
