@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "pair" in fixtures or "three" in fixtures or item.get_closest_marker("live") or item.path.name in _LEARNING:
-            groups[item] = "live"
+            groups[item] = "live" if item.path.parent.name == "live" else "served"  # two groups, as either takes long
         elif "wheel" in fixtures:
             groups[item] = "wheel"
     for item, group in groups.items():

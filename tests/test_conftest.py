@@ -44,6 +44,6 @@ def test_keys_and_proxies_of_the_user_are_out_of_sight() -> None:
 
 
 @pytest.mark.live
-def test_tests_of_live_servers_run_in_one_worker(request: pytest.FixtureRequest) -> None:
+def test_tests_of_live_servers_run_in_a_worker_of_theirs(request: pytest.FixtureRequest) -> None:
     """Its scheduler reads the group at the end of the name; without it, each worker would start servers."""
-    assert request.node.nodeid.endswith("@live") or "PYTEST_XDIST_WORKER" not in os.environ
+    assert request.node.nodeid.endswith("@served") or "PYTEST_XDIST_WORKER" not in os.environ

@@ -23,8 +23,8 @@ from one_tokenizer import MAY_TIE
 pytestmark = [pytest.mark.live, pytest.mark.timeout(550)]
 
 MAX_TOKENS = 40
-PROMPTS = [question.prompt for question in sample("mixed", 20, seed=31)]
-FOR_THREE = [question.prompt for question in sample("mixed-all", 20, seed=31)]
+PROMPTS = [question.prompt for question in sample("mixed", 8, seed=31)]
+FOR_THREE = [question.prompt for question in sample("mixed-all", 8, seed=31)]
 ROUNDING = 2e-2  # of texts whose probability is one in a million
 METHODS: dict[str, Callable[..., naive_cool.Answered]] = {
     "cool": naive_cool.cool,
@@ -75,7 +75,7 @@ async def test_two_prompts(
 @pytest.mark.extended
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("names", SETS, ids="-".join)
-async def test_twenty_prompts(
+async def test_eight_prompts(
     three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: str
 ) -> None:
     await compared(three, models, names, method, PROMPTS if len(names) == 2 else FOR_THREE)

@@ -200,7 +200,7 @@ async def test_answers_are_distributed_as_the_assistants_own(case: tuple[Specula
 
 @pytest.mark.extended
 @pytest.mark.parametrize("method", METHODS[:2])
-@pytest.mark.parametrize("seeds", [(7, 9), (2, 5), (4, 11)])
+@pytest.mark.parametrize("seeds", [(7, 9), (2, 5)])
 async def test_what_the_lists_leave_out_bounds_the_total_variation(method: Speculative, seeds: tuple[int, int]) -> None:
     many, model = 2000, letters(seeds[1])
     wanted = enumerated.answers(model.next, model.encode(b"ab"), end=0, length=LENGTH)
