@@ -433,14 +433,24 @@ class Reference:
     ) -> Firing | None:
         """The replacement at a place, or None where it spells what the draft wrote."""
         assistant = self.assistants[index]
-        tokens = self.continuation(assistant, [*assistant.encode(self.prompt), *context], written.text[:place])
+        ids = [*assistant.encode(self.prompt), *context]
+        tokens, ended = self.continuation(assistant, ids, written.text[:place])
         pieces = [assistant.tokens[one] for one in tokens]
         if any(pieces) or not pieces:
-            return self.put(index, written, span, place, [one for one in pieces if one], p, q)
+            return self.put(index, written, span, place, [one for one in pieces if one], p, q, ended=ended)
         return None  # white space of a template, and then the end
 
     def put(
-        self, index: int, written: Written, span: Span, place: int, pieces: Sequence[bytes], p: float, q: float
+        self,
+        index: int,
+        written: Written,
+        span: Span,
+        place: int,
+        pieces: Sequence[bytes],
+        p: float,
+        q: float,
+        *,
+        ended: bool,
     ) -> Firing | None:
         """The replacement by an assistant's own tokens from a place on; without any it ends there."""
         before, start = written.text[:place], span.start
@@ -469,7 +479,7 @@ class Reference:
             if not sizes:
                 return None
             chosen = whole[: sizes[-1]]
-        if self.spells(written, span, chosen, whole):
+        if self.spells(written, span, chosen, whole, ended=ended):
             self.fused.spelled_alike += 1
             return None
         pairs = enumerate(zip(whole, written.text, strict=False))
@@ -477,9 +487,10 @@ class Reference:
         path, shared = self.restart(written, start, chosen, b"" if cut else whole[len(chosen) :])
         return Firing(index, start, place, p, q, chosen[place:], False, changed, path, cut, shared)
 
-    def spells(self, written: Written, span: Span, chosen: bytes, whole: bytes) -> bool:
+    def spells(self, written: Written, span: Span, chosen: bytes, whole: bytes, *, ended: bool) -> bool:
         """Test whether a replacement, and what follows it in the unit, is what the draft wrote as far as it went."""
-        end = min(max(len(chosen), span.end), len(whole))
+        end = max(len(chosen), span.end)
+        end = end if ended else min(end, len(whole))
         if written.ended or len(written.text) >= end:
             return written.text[:end] == whole[:end]
         return whole.startswith(written.text)
@@ -492,17 +503,17 @@ class Reference:
         old = written.ids[: written.offsets.index(shared)]
         return (*old, *ids[marks.index(shared) : marks.index(len(text))]), shared
 
-    def continuation(self, assistant: Model, ids: list[int], before: bytes) -> list[int]:
-        """The assistant's own words after `ids`: a whole one and its lookahead."""
+    def continuation(self, assistant: Model, ids: list[int], before: bytes) -> tuple[list[int], bool]:
+        """The assistant's own words after `ids`, a whole one and its lookahead; and whether it ends there."""
         tokens: list[int] = []
         for _ in count():
             data = b"".join(assistant.tokens[one] for one in tokens)
             end = end_of_word([assistant.tokens[one] for one in tokens if assistant.tokens[one]], before)
             if end is not None and look(before + data, end, False) is not None:
-                return tokens
+                return tokens, False
             one, _ = ranked(assistant, [*ids, *tokens])[0]
             if one in assistant.end_ids:
-                return tokens
+                return tokens, True
             tokens.append(one)
         raise AssertionError
 

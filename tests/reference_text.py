@@ -186,29 +186,37 @@ class TextReference(by_ids.Reference):
             p = written.probs[-1] if start == end else self.least(written, start, last)
             if not self.fires(start, p, q):
                 return None
-            pieces = [] if piece == END else [piece, *self.behind(own, data[:at], piece)]
-            return self.put(index, written, Span(start, end, [], [], made=False), at, pieces, p, q)
+            pieces, ended = ([], True) if piece == END else self.behind(own, data[:at], piece)
+            return self.put(index, written, Span(start, end, [], [], made=False), at, pieces, p, q, ended=ended)
         return None
 
-    def behind(self, own: Iterator[tuple[bytes, float]], before: bytes, first: bytes) -> list[bytes]:
-        """The continuation of an assistant behind a token: the rest of its word, and two words more."""
+    def behind(self, own: Iterator[tuple[bytes, float]], before: bytes, first: bytes) -> tuple[list[bytes], bool]:
+        """The continuation of an assistant from a token on, its word and two more; and whether it ends there."""
         pieces = [first]
         while True:
             end = by_ids.end_of_word(pieces, before)
             if end is not None and by_ids.look(before + b"".join(pieces), end, ended=False) is not None:
-                break
+                return pieces, False
             piece, _ = next(own, (END, 0.0))
             if piece == END:
-                break
+                return pieces, True
             pieces.append(piece)
-        return pieces[1:]
 
     def put(
-        self, index: int, written: Written, span: Span, place: int, pieces: Sequence[bytes], p: float, q: float
+        self,
+        index: int,
+        written: Written,
+        span: Span,
+        place: int,
+        pieces: Sequence[bytes],
+        p: float,
+        q: float,
+        *,
+        ended: bool,
     ) -> Firing | None:
         """The replacement by an assistant's own tokens from a place on; without any it ends there."""
         if not isinstance(self.draft, Shown):
-            return super().put(index, written, span, place, pieces, p, q)
+            return super().put(index, written, span, place, pieces, p, q, ended=ended)
         own: Any = written.ids
         data = b"".join(own)
         kept: list[bytes] = [
@@ -230,7 +238,7 @@ class TextReference(by_ids.Reference):
                 break
         else:
             end = ends[-1]
-        if self.spells(written, span, whole[:end], whole):
+        if self.spells(written, span, whole[:end], whole, ended=ended):
             self.fused.spelled_alike += 1
             return None
         word, at = list[bytes](), place

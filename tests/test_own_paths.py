@@ -19,7 +19,7 @@ import virtual_time
 from cosd_api import Fusion, FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, Tuning, fuse
 from cosd_api.decoding.answer_path import LOOKAHEAD
 from cosd_providers import Context, DraftEnd, ServerError, Token, UnsupportedError
-from cosd_providers.testing import Fault, ScriptedProvider
+from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from cosd_providers.text import sendable
 from drawn import costly, examples
 from ngrams import NGram, Pieces, learned, pieces
@@ -181,6 +181,27 @@ async def test_a_replacement_that_came_too_late_is_no_decision() -> None:
     check(result, task)
     assert [one.source for one in result.tokens] == ["assistant 1", "draft", "assistant 2"]
     assert [decision.fired for token in result.tokens for decision in token.decisions] == [True, False, True]
+
+
+async def test_a_word_behind_which_the_assistant_ends_is_not_the_longer_one_of_the_draft() -> None:
+    """It writes `.` and ends where the draft writes `...`: that is no agreement in other tokens."""
+
+    def model(tokens: tuple[bytes, ...], dots: float, dot: float) -> TableModel:
+        def following(ids: Sequence[int]) -> list[float]:
+            after = tokens[ids[-1]] if ids else b""
+            found = {b"Q": {b" a": 0.9}, b" a": {b"...": dots, b".": dot}}.get(after, {b"": 0.9})
+            return [found.get(one, 0.01) for one in tokens]
+
+        return TableModel(tokens, following, end_ids=(0,))
+
+    draft = model((b"", b"Q", b" a", b".", b"..."), 0.34, 0.3)
+    assistant = model((b"", b"Q", b"..", b".", b" a"), 0.0, 0.5)
+    result = await fuse(
+        "Q", draft=served(draft), assistant=served(assistant), unit="word", verifier=RuleVerifier(), max_tokens=8
+    )
+    assert result.text == " a."
+    assert result.trace.replay() == " a."
+    assert [token.replaced for token in result.tokens] == [None, "...", None]
 
 
 WATCHED = st.tuples(st.booleans(), st.booleans())

@@ -389,7 +389,7 @@ class PathJudge:
             text = bytes(path.text[:at]) + theirs.data
             own = Restart(unit.first, (theirs.id or 0,), (len(text),), text)
             return Firing(at, decision, unit, own, at, [replace(theirs, alternatives=())])
-        written = await self._continuation(hearing, unit, found)
+        written, ended = await self._continuation(hearing, unit, found)
         data = b"".join(token.data for token in written)
         if path.encoder is None:
             way = restart_text(path, at, written)
@@ -398,7 +398,8 @@ class PathJudge:
         if way is None:
             path.count(hearing, unanswered=1)
             return None
-        goal = min(max(len(way.text), unit.end), at + len(data))
+        goal = max(len(way.text), unit.end)
+        goal = goal if ended else min(goal, at + len(data))
         while len(path.text) < goal and not (path.ended or path.over):
             await self._starve(hearing)
         hearing.starving = False
@@ -411,16 +412,21 @@ class PathJudge:
         same = next((n for n, (a, b) in enumerate(zip(mine, data, strict=False)) if a != b), min(len(mine), len(data)))
         return Firing(at + same, decision, unit, way, at, written)
 
-    async def _continuation(self, hearing: PathHearing, unit: PathUnit, found: Difference) -> Sequence[Token]:
+    async def _continuation(
+        self, hearing: PathHearing, unit: PathUnit, found: Difference
+    ) -> tuple[Sequence[Token], bool]:
         """An assistant's token and what it writes behind it, until two words lie behind the word; without an end.
 
         One that takes text only writes the unit once more. A draft that does needs no more than the word.
+
+        Returns:
+            The tokens, and whether the assistant ends the answer behind them.
         """
         path = self._path
-        own = [token for token in found.own if not token.end]
+        own, ended = [token for token in found.own if not token.end], found.own[-1].end
         before, ids = bytes(path.text[: found.at]), found.ids
         if ids is None and (len(own) > end_of_word(own) and path.encoder is None):
-            return own
+            return own, ended
         start = found.at if ids is not None else unit.start
         tokens = own if ids is not None else []
 
@@ -429,8 +435,12 @@ class PathJudge:
             starts = accumulate((len(token.data) for token in tokens), initial=start)
             return [token for token, at in zip(tokens, starts, strict=False) if at >= found.at and token.data]
 
+        over = False
+
         def take(item: Token | DraftEnd) -> bool:
+            nonlocal over
             if isinstance(item, DraftEnd) or item.end:
+                over = item.reason == "end" if isinstance(item, DraftEnd) else True
                 return True
             tokens.append(item)
             return _is_enough(before, behind())
@@ -442,10 +452,10 @@ class PathJudge:
                 if item is None:
                     break
                 if take(item):
-                    return behind()
+                    return behind(), over
                 after.append(item.id or 0)
             if len(tokens) > 2 * LOOKAHEAD:
-                return behind()
+                return behind(), False
             text = before + b"".join(token.data for token in tokens)
             most, ids = 2 * LOOKAHEAD + 1 - len(tokens), tuple(after)
         else:
@@ -454,7 +464,7 @@ class PathJudge:
         await self._calls.generate(hearing.model, command, take, question=True)
         again = b"".join(token.data for token in tokens)
         said = b"".join(token.data for token in found.walked)
-        return behind() if ids is not None or again.startswith(said) else own
+        return (behind(), over) if ids is not None or again.startswith(said) else (own, ended)
 
     def _decide(self, hearing: PathHearing, unit: PathUnit, end: int, decision: Decision) -> None:
         """Keep a decision; it names the request that answered the last of the places walked, before byte `end`."""

@@ -88,7 +88,7 @@ async def test_a_genuine_pair_with_units_of_one_token_writes_what_the_rule_for_t
     shorter: str, assistant: str
 ) -> None:
     """Units that end at each common boundary, of models with one tokenizer, are tokens."""
-    prompts = [PROMPTS[n] for n in (0, 6, 10, 20, 24, 33)]  # none has emoji: parts of a character are one unit
+    prompts = [PROMPTS[n] for n in (0, 10, 20, 33)]  # none has emoji: parts of a character are one unit
     with ruled("common boundaries, of replacements too"):
         units = await fused(shorter, assistant, prompts, RuleVerifier())
     async with Fusion(draft=shorter, assistant=assistant) as fusion:
@@ -101,8 +101,9 @@ async def test_a_genuine_pair_with_units_of_one_token_writes_what_the_rule_for_t
             continue
         at = parted(one.text, other.text)
         different.append(f"{prompt!r} from character {at} on: {other.text[max(0, at - 20) : at + 20]!r}")
-        strange = parts(shorter, [token.id for token in other.tokens], other.text)
-        assert strange is not None and strange <= at + NEAR, different[-1]
+        strange = [parts(shorter, [token.id for token in result.tokens], result.text) for result in (one, other)]
+        assert any(place is not None and place <= at + NEAR for place in strange), different[-1]
+    assert len(different) <= 1, "\n".join(different)
     counts = [sum(one.replacements or 0 for one in results) for results in (units, tokens)]
     words = f"{len(prompts) - len(different)} of {len(prompts)} equal; {counts[0]} and {counts[1]} replacements"
     sys.stderr.write("\n" + "\n".join([words, *different]) + "\n")
@@ -111,7 +112,7 @@ async def test_a_genuine_pair_with_units_of_one_token_writes_what_the_rule_for_t
 
 async def test_a_genuine_pair_replaces_about_as_often_by_words_as_by_tokens(shorter: str, assistant: str) -> None:
     """Words hold several tokens, and are judged by their least probable one."""
-    prompts = PROMPTS[:8]
+    prompts = PROMPTS[:4]
     words = await fused(shorter, assistant, prompts, RuleVerifier())
     async with Fusion(draft=shorter, assistant=assistant) as fusion:
         tokens = [await fusion.generate([{"role": "user", "content": one}], max_tokens=LENGTH) for one in prompts]
