@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from live_real.prompts import PROMPTS
-
 LENGTH = 128
 NOISE = 0.3  # of log probabilities; see `lead_over`
 
@@ -39,9 +37,23 @@ def lead_over(url: str, prompt: str, ids: Sequence[int], own: int, other: int) -
     return float(found.get(own, -1e9) - found.get(other, -1e9))
 
 
-def answers(
-    url: str, prompts: Sequence[str] = PROMPTS, *, length: int = LENGTH, shown: bool = False
-) -> dict[str, Alone]:
+class Answers(dict[str, Alone]):
+    """The answers of a server to prompts, each asked when it is first looked up.
+
+    Args:
+        url: the server's.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+
+    def __missing__(self, prompt: str) -> Alone:
+        self.update(answers(self._url, [prompt]))
+        return self[prompt]
+
+
+def answers(url: str, prompts: Sequence[str], *, length: int = LENGTH, shown: bool = False) -> dict[str, Alone]:
     """The answer of the server itself to each prompt, greedy, of `length` tokens at most.
 
     Log probabilities are `shown` for tokens that have an event of their own: no part of a character has.

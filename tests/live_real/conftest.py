@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cosd_api.demo.servers import serve
-from live_real.alone import Alone, answers
+from live_real.alone import Alone, Answers
 from no_skips import mark_live, pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401 - hooks
 from smollm2.install import MODEL, SHORTER
 
@@ -41,7 +41,7 @@ def draft() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def alone(draft: str) -> dict[str, Alone]:
     """The answers of the server itself."""
-    return answers(draft)
+    return Answers(draft)
 
 
 @pytest.fixture(scope="session")

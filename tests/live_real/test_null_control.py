@@ -33,7 +33,7 @@ async def fused(
 
 @pytest.mark.parametrize(
     ("verifier", "settings", "count"),
-    [(RULE, {}, 20), (EVERYWHERE, {}, 10), (EVERYWHERE, {"tie": 0}, 5)],
+    [(RULE, {}, 12), (EVERYWHERE, {}, 6), (EVERYWHERE, {"tie": 0}, 4)],
     ids=["rule", "everywhere", "no-tie"],
 )
 async def test_the_model_with_itself_writes_what_it_writes_alone(
@@ -86,12 +86,13 @@ def _ties(results: list[FusionResult]) -> int:
     return sum(result.ties or 0 for result in results)
 
 
+@pytest.mark.parametrize("count", [16, pytest.param(len(PROMPTS), marks=pytest.mark.extended)])
 async def test_the_model_watched_by_itself_writes_what_it_writes_alone(
-    draft: str, assistant: str, alone: dict[str, Alone]
+    draft: str, assistant: str, alone: dict[str, Alone], count: int
 ) -> None:
     """By one stream of the assistant for an answer, which is opened with it."""
     watched = connect(assistant, engine="llama.cpp", strategy="watch")
-    results = await fused(EVERYWHERE, draft, watched, len(PROMPTS))
+    results = await fused(EVERYWHERE, draft, watched, count)
     check_equal(assistant, alone, results)
     for result in results:
         _check_asked(result, EVERYWHERE)
@@ -130,6 +131,7 @@ async def test_of_a_genuine_pair_watches_and_single_questions_give_one_answer(sh
     assert requests[1] < 0.5 * requests[0]
 
 
+@pytest.mark.extended
 async def test_ties_hardly_change_how_much_a_genuine_pair_replaces(shorter: str, assistant: str) -> None:
     """The tie is as narrow as the noise of a server: it is no second verifier."""
     with_ties = await fused(RULE, shorter, assistant, 5)

@@ -46,10 +46,11 @@ async def fused(
         return [await fusion.generate(one, max_tokens=LENGTH) for one in conversations]
 
 
-CASES = [(1.0, 40, "watch"), (0.5, 8, "singles"), (1.0, 6, "singles")]
+ALL = pytest.param(1.0, len(PROMPTS), "watch", marks=pytest.mark.extended, id="everywhere")
+CASES = [ALL, (1.0, 16, "watch"), (0.5, 6, "singles"), (1.0, 4, "singles")]
 
 
-@pytest.mark.parametrize(("bound", "count", "way"), CASES, ids=["everywhere", "rule", "everywhere by singles"])
+@pytest.mark.parametrize(("bound", "count", "way"), CASES)
 async def test_the_model_with_itself_writes_what_it_writes_alone(
     draft: str, assistant: str, alone: dict[str, Alone], bound: float, count: int, way: Strategy
 ) -> None:
@@ -110,6 +111,7 @@ async def test_a_genuine_pair_with_units_of_one_token_writes_what_the_rule_for_t
     assert min(counts) > 20
 
 
+@pytest.mark.extended
 async def test_a_genuine_pair_replaces_about_as_often_by_words_as_by_tokens(shorter: str, assistant: str) -> None:
     """Words hold several tokens, and are judged by their least probable one."""
     prompts = PROMPTS[:4]

@@ -29,6 +29,6 @@ def subject(plain: Mapping[str, PlainVllm], strategy: str) -> Callable[[str], Su
 
 
 class TestOpenAICompatible(Conformance):
-    @pytest.fixture(params=["list", "echo"])
+    @pytest.fixture(params=["list", pytest.param("echo", marks=pytest.mark.extended)])
     def given(self, plain: Mapping[str, PlainVllm], request: pytest.FixtureRequest) -> Callable[[str], Subject]:
         return subject(plain, request.param)

@@ -737,18 +737,19 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
             async for event in events:
                 seen += len(event.steps)
                 await texts.learn(event, run)
-                if alternatives and not options.raw:
-                    await texts.know((n,) for step in event.steps for n, _, text in step.others if text is None)
+                if alternatives:
+                    others = [one for step in event.steps for one in step.others]
+                    await texts.know((n,) for n, _, text in others if text is None or options.raw)
                 runs = await texts.walk([step.id for step in event.steps], run)
                 for step, before, after in zip(event.steps, runs, runs[1:], strict=False):
                     spaced = spaced or keeps_spaces(said or "" for _, _, said in step.others)
                     choice = texts.choice(before, step.id, step.prob)
-                    others = [texts.other(*one, spaced=spaced) for one in step.others] if alternatives else ()
+                    beside = [texts.other(*one, spaced=spaced) for one in step.others] if alternatives else ()
                     run = texts.open_run = after
                     texts.quiet = 0 if choice.token.data else texts.quiet + 1
                     ended = ended or choice.token.end
                     choose = with_listed if options.raw else with_alternatives
-                    yield replace(choice, token=choose(Position(choice, others), alternatives))
+                    yield replace(choice, token=choose(Position(choice, beside), alternatives))
         if ended or seen >= wanted:
             return
         if client.cut_is_full:
