@@ -163,11 +163,12 @@ class AcrossTokenizers(AnswerWriter):
         first = min(kept, firing.unit.first)
         size = path.offset(first)
         winners = [mark.winner for mark in path.marks[:first]]
-        void = [one.firing.decision for one in path.hearings.values() if one is not hearing and one.firing]
+        # Other assistants' replacements that this one comes before are not carried out, and not recorded.
+        unheeded = [one.firing.decision for one in path.hearings.values() if one is not hearing and one.firing]
         known = [
             one
             for one in path.decisions
-            if (one.last <= first and not any(other is one.decision for other in void))
+            if (one.last <= first and not any(other is one.decision for other in unheeded))
             or any(winner is one.decision for winner in winners)
         ]
         path.decisions = [one.before(first, old[one.last - 1][1] - size) for one in known]

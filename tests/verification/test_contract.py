@@ -1,4 +1,4 @@
-"""What a verifier may state about itself, and the former way to do it."""
+"""The needs that a verifier states, and the former way to state them."""
 
 from __future__ import annotations
 
