@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks.prompts import MAX_TOKENS, prompts
 from benchmarks.report import Cell, Options, Table
 from cosd_api import (
-    ChowVerifier,
+    AgreementVerifier,
+    CoolFusion,
     CoSD,
     DiffVerifier,
     Fusion,
@@ -64,15 +65,15 @@ _GATE = {"listed": 5, "eta": 0.5, "weights": {"bias": 5.0, "top": -10.0} | dict.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"defer": {"gate": _GATE}}
 """The settings of a method that have no default."""
 
-UNMEASURED = {"co-llm": "its draft is served with embeddings, and its cost beside `defer` is the states alone"}
-"""The methods without a row, and why."""
-
-VERIFIERS: Mapping[str, CoSD] = {
-    "chow": CoSD(verifier=ChowVerifier()),
-    "diff": CoSD(verifier=DiffVerifier()),
-    "surprise": CoSD(verifier=SurpriseVerifier(), unit="token"),
-    "random": CoSD(verifier=RandomVerifier(rate=0.1)),
+VARIANTS: Mapping[str, Method] = {
+    "cosd, chow": CoSD(verifier=AgreementVerifier()),
+    "cosd, diff": CoSD(verifier=DiffVerifier()),
+    "cosd, surprise": CoSD(verifier=SurpriseVerifier(), unit="token"),
+    "cosd, random": CoSD(verifier=RandomVerifier(rate=0.1)),
+    "cool-align": CoolFusion(align=True),
+    "cool+rerank": CoolFusion(rerank=True),
 }
+"""Further settings of methods, by the names of their rows."""
 
 
 @dataclass
@@ -160,14 +161,13 @@ async def run(options: Options) -> list[Table]:
 
 
 def contenders(alike: Sequence[str]) -> list[Contender]:
-    """Two models alone, every method, and verifiers of `cosd`; `alike` are the models with one tokenizer."""
+    """Two models alone, every method, and its variants; `alike` are the models with one tokenizer."""
     pair = ("sums", "facts")
     found = [Contender(f"{name} alone", (name,)) for name in pair]
-    for name in [one for one in METHODS if one not in UNMEASURED]:
+    for name in METHODS:
         method = method_named(name, **SETTINGS.get(name, {}))
         found.append(Contender(name, alike if method.one_tokenizer else pair, method))
-        if name == "cosd":
-            found += [Contender(f"cosd, {verifier}", pair, made) for verifier, made in VERIFIERS.items()]
+        found += [Contender(variant, pair, made) for variant, made in VARIANTS.items() if made.name == name]
     return found
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import product
 
 from benchmarks.lab.protocol import Cell, Size
-from cosd_api import CoSD, RuleVerifier, Speculative, SurpriseVerifier
-from cosd_api.comparison.contestants import VERIFIERS
+from cosd_api import AgreementVerifier, CoSD, RuleVerifier, Speculative, SurpriseVerifier
+from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.methods.base import Method, method_named
 
 __all__ = ["BACKWARD", "GRID", "PRINTED_SPECULATIVE", "TREE", "WAYS", "ways_of"]
@@ -31,7 +31,7 @@ _METHODS = (
     "nudging",
     "adafuse",
 )
-_NAMED = ("cosd", *_METHODS, "cool-align", "cool+rerank", "chared")
+_NAMED = ("cosd", *_METHODS, "chared")
 _THRESHOLDS = (0.25, 0.5, 0.75, 1.0)
 GRID = {
     f"rule {alpha} {beta}": CoSD(verifier=RuleVerifier(alpha=alpha, beta=beta))
@@ -48,7 +48,8 @@ _WINDOWS = {f"cosd-surprise, window {window}": CoSD(verifier=SurpriseVerifier(wi
 WAYS: Mapping[str, Method] = {
     **{name: method_named(name) for name in _NAMED},
     PRINTED_SPECULATIVE: Speculative(greedy=False, test="cosd"),
-    **VERIFIERS,
+    **VARIANTS,
+    "cosd-chow": CoSD(verifier=AgreementVerifier()),  # Chow's rule, as the tables that are published call it
     **GRID,
     **_SURER,
     **_SURPRISES,

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from cosd_api import (
-    ChowVerifier,
+    AgreementVerifier,
+    CoolFusion,
     CoSD,
     CustomVerifier,
     DiffVerifier,
@@ -29,12 +30,14 @@ from cosd_api import (
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import METHODS, Models, Written, method_named
+from cosd_api.methods.base import METHODS, Models, Written, method_class, method_named
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
 from cosd_api.settings import FusionOptions, describe_verifier
 from cosd_api.verification import KnownVerifier
+from cosd_api.verification.agreement import of_record
 from cosd_providers.contract import Provider
+from cosd_providers.deferred import outdated
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
 """A model alone; a method; a baseline that asks the models; one that follows from the models' own answers; and one that
@@ -53,17 +56,18 @@ _RUN = secrets.token_hex(8)
 """This process, in keys that no other run is to know again."""
 _ModelT = TypeVar("_ModelT")
 
-VERIFIERS: Mapping[str, Method] = {
+VARIANTS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
-    "cosd-chow": CoSD(verifier=ChowVerifier()),
+    "cosd-agreement": CoSD(verifier=AgreementVerifier()),
     "cosd-diff": CoSD(verifier=DiffVerifier()),
     "cosd-surprise": CoSD(verifier=SurpriseVerifier()),
+    "cool-align": CoolFusion(align=True),
+    "cool+rerank": CoolFusion(rerank=True),
 }
-"""Further verifiers of CoSD, by the names that they have in a comparison."""
+"""Further settings of methods, by the names that they have in a comparison."""
 
 _TRAINED = {
     "defer": "it needs a gate that was trained for these models: give Defer(gate=...), see train_deferral",
-    "co-llm": "it needs a gate that was trained for these models: give CoLLM(gate=...), see train_co_llm",
 }
 """Methods that have no defaults, with the reason."""
 _ORDERED = frozenset({"safe", "switch", "mixture"})
@@ -307,19 +311,28 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
 def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
     """The methods by name, and those of `"all"` that have no defaults."""
     if chosen == "all":
-        several = {name: name for name in METHODS if name not in _TRAINED} | {name: name for name in VERIFIERS}
+        several = {name: name for name in METHODS if name not in _TRAINED} | {name: name for name in VARIANTS}
         return [(name, _made(name)) for name in several], [
             LeftOut(name, reason) for name, reason in _TRAINED.items() if name in METHODS
         ]
     if isinstance(chosen, Mapping):
-        named = [(str(name), _made(one)) for name, one in chosen.items()]
+        named = [(str(name), _made(_present(one))) for name, one in chosen.items()]
     elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):
         raise SettingError(f'methods must be "all", or several names or objects, not {chosen!r}')
     else:
-        named = [(one, _made(one)) if isinstance(one, str) else (_name(_made(one)), one) for one in chosen]
+        several = [_present(one) for one in chosen]
+        named = [(one, _made(one)) if isinstance(one, str) else (_name(_made(one)), one) for one in several]
     if not named:
         raise SettingError('methods is empty: give some, or "all"')
     return named, []
+
+
+def _present(one: str | Method) -> str | Method:
+    """The name as it is now, where it was another one; all else as it is."""
+    if one == "cosd-chow":
+        outdated("the contestant 'cosd-chow'", "'cosd-agreement'")
+        return "cosd-agreement"
+    return one
 
 
 def _made(one: str | Method) -> Method:
@@ -327,17 +340,20 @@ def _made(one: str | Method) -> Method:
         return one
     if not isinstance(one, str):
         raise SettingError(f'a method must be a name such as "cosd", or an object such as CoSD(), not {one!r}')
-    if one in _TRAINED and one in METHODS:
-        raise SettingError(f"{one!r} has no defaults: {_TRAINED[one]}")
-    return VERIFIERS[one] if one in VERIFIERS else method_named(one, also=[*VERIFIERS])
+    if one in VARIANTS:
+        return VARIANTS[one]
+    if (reason := _TRAINED.get(method_class(one, also=[*VARIANTS]).name)) is not None:
+        raise SettingError(f"{one!r} has no defaults: {reason}")
+    return method_named(one)
 
 
 def _name(method: Method) -> str:
     """The name of a method that was given as an object."""
+    for name, one in VARIANTS.items():
+        if one == method:
+            return name
     if "verifier" in method.hoisted and method.judge is not None and method.judge != RuleVerifier():
-        known = {one: name for name, one in VERIFIERS.items()}
-        described = describe_verifier(method.judge)
-        return known.get(method, f"{method.name}-{described.kind}")
+        return f"{method.name}-{describe_verifier(method.judge).kind}"
     return method.name
 
 
@@ -357,7 +373,10 @@ def self_consistency(samples: int, grader: str, reads: Callable[[str, str], str 
     return Contestant(SELF_CONSISTENCY, "baseline", method, first)
 
 
-_VERIFIER = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind")], config=ConfigDict(defer_build=True))
+_VERIFIER = TypeAdapter[Any](
+    Annotated[KnownVerifier, Field(discriminator="kind"), BeforeValidator(of_record)],
+    config=ConfigDict(defer_build=True),
+)
 
 
 def method_of(settings: Mapping[str, Any]) -> Method:
@@ -367,7 +386,7 @@ def method_of(settings: Mapping[str, Any]) -> Method:
         SettingError: it has a verifier of the user's own.
     """
     if settings["method"] != CoSD.name:
-        return method_named(settings["method"], **settings["options"])
+        return method_named(method_class(settings["method"]).name, **settings["options"])
     try:
         verifier = _VERIFIER.validate_python(settings["verifier"])
     except ValidationError:

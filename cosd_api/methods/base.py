@@ -21,13 +21,12 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost, draft_cost, draft_first_assumptions
 from cosd_api.verification import Verifier
 from cosd_providers.contract import ServerInfo
+from cosd_providers.deferred import outdated
 
 METHODS: Mapping[str, str] = {
     "cosd": "cosd:CoSD",
     "rerank": "rerank:Rerank",
     "cool": "cool:CoolFusion",
-    "cool-align": "cool:CoolFusion",
-    "cool+rerank": "cool:CoolFusion",
     "speculative": "speculative:Speculative",
     "route": "route:Route",
     "cascade": "cascade:Cascade",
@@ -36,7 +35,6 @@ METHODS: Mapping[str, str] = {
     "nudging": "nudging:Nudging",
     "steps": "steps:Steps",
     "defer": "defer:Defer",
-    "co-llm": "co_llm:CoLLM",
     "chared": "chared:CharED",
     "safe": "safe:Safe",
     "switch": "switch:Switch",
@@ -47,8 +45,12 @@ METHODS: Mapping[str, str] = {
 DEFAULT_METHOD = "cosd"
 """The method of a fusion that is given none."""
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {"cool-align": {"align": True}, "cool+rerank": {"rerank": True}}
-"""The settings that a name stands for, where it is not the method's own."""
+_FORMER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
+    "cool-align": ("cool", {"align": True}, "CoolFusion(align=True), --method cool --set align=true"),
+    "cool+rerank": ("cool", {"rerank": True}, "CoolFusion(rerank=True), --method cool --set rerank=true"),
+    "co-llm": ("defer", {}, "Defer(gate=...), --method defer --set gate=FILE"),
+}
+"""Names that methods had, with the method, the settings that the name stood for, and what to write instead."""
 
 Models = Sequence[tuple[str, ServerInfo]]
 """The models of a fusion that are known, by their names in results; the draft first."""
@@ -154,15 +156,6 @@ class Method(ABC):
         if self.most_models is not None and count > self.most_models:
             raise SettingError(f"{self.name!r} takes {self.most_models} models at most, not {count}")
 
-    @property
-    def chosen_name(self) -> str:
-        """Its name as a user gives it: that of a preset, where its settings are one's."""
-        for name, options in PRESETS.items():
-            same = METHODS[name] == METHODS.get(self.name)
-            if same and all(getattr(self, option) == value for option, value in options.items()):
-                return name
-        return self.name
-
     @abstractmethod
     def start(self, job: AnswerJob) -> Run:
         """The run of one answer."""
@@ -238,13 +231,27 @@ def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Meth
         SettingError: there is no such method, or it has no such setting.
     """
     made = method_class(name, also)
+    name, former = present_name(name)
     known = [one.name for one in fields(made)]
     for option in options:
         if option not in known:
             near = difflib.get_close_matches(option, known, 1)
             more = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
             raise SettingError(f"the method {name!r} has no setting {option!r}; {more}")
-    return made(**{**PRESETS.get(name, {}), **options})
+    return made(**{**former, **options})
+
+
+def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
+    """The name of a method, and the settings that come with it, where it is given by a name that it had before.
+
+    Such a name is warned of (`DeprecationWarning`).
+    """
+    if name not in _FORMER:
+        return name, {}
+    method, settings, instead = _FORMER[name]
+    more = "".join(f" with {setting}={value!r}" for setting, value in settings.items())
+    outdated(f"the method {name!r}", f"{method!r}{more} ({instead})")
+    return method, settings
 
 
 def method_from_text(name: str, options: Mapping[str, str]) -> Method:
@@ -273,11 +280,12 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
 
 
 def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
-    """The class of a method, by its name; `also` are other names for the error message.
+    """The class of a method, by its name, or by one that it had; `also` are other names for the error message.
 
     Raises:
         SettingError: there is no such method.
     """
+    name = _FORMER[name][0] if name in _FORMER else name
     if name not in METHODS:
         names = [*METHODS, *also]
         near = difflib.get_close_matches(name, names, 1)

@@ -23,7 +23,7 @@ from cosd_api import (
     compare,
     fuse,
 )
-from cosd_api.comparison.contestants import VERIFIERS
+from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.comparison.exports import answers_jsonl, standings_csv
 from cosd_api.comparison.page import advice_page, comparison_page
 from cosd_api.comparison.statistics import PairedCounts
@@ -99,7 +99,7 @@ async def test_every_text_is_what_fuse_writes() -> None:
     fused = [one for one in found.standings if one.kind == "method"]
     assert {one.settings["method"] for one in fused} >= {"cosd", "cool", "average", "safe", "chared", "switch", "route"}
     for standing in fused:
-        method: Method = VERIFIERS[name] if (name := standing.name.split(",")[0]) in VERIFIERS else method_named(name)
+        method: Method = VARIANTS[name] if (name := standing.name.split(",")[0]) in VARIANTS else method_named(name)
         order = [str(standing.first), *(name for name in NAMES if name != standing.first)]
         limits: dict[str, Any] = {"max_tokens": 4, **({"seed": 0} if method.temperature else {})}
         answers = found.answers_of(standing.name)
