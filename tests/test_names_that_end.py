@@ -38,6 +38,7 @@ from cosd_api.training.states import state_in_text
 from cosd_providers.testing import ScriptedProvider
 
 URLS: dict[str, Any] = {"draft": "http://a", "assistant": "http://b"}
+SERVERS: dict[str, Any] = {"draft": "http://a", "assistants": ["http://b"]}
 STATES = CoLLMVerifier(width=2, bias=0.5, weights=(1.5, -2.0), eta=0.25)
 FORMER: list[tuple[str, dict[str, Any], Method, str]] = [
     (
@@ -76,17 +77,15 @@ def test_a_method_by_a_name_that_it_had(
     gate = tmp_path / "gate.json"
     STATES.save(gate)
     written = {name: str(gate) if name == "gate" else value for name, value in options.items()}
-    (tmp_path / "fusion.json").write_text(
-        json.dumps({"draft": "http://a", "assistants": ["http://b"], "method": {"name": old, **written}})
-    )
+    (tmp_path / "fusion.json").write_text(json.dumps({**SERVERS, "method": {"name": old, **written}}))
     kept = options if old != "co-llm" else {"gate": STATES.model_dump(mode="json")}
-    ways: list[Callable[[], Method]] = [
+    ways: list[Callable[[], object]] = [
         lambda: method_named(old, **options),
         lambda: method_from_text(old, written),
         lambda: Fusion.load(tmp_path / "fusion.json").settings.method,
         lambda: Fusion.load(FusionConfig.load(tmp_path / "fusion.json")).settings.method,
         lambda: FusionArguments.read({**URLS, "method": old, **written}).fusion.settings.method,
-        lambda: ChatCoSD(**URLS, method={"name": old, **kept}).method,  # type: ignore[return-value, list-item]
+        lambda: ChatCoSD.model_validate({**URLS, "method": {"name": old, **kept}}).method,
     ]
     for way in ways:
         with ends(f"the method {old!r}", new) as told:
@@ -103,14 +102,12 @@ async def test_its_settings_are_recorded_by_the_name_that_it_has(old: str, metho
     assert (fusion.settings.method, here(told)) == (method, True)
     fusion.save(tmp_path / "fusion.json")
     assert json.loads((tmp_path / "fusion.json").read_text())["method"]["name"] == "cool"
-    text = json.dumps({"draft": "http://a", "assistants": ["http://b"], "method": old})
+    text = json.dumps({**SERVERS, "method": old})
     (tmp_path / "former.json").write_text(text)
     with pytest.warns(DeprecationWarning, match=re.escape(old)):
         assert Fusion.load(tmp_path / "former.json").settings == fusion.settings
     with pytest.warns(DeprecationWarning, match=re.escape(old)):
-        assert (
-            Fusion.load(FusionConfig(draft="http://a", assistants=["http://b"]), method=old).settings.method == method
-        )  # type: ignore[arg-type, list-item]
+        assert Fusion.load(FusionConfig.model_validate(SERVERS), method=old).settings.method == method
     models = [ScriptedProvider.from_texts({"Q": [" a", "."], "Q a": ["."]}) for _ in range(2)]
     with pytest.warns(DeprecationWarning, match=re.escape(old)):
         result = await fuse("Q", models=models, method=old)
@@ -151,12 +148,12 @@ def test_chow_is_agreement() -> None:
 )
 def test_chow_in_settings(written: Any, alpha: float, tmp_path: Path) -> None:
     path = tmp_path / "fusion.json"
-    path.write_text(json.dumps({"draft": "http://a", "assistants": ["http://b"], "verifier": written}))
+    path.write_text(json.dumps({**SERVERS, "verifier": written}))
     fields = {"kind": written} if isinstance(written, str) else written
     ways: list[Callable[[], object]] = [
         lambda: Fusion.load(path).settings.verifier,
         lambda: FusionArguments.read({**URLS, "verifier": "chow", "tau": 1 - alpha}).fusion.settings.verifier,
-        lambda: ChatCoSD(**URLS, verifier=fields).verifier,
+        lambda: ChatCoSD.model_validate({**URLS, "verifier": fields}).verifier,
     ]
     for way in ways:
         new = f"'agreement' with alpha = 1 - tau, here {alpha},"
@@ -169,13 +166,13 @@ def test_what_chow_cannot_be_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "fusion.json"
     for fields in ({"tau": 2}, {"tau": "much"}, {"tau": 0.5, "alpha": 0.5}):
         written = {"kind": "chow", **fields}
-        path.write_text(json.dumps({"draft": "http://a", "assistants": ["http://b"], "verifier": written}))
+        path.write_text(json.dumps({**SERVERS, "verifier": written}))
         with pytest.raises(SettingError, match="verifier: chow has one number, tau, between 0 and 1"):
             Fusion.load(path)
     with pytest.raises(SettingError, match="the verifier 'chow' is invalid: chow has one number, tau"):
         FusionArguments.read({**URLS, "verifier": "chow", "tau": 2})
     with pytest.raises(ValidationError, match="chow has one number, tau"):
-        ChatCoSD(**URLS, verifier={"kind": "chow", "tau": 2})  # type: ignore[arg-type]
+        ChatCoSD.model_validate({**URLS, "verifier": {"kind": "chow", "tau": 2}})
 
 
 def test_a_contestant_by_a_name_that_it_had() -> None:

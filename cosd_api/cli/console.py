@@ -71,11 +71,13 @@ def guarded() -> Iterator[None]:
 def _noting() -> Iterator[None]:
     """Say which names end: Python shows such warnings to programmers alone."""
 
-    def shown(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+    def shown(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **last: Any
+    ) -> None:
         if issubclass(category, DeprecationWarning):
             say(f"note: {message}")
         else:
-            others(message, category, filename, lineno, *more)
+            others(message, category, filename, lineno, *more, **last)
 
     with warnings.catch_warnings():
         others = warnings.showwarning

@@ -320,8 +320,8 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
     elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):
         raise SettingError(f'methods must be "all", or several names or objects, not {chosen!r}')
     else:
-        several = [_present(one) for one in chosen]
-        named = [(one, _made(one)) if isinstance(one, str) else (_name(_made(one)), one) for one in several]
+        given = [_present(one) for one in chosen]
+        named = [(one, _made(one)) if isinstance(one, str) else (_name(_made(one)), one) for one in given]
     if not named:
         raise SettingError('methods is empty: give some, or "all"')
     return named, []

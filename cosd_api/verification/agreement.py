@@ -68,9 +68,8 @@ def of_record(given: object) -> object:
     Raises:
         ValueError: its tau is not a number in [0, 1].
     """
-    if not isinstance(given, Mapping):
-        return given
-    fields: dict[str, Any] = dict(cast("Mapping[str, Any]", given))
+    found: object = given
+    fields: dict[str, Any] = dict(cast("Mapping[str, Any]", found)) if isinstance(found, Mapping) else {}
     if fields.get("kind") != "chow":
         return given
     tau = fields.pop("tau", 0.5)

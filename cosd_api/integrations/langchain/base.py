@@ -143,7 +143,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         """A verifier, or its JSON form from a saved model."""
         if not isinstance(verifier, dict):
             return verifier
-        return TypeAdapter[Any](KnownVerifier).validate_python(of_settings(verifier))
+        return TypeAdapter[Any](KnownVerifier).validate_python(of_settings(cast("object", verifier)))
 
     @field_validator("method", mode="before")
     @classmethod
