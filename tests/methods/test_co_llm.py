@@ -229,3 +229,12 @@ async def test_an_estimate_holds(settings: dict[str, Any]) -> None:
                 one = estimate.endpoints[name]
                 assert one.requests.low <= usage.requests <= one.requests.high
                 assert one.billed_tokens.low <= usage.billed_tokens <= one.billed_tokens.high
+
+
+async def test_the_states_are_in_the_estimate_of_cosd_with_the_gate_too() -> None:
+    found: list[Any] = []
+    for method in (Defer(gate=UNSURE), CoSD(verifier=UNSURE, unit="token"), Defer(gate=other_gate())):
+        async with Fusion(draft=draft(), assistant=assistant(), unit="token", method=method) as fusion:
+            found.append((await fusion.estimate("Q", max_tokens=8)).endpoints["draft"].requests)
+    assert found[0] == found[1]
+    assert found[1].expected > found[2].expected
