@@ -23,7 +23,6 @@ from cosd_api.methods.co_llm import CoLLM
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.defer import Defer
-from cosd_api.methods.mixture import Mixture
 from cosd_api.methods.nudging import Nudging
 from cosd_api.methods.rerank import Rerank
 from cosd_api.methods.route import Route
@@ -122,7 +121,6 @@ __all__ = [
     "MatchVerifier",
     "Message",
     "Method",
-    "Mixture",
     "Needs",
     "Nudging",
     "Place",
@@ -178,6 +176,7 @@ if not TYPE_CHECKING:
         {
             "FusionActor": "cosd_api.batch.actor",
             "FusionConfig": "cosd_api.config.file",
+            "Mixture": "cosd_api.methods.average",  # a name that ends
             "AnswerTuning": "cosd_api.training.answers",
             "tune_answers": "cosd_api.training.answers",
             "collect": "cosd_api.training.collect",

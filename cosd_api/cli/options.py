@@ -29,6 +29,7 @@ from cosd_api.verification import (
     ChowVerifier,
     DiffVerifier,
     KnownVerifier,
+    MatchVerifier,
     RandomVerifier,
     RuleVerifier,
     SurpriseVerifier,
@@ -92,15 +93,24 @@ MethodSettings = Annotated[
         "--set", metavar="NAME=VALUE", help="A setting of the method, e.g. normalisation=byte; may be repeated."
     ),
 ]
-VerifierName = Literal["rule", "agreement", "chow", "diff", "random", "surprise"]
+VerifierName = Literal["rule", "agreement", "chow", "diff", "match", "random", "surprise"]
 _VERIFIERS: Mapping[
     VerifierName,
-    type[RuleVerifier | AgreementVerifier | ChowVerifier | DiffVerifier | RandomVerifier | SurpriseVerifier],
+    type[
+        RuleVerifier
+        | AgreementVerifier
+        | ChowVerifier
+        | DiffVerifier
+        | MatchVerifier
+        | RandomVerifier
+        | SurpriseVerifier
+    ],
 ] = {
     "rule": RuleVerifier,
     "agreement": AgreementVerifier,
     "chow": ChowVerifier,
     "diff": DiffVerifier,
+    "match": MatchVerifier,
     "random": RandomVerifier,
     "surprise": SurpriseVerifier,
 }
@@ -109,7 +119,7 @@ ChosenVerifier = Annotated[
     VerifierName | None,
     typer.Option(
         help="Decide by the rule (alpha, beta), agreement (alpha), chow or diff (tau), surprise (gamma, beta, "
-        "window), or a coin: random (rate, seed)."
+        "window), match (which replaces whatever differs), or a coin: random (rate, seed)."
     ),
 ]
 Alpha = Annotated[float | None, typer.Option(help="The draft is unsure below this probability; 0.5 by default.")]
@@ -387,7 +397,8 @@ class SharedOptions:
         kind = _VERIFIERS[name or "rule"]
         taken = [one for one in kind.model_fields if one != "kind"]
         if wrong := [option for option in given if option not in taken]:
-            words = f"{name or 'the rule'} takes only {' and '.join(taken)}, no {wrong[0]}"
+            only = f"only {' and '.join(taken)}, " if taken else ""
+            words = f"{name or 'the rule'} takes {only}no {wrong[0]}"
             raise typer.BadParameter(words, param_hint=f"--{wrong[0]}")
         try:
             return kind.model_validate(given)

@@ -14,11 +14,13 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from cosd_api import (
+    Average,
     ChowVerifier,
     CoSD,
     CustomVerifier,
     DiffVerifier,
     Fusion,
+    MatchVerifier,
     Method,
     RandomVerifier,
     RuleVerifier,
@@ -29,7 +31,7 @@ from cosd_api import (
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import METHODS, Models, Written, method_named
+from cosd_api.methods.base import METHODS, Models, Written, method_named, recorded_name
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
 from cosd_api.settings import FusionOptions, describe_verifier
@@ -53,21 +55,25 @@ _RUN = secrets.token_hex(8)
 """This process, in keys that no other run is to know again."""
 _ModelT = TypeVar("_ModelT")
 
-VERIFIERS: Mapping[str, Method] = {
+VARIANTS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
     "cosd-chow": CoSD(verifier=ChowVerifier()),
     "cosd-diff": CoSD(verifier=DiffVerifier()),
+    "cosd-match": CoSD(verifier=MatchVerifier()),
     "cosd-surprise": CoSD(verifier=SurpriseVerifier()),
+    "average-drawn": Average(temperature=1),
 }
-"""Further verifiers of CoSD, by the names that they have in a comparison."""
+"""Further settings of methods, by the names that they have in a comparison."""
 
 _TRAINED = {
     "defer": "it needs a gate that was trained for these models: give Defer(gate=...), see train_deferral",
     "co-llm": "it needs a gate that was trained for these models: give CoLLM(gate=...), see train_co_llm",
 }
 """Methods that have no defaults, with the reason."""
-_ORDERED = frozenset({"safe", "switch", "mixture"})
-"""Methods in which all models are equal, and the answer depends on which of them is listed first."""
+_UNASKED = {"speculative": "it draws what the assistant would write, whose greedy text is that of cosd-match"}
+"""Methods that are compared by name alone, with the reason."""
+_ORDERED = frozenset({"safe"})
+"""Methods that draw nothing and in which all models are equal, and yet it matters which of them is listed first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,7 +300,8 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
                 raise SettingError(f"{words}. Leave it out, or compare it by itself") from None
             without.append(LeftOut(name, str(error)))
             continue
-        turns = both_ways and (not method.symmetric or method.name in _ORDERED)
+        ordered = method.name in _ORDERED or method.temperature > 0
+        turns = both_ways and (not method.symmetric or ordered)
         found += [Contestant(name + turned(at, count), "method", method, at) for at in range(count if turns else 1)]
     taken = {one.name for one in (*alone(count), *derived(count))} | {one.name for one in baselines_of(count)}
     for one in found:
@@ -307,16 +314,16 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
 def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
     """The methods by name, and those of `"all"` that have no defaults."""
     if chosen == "all":
-        several = {name: name for name in METHODS if name not in _TRAINED} | {name: name for name in VERIFIERS}
-        return [(name, _made(name)) for name in several], [
-            LeftOut(name, reason) for name, reason in _TRAINED.items() if name in METHODS
-        ]
+        without = {name: reason for name, reason in {**_TRAINED, **_UNASKED}.items() if name in METHODS}
+        several = [*(name for name in METHODS if name not in without), *VARIANTS]
+        return [(name, _made(name)) for name in several], [LeftOut(*one) for one in without.items()]
     if isinstance(chosen, Mapping):
         named = [(str(name), _made(one)) for name, one in chosen.items()]
     elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):
         raise SettingError(f'methods must be "all", or several names or objects, not {chosen!r}')
     else:
-        named = [(one, _made(one)) if isinstance(one, str) else (_name(_made(one)), one) for one in chosen]
+        made = [(one, _made(one)) for one in chosen]
+        named = [(one if isinstance(one, str) else _name(method), method) for one, method in made]
     if not named:
         raise SettingError('methods is empty: give some, or "all"')
     return named, []
@@ -324,20 +331,21 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
 
 def _made(one: str | Method) -> Method:
     if isinstance(one, Method):
-        return one
+        return one.present()
     if not isinstance(one, str):
         raise SettingError(f'a method must be a name such as "cosd", or an object such as CoSD(), not {one!r}')
     if one in _TRAINED and one in METHODS:
         raise SettingError(f"{one!r} has no defaults: {_TRAINED[one]}")
-    return VERIFIERS[one] if one in VERIFIERS else method_named(one, also=[*VERIFIERS])
+    return VARIANTS[one] if one in VARIANTS else method_named(one, also=[*VARIANTS]).present()
 
 
 def _name(method: Method) -> str:
     """The name of a method that was given as an object."""
+    for name, one in VARIANTS.items():
+        if one == method:
+            return name
     if "verifier" in method.hoisted and method.judge is not None and method.judge != RuleVerifier():
-        known = {one: name for name, one in VERIFIERS.items()}
-        described = describe_verifier(method.judge)
-        return known.get(method, f"{method.name}-{described.kind}")
+        return f"{method.name}-{describe_verifier(method.judge).kind}"
     return method.name
 
 
@@ -367,7 +375,11 @@ def method_of(settings: Mapping[str, Any]) -> Method:
         SettingError: it has a verifier of the user's own.
     """
     if settings["method"] != CoSD.name:
-        return method_named(settings["method"], **settings["options"])
+        name, former = recorded_name(settings["method"])
+        options = {**former, **settings["options"]}
+        if (greedy := options.pop("greedy", None)) is not None:  # of `speculative`, in records before 0.2
+            options["temperature"] = 1
+        return CoSD(verifier=MatchVerifier()) if greedy else method_named(name, **options)
     try:
         verifier = _VERIFIER.validate_python(settings["verifier"])
     except ValidationError:

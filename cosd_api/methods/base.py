@@ -21,6 +21,7 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost, draft_cost, draft_first_assumptions
 from cosd_api.verification import Verifier
 from cosd_providers.contract import ServerInfo
+from cosd_providers.deferred import outdated
 
 METHODS: Mapping[str, str] = {
     "cosd": "cosd:CoSD",
@@ -32,7 +33,6 @@ METHODS: Mapping[str, str] = {
     "route": "route:Route",
     "cascade": "cascade:Cascade",
     "average": "average:Average",
-    "mixture": "mixture:Mixture",
     "nudging": "nudging:Nudging",
     "steps": "steps:Steps",
     "defer": "defer:Defer",
@@ -49,6 +49,11 @@ DEFAULT_METHOD = "cosd"
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {"cool-align": {"align": True}, "cool+rerank": {"rerank": True}}
 """The settings that a name stands for, where it is not the method's own."""
+
+_FORMER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
+    "mixture": ("average", {"temperature": 1}, "Average(temperature=1), or --method average --temperature 1"),
+}
+"""Names that methods had, with the method, the settings that the name stood for, and what to write instead."""
 
 Models = Sequence[tuple[str, ServerInfo]]
 """The models of a fusion that are known, by their names in results; the draft first."""
@@ -118,6 +123,10 @@ class Method(ABC):
             words = f"temperature is not accepted by the method {self.name!r}: {self.why_greedy}"
             raise SettingError(f"{words}. Leave it out")
         raise SettingError(f"temperature=0 is not accepted by the method {self.name!r}, which draws. Leave it out")
+
+    def present(self) -> Method:
+        """The method as it is written now: itself, or another one that stood for these settings, with a warning."""
+        return self
 
     def with_unit(self, unit: Unit | None) -> Method:  # noqa: ARG002 - a hook
         """The same method with a unit, if that is one of its own settings and is not chosen yet."""
@@ -238,13 +247,29 @@ def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Meth
         SettingError: there is no such method, or it has no such setting.
     """
     made = method_class(name, also)
+    name, former = present_name(name)
     known = [one.name for one in fields(made)]
     for option in options:
         if option not in known:
             near = difflib.get_close_matches(option, known, 1)
             more = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
             raise SettingError(f"the method {name!r} has no setting {option!r}; {more}")
-    return made(**{**PRESETS.get(name, {}), **options})
+    return made(**{**PRESETS.get(name, {}), **former, **options})
+
+
+def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
+    """The name of a method, and the settings that come with it, where it is given by a name that it had before.
+
+    Such a name is warned of (`DeprecationWarning`).
+    """
+    if name in _FORMER:
+        outdated(f"the method {name!r}", _FORMER[name][2])
+    return recorded_name(name)
+
+
+def recorded_name(name: str) -> tuple[str, Mapping[str, Any]]:
+    """The same for a name in a record, of which nobody is warned."""
+    return _FORMER[name][:2] if name in _FORMER else (name, {})
 
 
 def method_from_text(name: str, options: Mapping[str, str]) -> Method:
@@ -273,11 +298,12 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
 
 
 def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
-    """The class of a method, by its name; `also` are other names for the error message.
+    """The class of a method, by its name, or by one that it had; `also` are other names for the error message.
 
     Raises:
         SettingError: there is no such method.
     """
+    name = _FORMER[name][0] if name in _FORMER else name
     if name not in METHODS:
         names = [*METHODS, *also]
         near = difflib.get_close_matches(name, names, 1)
