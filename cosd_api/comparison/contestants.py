@@ -331,12 +331,12 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
 
 def _made(one: str | Method) -> Method:
     if isinstance(one, Method):
-        return one.present()
+        return one.at_temperature(None)
     if not isinstance(one, str):
         raise SettingError(f'a method must be a name such as "cosd", or an object such as CoSD(), not {one!r}')
     if one in _TRAINED and one in METHODS:
         raise SettingError(f"{one!r} has no defaults: {_TRAINED[one]}")
-    return VARIANTS[one] if one in VARIANTS else method_named(one, also=[*VARIANTS]).present()
+    return VARIANTS[one] if one in VARIANTS else method_named(one, also=[*VARIANTS]).at_temperature(None)
 
 
 def _name(method: Method) -> str:

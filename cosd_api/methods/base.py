@@ -109,13 +109,15 @@ class Method(ABC):
         """The temperature of what the models write."""
         return 0.0
 
-    def at_temperature(self, temperature: float) -> Method:
-        """The same method at a temperature, 0 or 1.
+    def at_temperature(self, temperature: float | None) -> Method:
+        """The same method at a temperature, 0 or 1; at its own if that is None.
 
         Raises:
             SettingError: it is another temperature, or the method has no such form.
         """
-        return self if check_temperature(temperature) == self.temperature else self._at(temperature)
+        if temperature is None or check_temperature(temperature) == self.temperature:
+            return self
+        return self._at(temperature)
 
     def _at(self, temperature: float) -> Method:
         """The form at the other temperature, where there is one; see `at_temperature`."""
@@ -123,10 +125,6 @@ class Method(ABC):
             words = f"temperature is not accepted by the method {self.name!r}: {self.why_greedy}"
             raise SettingError(f"{words}. Leave it out")
         raise SettingError(f"temperature=0 is not accepted by the method {self.name!r}, which draws. Leave it out")
-
-    def present(self) -> Method:
-        """The method as it is written now: itself, or another one that stood for these settings, with a warning."""
-        return self
 
     def with_unit(self, unit: Unit | None) -> Method:  # noqa: ARG002 - a hook
         """The same method with a unit, if that is one of its own settings and is not chosen yet."""

@@ -89,10 +89,11 @@ class Speculative(Method):
     def _at(self, temperature: float) -> Method:
         return replace(self, temperature=temperature)
 
-    def present(self) -> Method:
-        """Itself; without a temperature the greedy form that it had, which is CoSD with `MatchVerifier`."""
-        if self.temperature:
-            return self
+    def at_temperature(self, temperature: float | None) -> Method:
+        """The same method at a temperature; without one the greedy form that it had, which is CoSD now."""
+        found = super().at_temperature(temperature)
+        if found.temperature:
+            return found
         outdated(f"greedy {self.name!r}, without temperature=1,", "CoSD(verifier=MatchVerifier()), or --verifier match")
         return CoSD(verifier=MatchVerifier())
 
