@@ -50,8 +50,8 @@ class Speculative(Method):
             is the test that the CoSD paper prints: both write their most probable tokens, and the assistant's replaces
             the draft's where p/q is less than a number drawn from [0, 1).
         listed: tokens to list in each place. What is beyond is not drawn; a warning bounds the total variation.
-        temperature: 1. It is 1 by default from release 0.2 on; until then 0 is, which stands for
-            `CoSD(verifier=MatchVerifier())`, with a warning.
+        temperature: 1. From release 0.2 on it is 1 by default, as it is now beside another `test` or `sampled_draft`;
+            until then 0 stands for `CoSD(verifier=MatchVerifier())`, with a warning.
         greedy: the former name of `temperature`: False for 1 and True for 0, until release 0.2.
 
     Raises:
@@ -75,19 +75,18 @@ class Speculative(Method):
         for name in ("sampled_draft", "greedy"):
             if not isinstance(getattr(self, name), bool) and (name, self.greedy) != ("greedy", None):
                 raise SettingError(f"{name} must be True or False, not {getattr(self, name)!r}")
-        if self.greedy is not None:
-            if not self.greedy:
-                outdated("Speculative(greedy=False)", "Speculative(temperature=1)")
-            object.__setattr__(self, "temperature", 0.0 if self.greedy else 1.0)
-            object.__setattr__(self, "greedy", None)
-        object.__setattr__(self, "temperature", check_temperature(self.temperature))
         check_choice("test", self.test, Test)
         check_count("listed", self.listed)
-        if not self.temperature and (self.test, self.sampled_draft) != ("ratio", True):
-            raise SettingError("sampled_draft and test are for tokens that are drawn: give temperature=1, too")
+        drawn = check_temperature(self.temperature) > 0 or self.greedy is False or not self._draws
+        if self.greedy and drawn:
+            raise SettingError("sampled_draft, test and temperature=1 are for tokens that are drawn: leave out greedy")
+        if self.greedy is False:
+            outdated("Speculative(greedy=False)", "Speculative(temperature=1)")
+        object.__setattr__(self, "temperature", float(drawn))
+        object.__setattr__(self, "greedy", None)
 
     def _at(self, temperature: float) -> Method:
-        return replace(self, temperature=temperature)
+        return super()._at(temperature) if not self._draws else replace(self, temperature=temperature)
 
     def at_temperature(self, temperature: float | None) -> Method:
         """The same method at a temperature; without one the greedy form that it had, which is CoSD now."""

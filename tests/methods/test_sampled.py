@@ -338,13 +338,18 @@ async def test_models_that_cannot_are_refused(options: dict[str, Any], words: st
 
 
 async def test_tokenizers_that_are_the_same_are_found_out() -> None:
-    result = await answer(unit=None, assistant=draft())
-    assert (result.settings.unit, result.acceptance_rate) == ("token", 1)
+    draft, assistant = (ScriptedProvider.from_texts({"Q": [" a", " b", " c"]}) for _ in range(2))
+    result = await fuse("Q", draft=draft, assistant=assistant, method=METHODS[2])
+    assert (result.text, result.settings.unit, result.acceptance_rate) == (" a b c", "token", 1)
 
 
 async def test_settings_are_refused_in_words() -> None:
-    with pytest.raises(SettingError, match="sampled_draft and test are for tokens that are drawn: give temperature=1"):
-        Speculative(test="cosd")
+    for options in ({"test": "cosd"}, {"sampled_draft": False}, {"temperature": 1}):
+        with pytest.raises(SettingError, match="temperature=1 are for tokens that are drawn: leave out greedy"):
+            Speculative(greedy=True, **options)
+    with pytest.raises(SettingError, match="temperature=0 is not accepted by the method 'speculative', which draws"):
+        await answer(method=METHODS[2], temperature=0)
+    assert Speculative(test="cosd") == METHODS[2]
     with pytest.raises(SettingError, match='test must be "ratio" or "cosd", not \'other\''):
         Speculative(temperature=1, test="other")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="temperature must be 0 or 1, not 2"):
