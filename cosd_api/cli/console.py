@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from typing import Any, Self
+from typing import Self, TextIO
 
 import typer
 from rich.console import Console
@@ -71,11 +71,18 @@ def guarded() -> Iterator[None]:
 def _noting() -> Iterator[None]:
     """Say which names end: Python shows such warnings to programmers alone."""
 
-    def shown(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+    def shown(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
         if issubclass(category, DeprecationWarning):
             say(f"note: {message}")
         else:
-            others(message, category, filename, lineno, *more)
+            others(message, category, filename, lineno, file, line)
 
     with warnings.catch_warnings():
         others = warnings.showwarning

@@ -231,7 +231,7 @@ async def test_its_former_name_gives_the_same_with_a_warning() -> None:
     with pytest.warns(
         DeprecationWarning, match=r"Mixture\(...\) is Average\(temperature=1, ...\) now; .* release 0\.2"
     ):
-        assert cosd_api.Mixture(weights=(2, 1)) == Average(weights=(2, 1), temperature=1)
+        assert cosd_api.Mixture(weights=(2, 1)) == Average(weights=(2, 1), temperature=1)  # type: ignore[attr-defined]
     with pytest.warns(DeprecationWarning, match="the method 'mixture'"):
         assert method_from_text("mixture", {"weights": "2,1"}) == Average(weights=(2, 1), temperature=1)
     with (
