@@ -17,8 +17,9 @@ from typing import Any
 from benchmarks.prompts import MAX_TOKENS, prompts
 from benchmarks.report import Cell, Options, Table
 from cosd_api import (
+    AgreementVerifier,
     Average,
-    ChowVerifier,
+    CoolFusion,
     CoSD,
     DiffVerifier,
     Fusion,
@@ -28,7 +29,7 @@ from cosd_api import (
     SurpriseVerifier,
 )
 from cosd_api.demo.servers import BUNDLED, MODELS, serve
-from cosd_api.methods.base import METHODS, method_named
+from cosd_api.methods.base import METHODS, method_class, method_named
 from cosd_api.verification.deferral import FEATURES
 from cosd_providers import Provider, UnsupportedError, Usage, connect
 from cosd_providers.contract import Context, DraftEnd
@@ -66,21 +67,19 @@ _GATE = {"listed": 5, "eta": 0.5, "weights": {"bias": 5.0, "top": -10.0} | dict.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"defer": {"gate": _GATE}}
 """The settings of a method that have no default."""
 
-UNMEASURED = {"co-llm": "its draft is served with embeddings, and its cost beside `defer` is the states alone"}
-"""The methods without a row, and why."""
+LABELLED: Mapping[str, Method] = {"speculative": CoSD(verifier=MatchVerifier(), unit="token")}
+"""Rows by the names that they have had since the first run, though another method has that name now."""
 
-LABELLED: Mapping[str, Method] = {
-    "speculative": CoSD(verifier=MatchVerifier(), unit="token"),
+VARIANTS: Mapping[str, Method] = {
+    "cosd, chow": CoSD(verifier=AgreementVerifier()),
+    "cosd, diff": CoSD(verifier=DiffVerifier()),
+    "cosd, surprise": CoSD(verifier=SurpriseVerifier(), unit="token"),
+    "cosd, random": CoSD(verifier=RandomVerifier(rate=0.1)),
+    "cool-align": CoolFusion(align=True),
+    "cool+rerank": CoolFusion(rerank=True),
     "mixture": Average(temperature=1),
 }
-"""Rows by the names that they have had since the first run; their models have one tokenizer."""
-
-VERIFIERS: Mapping[str, CoSD] = {
-    "chow": CoSD(verifier=ChowVerifier()),
-    "diff": CoSD(verifier=DiffVerifier()),
-    "surprise": CoSD(verifier=SurpriseVerifier(), unit="token"),
-    "random": CoSD(verifier=RandomVerifier(rate=0.1)),
-}
+"""Further settings of methods, by the names of their rows."""
 
 
 @dataclass
@@ -168,15 +167,16 @@ async def run(options: Options) -> list[Table]:
 
 
 def contenders(alike: Sequence[str]) -> list[Contender]:
-    """Two models alone, every method, and verifiers of `cosd`; `alike` are the models with one tokenizer."""
+    """Two models alone, every method, and its variants; `alike` are the models with one tokenizer."""
     pair = ("sums", "facts")
     found = [Contender(f"{name} alone", (name,)) for name in pair]
-    for name in [one for one in METHODS if one not in {*UNMEASURED, *LABELLED}]:
-        method = method_named(name, **SETTINGS.get(name, {}))
-        found.append(Contender(name, alike if method.one_tokenizer else pair, method))
-        if name == "cosd":
-            found += [Contender(f"cosd, {verifier}", pair, made) for verifier, made in VERIFIERS.items()]
-    return found + [Contender(name, alike, method) for name, method in LABELLED.items()]
+    for name in METHODS:
+        one_tokenizer = method_class(name).one_tokenizer
+        method = LABELLED.get(name) or method_named(name, **SETTINGS.get(name, {}))
+        models = alike if one_tokenizer else pair
+        found.append(Contender(name, models, method))
+        found += [Contender(variant, models, made) for variant, made in VARIANTS.items() if made.name == name]
+    return found
 
 
 async def one_tokenizer(urls: Mapping[str, str]) -> tuple[str, str]:

@@ -19,7 +19,6 @@ from cosd_api.methods.average import Average
 from cosd_api.methods.base import Method
 from cosd_api.methods.cascade import Cascade
 from cosd_api.methods.chared import CharED
-from cosd_api.methods.co_llm import CoLLM
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.defer import Defer
@@ -46,7 +45,6 @@ from cosd_api.settings import CustomVerifier, Settings, Tuning
 from cosd_api.stream import FusionStream
 from cosd_api.verification import (
     AgreementVerifier,
-    ChowVerifier,
     CoLLMVerifier,
     DeferralVerifier,
     DiffVerifier,
@@ -75,7 +73,7 @@ if TYPE_CHECKING:
     from cosd_api.training.collect import collect
     from cosd_api.training.dataset import Example, Sample, Samples
     from cosd_api.training.fit import train_tree
-    from cosd_api.training.fit_deferral import CoLLMTraining, DeferralTraining, train_co_llm, train_deferral
+    from cosd_api.training.fit_deferral import DeferralTraining, train_deferral
     from cosd_api.training.report import Training
     from cosd_api.training.tuning import RuleTuning, tune
     from cosd_providers import ProbeReport
@@ -88,9 +86,6 @@ __all__ = [
     "Average",
     "Cascade",
     "CharED",
-    "ChowVerifier",
-    "CoLLM",
-    "CoLLMTraining",
     "CoLLMVerifier",
     "CoSD",
     "Comparison",
@@ -163,7 +158,6 @@ __all__ = [
     "log_likelihood",
     "log_likelihood_sync",
     "probe",
-    "train_co_llm",
     "train_deferral",
     "train_tree",
     "tune",
@@ -191,7 +185,6 @@ if not TYPE_CHECKING:
             "Sample": "cosd_api.training.dataset",
             "Samples": "cosd_api.training.dataset",
             "train_tree": "cosd_api.training.fit",
-            "CoLLMTraining": "cosd_api.training.fit_deferral",
             "DeferralTraining": "cosd_api.training.fit_deferral",
             "train_co_llm": "cosd_api.training.fit_deferral",
             "train_deferral": "cosd_api.training.fit_deferral",
@@ -199,7 +192,9 @@ if not TYPE_CHECKING:
             "RuleTuning": "cosd_api.training.tuning",
             "tune": "cosd_api.training.tuning",
             "ProbeReport": "cosd_providers",
+            "ChowVerifier": "cosd_api.verification.agreement:chow_verifier",
         },
+        moved={"CoLLM": "cosd_api:Defer", "CoLLMTraining": "cosd_api:DeferralTraining"},
     )
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

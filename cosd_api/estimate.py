@@ -16,6 +16,7 @@ from cosd_api.methods.cost import FINER, SPECIAL, Assumptions, Plan, Reading
 from cosd_api.records import DRAFT
 from cosd_api.result import FusionResult
 from cosd_api.settings import FusionSettings
+from cosd_api.verification import needs_of
 from cosd_providers.contract import Provider
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.messages import Message
@@ -137,6 +138,8 @@ async def estimate(
     by_ids = settings.method.asks_by_ids and all(info.capabilities.ids for info in infos.values())
     asked_by_ids = by_ids and (facts.ids or facts.unit == "word")
     pace = replace(settings.pace, watched=watched(infos, endpoints.speeds) if asked_by_ids else frozenset())
+    if (judge := settings.method.judge) is not None:
+        pace = replace(pace, needs=needs_of(judge))
     plan = Plan(
         max_tokens=max_tokens,
         models=len(turns),

@@ -16,7 +16,7 @@ from functools import partial
 from inspect import Parameter
 from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from cosd_api.alignment import Unit
 from cosd_api.checks import Own, check_choice, check_count, check_own, check_seconds, check_stop, check_tie
@@ -25,6 +25,7 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_METHOD, Method, method_class, method_named
 from cosd_api.records import Record
 from cosd_api.verification import KnownVerifier, RuleVerifier, Verifier
+from cosd_api.verification.agreement import of_record
 from cosd_providers import connect
 from cosd_providers.messages import Message, OnSpecialTokens
 
@@ -338,7 +339,7 @@ class Settings(Record):
 
     method: str = DEFAULT_METHOD
     method_options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    verifier: Annotated[KnownVerifier | CustomVerifier, Field(discriminator="kind")] | None
+    verifier: Annotated[KnownVerifier | CustomVerifier, Field(discriminator="kind"), BeforeValidator(of_record)] | None
     unit: Unit | None
     max_tokens: int
     stop: tuple[str, ...] = ()

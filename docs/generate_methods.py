@@ -14,8 +14,9 @@ from typing import Any
 
 from cosd_api import (
     AgreementVerifier,
-    ChowVerifier,
+    CoLLMVerifier,
     CoSD,
+    Defer,
     DiffVerifier,
     MatchVerifier,
     Method,
@@ -73,18 +74,20 @@ ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
 
 
 VERIFIERS: tuple[Verifier, ...] = (
-    *(AgreementVerifier(), ChowVerifier(), DiffVerifier()),
+    *(AgreementVerifier(), DiffVerifier()),
     *(MatchVerifier(), RandomVerifier(rate=0.1), SurpriseVerifier()),
 )
 """The verifiers of `cosd` beside its rule, and beside trees, which need what the rule needs."""
 
 
 NEEDED: Mapping[str, Mapping[str, Any]] = {
-    "co-llm": {"gate": {"width": _WIDTH, "bias": 0.0, "weights": [0.0] * _WIDTH, "eta": 0.5}},
     "defer": {"gate": {"listed": 5, "weights": dict.fromkeys(("bias", *FEATURES), 0.0), "eta": 0.5}},
     "speculative": {"temperature": 1},
 }
 """The settings of a method that have no default."""
+
+STATES = CoLLMVerifier(width=_WIDTH, bias=0.0, weights=(0.0,) * _WIDTH, eta=0.5)
+"""The other kind of gate."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,8 @@ def table() -> str:
         found[f"`{name}`"] = row(method)
         if name == "cosd":
             found |= _verifiers(found["`cosd`"])
+        if name == "defer":
+            found["`defer` with `CoLLMVerifier`"] = row(Defer(gate=STATES))
         with suppress(SettingError):  # a method that draws nothing, or in any case
             if not method.temperature:
                 found[f"`{name}` with `temperature=1`"] = row(method.at_temperature(1), "token")

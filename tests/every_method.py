@@ -22,9 +22,8 @@ import same_answers
 from cosd_api import (
     AgreementVerifier,
     Average,
-    ChowVerifier,
-    CoLLM,
     CoLLMVerifier,
+    CoolFusion,
     CoSD,
     Defer,
     DeferralVerifier,
@@ -105,7 +104,7 @@ LINES = (
     Line("cosd", "cosd"),
     Line("cosd by tokens", CoSD(unit="token"), ("facts", "sums")),
     Line("agreement", CoSD(verifier=AgreementVerifier())),
-    Line("chow", CoSD(verifier=ChowVerifier(tau=0.3)), ("facts", "sums")),
+    Line("agreement below 0.7", CoSD(verifier=AgreementVerifier(alpha=0.7)), ("facts", "sums")),
     Line("diff", CoSD(verifier=DiffVerifier(tau=0.1))),
     Line("surprise", CoSD(verifier=SurpriseVerifier(), unit="token")),
     Line("random", CoSD(verifier=RandomVerifier(rate=0.2, seed=7))),
@@ -124,14 +123,14 @@ LINES = (
     Line("cosd drawn", CoSD(unit="token", temperature=1), answer={"seed": 1}, drawn=True),
     Line("cool", "cool"),
     Line("cool of three", "cool", ("facts", "sums", "sums")),
-    Line("cool-align", "cool-align", ("facts", "sums")),
+    Line("cool by own words", CoolFusion(align=True), ("facts", "sums")),
     Line("adafuse", "adafuse"),
     Line("rerank", "rerank"),
-    Line("cool+rerank", "cool+rerank"),
+    Line("cool and rerank", CoolFusion(rerank=True)),
     Line("route", "route"),
     Line("cascade", "cascade"),
     Line("defer", Defer(gate=_GATE), settings=_TOKEN, threshold=0.5),
-    Line("co-llm", CoLLM(gate=_STATES), settings=_TOKEN),
+    Line("defer by states", Defer(gate=_STATES), settings=_TOKEN),
     Line("nudging", "nudging", threshold=0.4),
     Line("steps", Steps(keep=0, step_tokens=4, question="Q: What is 4 plus 3?", cue="A: The sum is")),
 )
@@ -157,7 +156,7 @@ class EveryMethod:
         engine: the name of the engine, for the summary.
         stated: what the documents' table of methods and engines calls it: the column, and the condition.
         refused: the lines that it cannot serve: for each the words of the refusal, as a regular expression. None serves
-            `co-llm`: llama.cpp's own server does, with embeddings (tests/live/test_co_llm.py).
+            `defer by states`: llama.cpp's own server does, with embeddings (tests/live/test_co_llm.py).
         apart: lines whose text is another one here, with good reason: they are compared with themselves.
         assists: whether only the assistants are on this engine, and the draft on llama.cpp's own server.
         chat: whether prompts are messages.
@@ -189,7 +188,7 @@ class EveryMethod:
         self, line: Line, pair: Pair, found: Callable[[str], Provider]
     ) -> None:
         draft = pair[line.models[0]] if self.assists else None
-        refused = {"co-llm": _STATELESS, **self.refused}
+        refused = {"defer by states": _STATELESS, **self.refused}
         if line.name in refused:
             async with line.fusion(found, draft) as fusion:
                 with pytest.raises(UnsupportedError, match=refused[line.name]) as refusal:

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 import toys
 from adapters import ENGINES, Engine
 from cosd_api import (
+    CoolFusion,
     DiffVerifier,
     EndpointEstimate,
     Estimate,
     Fusion,
     FusionClosedError,
+    Method,
     RandomVerifier,
     Range,
     RuleVerifier,
@@ -289,9 +291,9 @@ def letters(first: str, second: str) -> TableModel:
     return TableModel(tokens, following, end_ids=(0,))
 
 
-@pytest.mark.parametrize("method", ["route", "rerank", "adafuse", "cool", "cool+rerank"])
+@pytest.mark.parametrize("method", ["route", "rerank", "adafuse", "cool", CoolFusion(rerank=True)])
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine.scores], ids=str)
-async def test_what_is_expected_of_scores_is_what_each_server_bills(engine: Engine, method: str) -> None:
+async def test_what_is_expected_of_scores_is_what_each_server_bills(engine: Engine, method: str | Method) -> None:
     way = engine.way | ({"old": False} if engine.name == "sglang" else {})
     cases = [engine.case(letters(*both), way) for both in ("ab", "ba")]
     if method == "adafuse" and engine.name in {"tgi", "vllm"}:
@@ -311,10 +313,12 @@ async def test_what_is_expected_of_scores_is_what_each_server_bills(engine: Engi
 @given(
     toys.models(may_hide_end=False, longest_merge=6),
     toys.models(may_hide_end=False, longest_merge=6),
-    st.sampled_from(("route", "rerank", "adafuse", "cool", "cool+rerank")),
+    st.sampled_from(("route", "rerank", "adafuse", "cool", CoolFusion(rerank=True))),
     st.integers(1, 12),
 )
-async def test_scores_token_by_token_cost_no_more_than_was_said(one: Any, other: Any, method: str, limit: int) -> None:
+async def test_scores_token_by_token_cost_no_more_than_was_said(
+    one: Any, other: Any, method: str | Method, limit: int
+) -> None:
     servers = [FakeLlamaCpp(toys.Plain(model), beginning=True) for model in (one, other)]
     providers = [LlamaCpp("http://gpu:8080", http_client=server.client()) for server in servers]
     async with Fusion(models=providers, method=method) as fusion:

@@ -18,7 +18,6 @@ import ngrams
 import toys
 from cosd_api import (
     AgreementVerifier,
-    ChowVerifier,
     DiffVerifier,
     Fusion,
     FusionClosedError,
@@ -68,7 +67,7 @@ VERIFIERS: list[Verifier] = [
     RuleVerifier(alpha=0),
     TreeVerifier.model_validate({"nodes": NODES}),
     AgreementVerifier(alpha=0.6),
-    ChowVerifier(tau=0.3),
+    AgreementVerifier(alpha=0.7),
     DiffVerifier(tau=0.1),
     RandomVerifier(rate=0.6, seed=1),
     Whatever(),

@@ -14,7 +14,6 @@ import pytest
 import virtual_time
 from cosd_api import (
     AgreementVerifier,
-    ChowVerifier,
     DiffVerifier,
     FusionResult,
     RandomVerifier,
@@ -234,7 +233,7 @@ async def test_the_last_line_takes_nothing_from_the_others(tmp_path: Path) -> No
         {"unit": "token"},
         {"verifier": TREE},
         {"verifier": AgreementVerifier(alpha=0.5)},
-        {"verifier": ChowVerifier(tau=0.6)},
+        {"verifier": AgreementVerifier(alpha=0.4)},
         {"verifier": DiffVerifier(tau=0.2)},
         {"verifier": RandomVerifier(rate=0.6)},
         {"verifier": SurpriseVerifier(gamma=0.5, beta=0.1), "unit": "token"},

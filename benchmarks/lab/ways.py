@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import product
 
 from benchmarks.lab.protocol import Cell, Size
-from cosd_api import Average, CoSD, MatchVerifier, RuleVerifier, Speculative, SurpriseVerifier
+from cosd_api import AgreementVerifier, Average, CoSD, MatchVerifier, RuleVerifier, Speculative, SurpriseVerifier
 from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.methods.base import Method, method_named
 
@@ -31,8 +31,12 @@ _METHODS = (
     "nudging",
     "adafuse",
 )
-_NAMED = ("cosd", *_METHODS, "cool-align", "cool+rerank", "chared")
-_LABELLED = {"speculative": CoSD(verifier=MatchVerifier()), "mixture": Average(temperature=1)}
+_NAMED = ("cosd", *_METHODS, "chared")
+_LABELLED = {
+    "speculative": CoSD(verifier=MatchVerifier()),
+    "mixture": Average(temperature=1),
+    "cosd-chow": CoSD(verifier=AgreementVerifier()),
+}
 """Ways by the names that they have had since the first run."""
 _THRESHOLDS = (0.25, 0.5, 0.75, 1.0)
 GRID = {

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from typing import Self, TextIO
+from typing import Any, Self
 
 import typer
 from rich.console import Console
@@ -72,17 +72,12 @@ def _noting() -> Iterator[None]:
     """Say which names end: Python shows such warnings to programmers alone."""
 
     def shown(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **last: Any
     ) -> None:
         if issubclass(category, DeprecationWarning):
             say(f"note: {message}")
         else:
-            others(message, category, filename, lineno, file, line)
+            others(message, category, filename, lineno, *more, **last)
 
     with warnings.catch_warnings():
         others = warnings.showwarning

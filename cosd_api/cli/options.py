@@ -26,7 +26,6 @@ from cosd_api.records import DRAFT
 from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, Tuning
 from cosd_api.verification import (
     AgreementVerifier,
-    ChowVerifier,
     DiffVerifier,
     KnownVerifier,
     MatchVerifier,
@@ -35,6 +34,7 @@ from cosd_api.verification import (
     SurpriseVerifier,
     TreeVerifier,
 )
+from cosd_api.verification.agreement import of_settings
 from cosd_providers import connect
 from cosd_providers.contract import Provider
 
@@ -96,19 +96,10 @@ MethodSettings = Annotated[
 VerifierName = Literal["rule", "agreement", "chow", "diff", "match", "random", "surprise"]
 _VERIFIERS: Mapping[
     VerifierName,
-    type[
-        RuleVerifier
-        | AgreementVerifier
-        | ChowVerifier
-        | DiffVerifier
-        | MatchVerifier
-        | RandomVerifier
-        | SurpriseVerifier
-    ],
+    type[RuleVerifier | AgreementVerifier | DiffVerifier | MatchVerifier | RandomVerifier | SurpriseVerifier],
 ] = {
     "rule": RuleVerifier,
     "agreement": AgreementVerifier,
-    "chow": ChowVerifier,
     "diff": DiffVerifier,
     "match": MatchVerifier,
     "random": RandomVerifier,
@@ -118,17 +109,16 @@ _VERIFIERS: Mapping[
 ChosenVerifier = Annotated[
     VerifierName | None,
     typer.Option(
-        help="Decide by the rule (alpha, beta), agreement (alpha), chow or diff (tau), surprise (gamma, beta, "
-        "window), match (which replaces whatever differs), or a coin: random (rate, seed)."
+        help="Decide by the rule (alpha, beta), agreement (alpha), diff (tau), surprise (gamma, beta, window), match "
+        "(which replaces whatever differs), or a coin: random (rate, seed). chow (tau) is agreement with alpha = 1 - "
+        "tau, and ends with release 0.2."
     ),
 ]
 Alpha = Annotated[float | None, typer.Option(help="The draft is unsure below this probability; 0.5 by default.")]
 Beta = Annotated[
     float | None, typer.Option(help="An assistant's probability must exceed this times the draft's; 0.5 by default.")
 ]
-Tau = Annotated[
-    float | None, typer.Option(help="Margin of chow (0.5 by default) and diff (0 by default), between 0 and 1.")
-]
+Tau = Annotated[float | None, typer.Option(help="Margin of diff, between 0 and 1; 0 by default.")]
 Rate = Annotated[float | None, typer.Option(help="Share of the differing words that random replaces, between 0 and 1.")]
 Seed = Annotated[
     int | None,
@@ -394,19 +384,21 @@ class SharedOptions:
             return _load_tree(self.tree)
         if self.tree is not None:
             given["tree"] = self.tree
-        kind = _VERIFIERS[name or "rule"]
-        taken = [one for one in kind.model_fields if one != "kind"]
+        kind = _VERIFIERS["agreement" if name == "chow" else name or "rule"]
+        taken = ["tau"] if name == "chow" else [one for one in kind.model_fields if one != "kind"]
         if wrong := [option for option in given if option not in taken]:
             only = f"only {' and '.join(taken)}, " if taken else ""
             words = f"{name or 'the rule'} takes {only}no {wrong[0]}"
             raise typer.BadParameter(words, param_hint=f"--{wrong[0]}")
         try:
-            return kind.model_validate(given)
+            return kind.model_validate(of_settings({"kind": "chow", **given}) if name == "chow" else given)
         except ValidationError as error:
             if missing := [one["loc"][0] for one in error.errors() if one["type"] == "missing"]:
                 raise typer.BadParameter(f"--{missing[0]} is required with {name}", param_hint="--verifier") from error
             hint = "/".join(f"--{option}" for option in taken)
             raise typer.BadParameter(_first(error), param_hint=hint) from error
+        except ValueError as error:  # of chow
+            raise typer.BadParameter(str(error), param_hint="--tau") from error
 
 
 def _load_tree(path: Path) -> TreeVerifier:

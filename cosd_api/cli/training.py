@@ -36,18 +36,19 @@ from cosd_api.training.collect import collect as collect_samples
 from cosd_api.training.dataset import Example, Samples, read_examples
 from cosd_api.training.evaluation import QUARTERS, check_grid
 from cosd_api.training.fit import COMPARING, DEEPEST, check_sklearn, train_tree
-from cosd_api.training.fit_deferral import check_gate_training, train_co_llm, train_deferral
+from cosd_api.training.fit_deferral import check_gate_training, train_deferral
 from cosd_api.training.json_lines import SAMPLES, file_kind
 from cosd_api.training.report import GridTuning
 from cosd_api.training.tuning import tune
 from cosd_api.verification.deferral import DEFAULT_LISTED, MOST_LISTED
 from cosd_providers.contract import Provider
+from cosd_providers.deferred import outdated
 from cosd_providers.errors import ContextLengthError, ProviderError
 
 __all__ = ["collect", "train", "train_gate", "tune_rule"]
 
-GateMethod = Literal["defer", "co-llm"]
-"""The methods that a gate can be trained for."""
+FormerMethod = Literal["defer", "co-llm"]
+"""The methods that a gate could be trained for, when a gate on hidden states was of another one."""
 
 _SHOWN = 3  # examples that failed, in words
 
@@ -84,7 +85,7 @@ def collect(
         typer.Option(min=1, max=MOST_LISTED, metavar="N", help="Also collect for train-deferral: N tokens a place."),
     ] = None,
     hidden_states: Annotated[
-        bool, typer.Option("--hidden-states", help="Also collect for train-deferral --method co-llm.")
+        bool, typer.Option("--hidden-states", help="Also collect for train-deferral --hidden-states.")
     ] = False,
 ) -> None:
     """Compare two models at every place of known answers.
@@ -294,30 +295,33 @@ def train_gate(
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="File for the gate; an existing one is replaced."),
     ],
-    method: Annotated[
-        GateMethod, typer.Option(help="The method that takes it: defer looks at lists, co-llm at hidden states.")
-    ] = "defer",
+    hidden_states: Annotated[
+        bool, typer.Option("--hidden-states", help="Train a gate on the draft's hidden states, not on its lists.")
+    ] = False,
     unit: ChosenUnit = None,
     listed: Annotated[
         int, typer.Option(min=1, max=MOST_LISTED, metavar="N", help="Tokens that the draft lists in each place.")
     ] = DEFAULT_LISTED,
     folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds in which examples are held out.")] = 5,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the folds.")] = 0,
+    method: Annotated[FormerMethod, typer.Option(hidden=True)] = "defer",
 ) -> None:
     """Train a gate that hands single tokens to the assistant; cosd fuse --method defer --set gate=FILE takes it.
 
-    For models with one tokenizer. Samples are those of cosd collect --listed, or for co-llm --hidden-states, and need
-    no server. Standard output gets the gate and what it does on held-out examples, and standard error the reasons to
+    For models with one tokenizer. Samples are those of cosd collect --listed, or --hidden-states in both, and need no
+    server. Standard output gets the gate and what it does on held-out examples, and standard error the reasons to
     doubt it. Exit codes: 0; 1 a server failed; 2 wrong usage, or data with nothing to learn from; 130 interrupted.
     """
     with guarded():
+        if method == "co-llm":
+            outdated("--method co-llm", "--hidden-states")
+            hidden_states = True
         check_gate_training()
         check_writable(output, "--output", options.data, options.samples)
         servers = options.servers()
         with _resumable(options.samples):
-            states = method == "co-llm"
-            found = run_async(options.load, *servers, unit, None if states else listed, states)
-        training = (train_co_llm if states else train_deferral)(found, folds=folds, seed=seed)
+            found = run_async(options.load, *servers, unit, None if hidden_states else listed, hidden_states)
+        training = train_deferral(found, hidden_states=hidden_states, folds=folds, seed=seed)
         training.gate.save(output)
         print(visible(training.report()))
         sys.stdout.flush()

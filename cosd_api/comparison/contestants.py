@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from cosd_api import (
+    AgreementVerifier,
     Average,
-    ChowVerifier,
+    CoolFusion,
     CoSD,
     CustomVerifier,
     DiffVerifier,
@@ -31,12 +32,14 @@ from cosd_api import (
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import METHODS, Models, Written, method_named, recorded_name
+from cosd_api.methods.base import METHODS, Models, Written, method_class, method_named, recorded_name
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
 from cosd_api.settings import FusionOptions, describe_verifier
 from cosd_api.verification import KnownVerifier
+from cosd_api.verification.agreement import of_record
 from cosd_providers.contract import Provider
+from cosd_providers.deferred import outdated
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
 """A model alone; a method; a baseline that asks the models; one that follows from the models' own answers; and one that
@@ -57,17 +60,18 @@ _ModelT = TypeVar("_ModelT")
 
 VARIANTS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
-    "cosd-chow": CoSD(verifier=ChowVerifier()),
+    "cosd-agreement": CoSD(verifier=AgreementVerifier()),
     "cosd-diff": CoSD(verifier=DiffVerifier()),
     "cosd-match": CoSD(verifier=MatchVerifier()),
     "cosd-surprise": CoSD(verifier=SurpriseVerifier()),
     "average-drawn": Average(temperature=1),
+    "cool-align": CoolFusion(align=True),
+    "cool+rerank": CoolFusion(rerank=True),
 }
 """Further settings of methods, by the names that they have in a comparison."""
 
 _TRAINED = {
     "defer": "it needs a gate that was trained for these models: give Defer(gate=...), see train_deferral",
-    "co-llm": "it needs a gate that was trained for these models: give CoLLM(gate=...), see train_co_llm",
 }
 """Methods that have no defaults, with the reason."""
 _UNASKED = {"speculative": "it draws what the assistant would write, whose greedy text is that of cosd-match"}
@@ -318,15 +322,23 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
         several = [*(name for name in METHODS if name not in without), *VARIANTS]
         return [(name, _made(name)) for name in several], [LeftOut(*one) for one in without.items()]
     if isinstance(chosen, Mapping):
-        named = [(str(name), _made(one)) for name, one in chosen.items()]
+        named = [(str(name), _made(_present(one))) for name, one in chosen.items()]
     elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):
         raise SettingError(f'methods must be "all", or several names or objects, not {chosen!r}')
     else:
-        made = [(one, _made(one)) for one in chosen]
+        made = [(one, _made(one)) for one in map(_present, chosen)]
         named = [(one if isinstance(one, str) else _name(method), method) for one, method in made]
     if not named:
         raise SettingError('methods is empty: give some, or "all"')
     return named, []
+
+
+def _present(one: str | Method) -> str | Method:
+    """The name as it is now, where it was another one; all else as it is."""
+    if one == "cosd-chow":
+        outdated("the contestant 'cosd-chow'", "'cosd-agreement'")
+        return "cosd-agreement"
+    return one
 
 
 def _made(one: str | Method) -> Method:
@@ -334,9 +346,11 @@ def _made(one: str | Method) -> Method:
         return one.at_temperature(None)
     if not isinstance(one, str):
         raise SettingError(f'a method must be a name such as "cosd", or an object such as CoSD(), not {one!r}')
-    if one in _TRAINED and one in METHODS:
-        raise SettingError(f"{one!r} has no defaults: {_TRAINED[one]}")
-    return VARIANTS[one] if one in VARIANTS else method_named(one, also=[*VARIANTS]).at_temperature(None)
+    if one in VARIANTS:
+        return VARIANTS[one]
+    if (reason := _TRAINED.get(method_class(one, also=[*VARIANTS]).name)) is not None:
+        raise SettingError(f"{one!r} has no defaults: {reason}")
+    return method_named(one).at_temperature(None)
 
 
 def _name(method: Method) -> str:
@@ -365,7 +379,10 @@ def self_consistency(samples: int, grader: str, reads: Callable[[str, str], str 
     return Contestant(SELF_CONSISTENCY, "baseline", method, first)
 
 
-_VERIFIER = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind")], config=ConfigDict(defer_build=True))
+_VERIFIER = TypeAdapter[Any](
+    Annotated[KnownVerifier, Field(discriminator="kind"), BeforeValidator(of_record)],
+    config=ConfigDict(defer_build=True),
+)
 
 
 def method_of(settings: Mapping[str, Any]) -> Method:

@@ -89,7 +89,7 @@ def _other_types(given: object, found: object, at: FieldPath = ()) -> Iterator[t
     """The places of such values, with words on them."""
     if isinstance(found, BaseModel) and isinstance(given, Mapping):
         for name, one in cast("Mapping[str, object]", given).items():
-            yield from _other_types(one, getattr(found, name), (*at, name))
+            yield from _other_types(one, getattr(found, name, None), (*at, name))
     elif isinstance(found, list | tuple) and isinstance(given, list):
         pairs = zip(cast("list[object]", given), cast("Sequence[object]", found), strict=False)
         for index, (one, made) in enumerate(pairs):

@@ -27,9 +27,11 @@ from pydantic import Field as ModelField
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from cosd_api.methods.base import METHODS, PRESETS, Method, method_class, present_name
+from cosd_api.methods.base import METHODS, Method, method_class, present_name
 from cosd_api.settings import AnswerLimits, OnBudget, Tuning
-from cosd_api.verification import CoLLMVerifier, DeferralVerifier, KnownVerifier, TreeVerifier
+from cosd_api.verification import KnownVerifier, TreeVerifier
+from cosd_api.verification.agreement import of_settings
+from cosd_api.verification.gates import GATES, Gate
 from cosd_providers.messages import Role
 from cosd_providers.strategies import Strategy
 
@@ -56,11 +58,7 @@ USE_ENVIRONMENT = "Put it into an environment variable, and the variable's name 
 """Advice on a key that stands in a settings file."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _KEYLESS = "^[^@?]*$"
-TRAINED: Mapping[str, type[TreeVerifier | DeferralVerifier | CoLLMVerifier]] = {
-    "tree": TreeVerifier,
-    "deferral": DeferralVerifier,
-    "co-llm": CoLLMVerifier,
-}
+TRAINED: Mapping[str, type[TreeVerifier | Gate]] = {"tree": TreeVerifier, **GATES}
 """Verifiers that are files of their own, by their kind."""
 INFINITY = "Infinity"
 """The word for it in files of JSON, where a verifier has no upper bound."""
@@ -195,7 +193,7 @@ class MethodConfig(BaseModel):
         kind = method_class(self.name)
         hints = method_hints(kind)
         if not any(is_trained(hints[one.name]) for one in fields(kind)):
-            kind(**{**PRESETS.get(self.name, {}), **self.chosen()})
+            kind(**self.chosen())
         return self
 
 
@@ -263,7 +261,7 @@ def _method_shape(name: str) -> type[MethodConfig]:
         if is_trained(hints[one.name]):
             shown[one.name] = (str, ModelField(description="A path from the settings file's folder."))
         else:
-            shown[one.name] = (hints[one.name], PRESETS.get(name, {}).get(one.name, one.default))
+            shown[one.name] = (hints[one.name], one.default)
     words = (kind.__doc__ or "").strip().partition("\n")[0]
     title = re.sub(r"\W", " ", name).title().replace(" ", "")
     return create_model(f"{title}Settings", __base__=MethodConfig, __doc__=words, **shown)
@@ -325,7 +323,7 @@ def _kind(given: object) -> object:
 
 
 def _of_kind(given: object) -> object:
-    return {"kind": given} if isinstance(given, str) else given
+    return of_settings({"kind": given} if isinstance(given, str) else given)
 
 
 class AnyVerifier:

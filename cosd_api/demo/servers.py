@@ -237,7 +237,7 @@ def serve(
             the context that the model was trained with.
         slots: number of requests at the same time; others wait.
         threads: number of processor threads.
-        embeddings: also report the model's hidden states, one for each token, as `co-llm` needs them.
+        embeddings: also report the model's hidden states, one for each token, as a gate on them needs them.
         cache: megabytes for prompts that are in no slot any more.
 
     Raises:

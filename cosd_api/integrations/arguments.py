@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, cast
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from cosd_api.errors import SettingError
 from cosd_api.fusion import Fusion
 from cosd_api.methods.base import DEFAULT_METHOD, Method, method_from_text
 from cosd_api.settings import AnswerOptions, FusionOptions, Tuning
 from cosd_api.verification import KnownVerifier, TreeVerifier, Verifier
+from cosd_api.verification.agreement import of_settings
 from cosd_providers import connect
 from cosd_providers.contract import Provider
 
@@ -33,7 +34,7 @@ class FusionArguments:
     `COSD_DRAFT_URL` and `COSD_ASSISTANT_URL` are read. `draft_model` and `assistant_model` name models on servers that
     have several. `config` is a settings file (`Fusion.load`), in place of which all else counts where it is given.
     Settings of `Fusion` and limits of an answer have their own names. All else belongs to the method: with CoSD it is
-    the verifier's (`alpha=0.6`, or `verifier=chow, tau=0.1`, or `tree=FILE`).
+    the verifier's (`alpha=0.6`, or `verifier=diff, tau=0.1`, or `tree=FILE`).
 
     Attributes:
         fusion: a fusion of these models, which has sent nothing and is not open.
@@ -123,7 +124,7 @@ def _verifier(given: object, numbers: Mapping[str, Any]) -> Verifier | None:
         if given is not None or not numbers:
             return cast("Verifier | None", given)
         given = "rule"
-    known = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind")])
+    known = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind"), BeforeValidator(of_settings)])
     try:
         return cast("Verifier", known.validate_python({"kind": given, **numbers}))
     except ValidationError as error:
@@ -135,4 +136,5 @@ def _verifier(given: object, numbers: Mapping[str, Any]) -> Verifier | None:
             more = f"; did you mean {near[0]!r}?" if near else f": the verifier {given!r} does not take it"
             raise SettingError(f"there is no argument {name!r}{more}") from None
         about = f"{name}: " if name else ""
-        raise SettingError(f"the verifier {given!r} is invalid: {about}{first['msg']}") from None
+        words = first["msg"].removeprefix("Value error, ")
+        raise SettingError(f"the verifier {given!r} is invalid: {about}{words}") from None

@@ -27,8 +27,6 @@ METHODS: Mapping[str, str] = {
     "cosd": "cosd:CoSD",
     "rerank": "rerank:Rerank",
     "cool": "cool:CoolFusion",
-    "cool-align": "cool:CoolFusion",
-    "cool+rerank": "cool:CoolFusion",
     "speculative": "speculative:Speculative",
     "route": "route:Route",
     "cascade": "cascade:Cascade",
@@ -36,7 +34,6 @@ METHODS: Mapping[str, str] = {
     "nudging": "nudging:Nudging",
     "steps": "steps:Steps",
     "defer": "defer:Defer",
-    "co-llm": "co_llm:CoLLM",
     "chared": "chared:CharED",
     "safe": "safe:Safe",
     "switch": "switch:Switch",
@@ -47,11 +44,11 @@ METHODS: Mapping[str, str] = {
 DEFAULT_METHOD = "cosd"
 """The method of a fusion that is given none."""
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {"cool-align": {"align": True}, "cool+rerank": {"rerank": True}}
-"""The settings that a name stands for, where it is not the method's own."""
-
 _FORMER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
-    "mixture": ("average", {"temperature": 1}, "Average(temperature=1), or --method average --temperature 1"),
+    "cool-align": ("cool", {"align": True}, "CoolFusion(align=True), --method cool --set align=true"),
+    "cool+rerank": ("cool", {"rerank": True}, "CoolFusion(rerank=True), --method cool --set rerank=true"),
+    "mixture": ("average", {"temperature": 1}, "Average(temperature=1), --method average --temperature 1"),
+    "co-llm": ("defer", {}, "Defer(gate=...), --method defer --set gate=FILE"),
 }
 """Names that methods had, with the method, the settings that the name stood for, and what to write instead."""
 
@@ -161,15 +158,6 @@ class Method(ABC):
         if self.most_models is not None and count > self.most_models:
             raise SettingError(f"{self.name!r} takes {self.most_models} models at most, not {count}")
 
-    @property
-    def chosen_name(self) -> str:
-        """Its name as a user gives it: that of a preset, where its settings are one's."""
-        for name, options in PRESETS.items():
-            same = METHODS[name] == METHODS.get(self.name)
-            if same and all(getattr(self, option) == value for option, value in options.items()):
-                return name
-        return self.name
-
     @abstractmethod
     def start(self, job: AnswerJob) -> Run:
         """The run of one answer."""
@@ -252,7 +240,7 @@ def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Meth
             near = difflib.get_close_matches(option, known, 1)
             more = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
             raise SettingError(f"the method {name!r} has no setting {option!r}; {more}")
-    return made(**{**PRESETS.get(name, {}), **former, **options})
+    return made(**{**former, **options})
 
 
 def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
@@ -260,9 +248,11 @@ def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
 
     Such a name is warned of (`DeprecationWarning`).
     """
+    method, settings = recorded_name(name)
     if name in _FORMER:
-        outdated(f"the method {name!r}", _FORMER[name][2])
-    return recorded_name(name)
+        more = "".join(f" with {setting}={value!r}" for setting, value in settings.items())
+        outdated(f"the method {name!r}", f"{method!r}{more} ({_FORMER[name][2]})")
+    return method, settings
 
 
 def recorded_name(name: str) -> tuple[str, Mapping[str, Any]]:

@@ -16,7 +16,7 @@ Steps 2 to 4 are `perplexity.choose`.
 **Words.** A model's words are those into which its own tokenizer splits a text before it encodes them, where that is
 known (`connect(url, tokenizer=...)`); otherwise those of Unicode (`words.unicode_words`). The last word of a text may
 still grow, so it does not count. White space is a part of the word behind it. With `align` each model's segment ends
-with a word of its own (`cool-align`); that differs only between models whose own words are known.
+with a word of its own; that differs only between models whose own words are known.
 
 **A segment** is never empty. A model that ends before any word is complete proposes all that it wrote, and its end of
 sequence as one more token; with nothing written that token alone. A model that has written `LONGEST` tokens without a
@@ -34,7 +34,7 @@ are found in the answer alone. `max_tokens` counts the tokens of the winners.
 probabilities serve where it scores what it wrote itself: both only where its path through the text is the tokens that
 it wrote (`AnswerWriter.reads_as`), so that a new request would give the same.
 
-With `rerank` (`cool+rerank`) this answer is one candidate, and the whole answer of each model another: see `rerank`.
+With `rerank` this answer is one candidate, and the whole answer of each model another: see `rerank`.
 """
 
 from __future__ import annotations
@@ -69,9 +69,8 @@ class CoolFusion(ByPerplexity):
         normalisation: the divisor of a segment's negative log-likelihood: `"token"` takes the perplexity as usual, by
             each model's own tokens; `"byte"` the bytes of the text; `"sum"` nothing (equation 2 as printed), which
             prefers short segments.
-        align: every model's segment ends with a word of its own, not with a common one (`method="cool-align"`).
-        rerank: the answer is compared with the whole answers of the models, see `Rerank` (`method="cool+rerank"`). It
-            comes at once then.
+        align: every model's segment ends with a word of its own, not with a common one.
+        rerank: the answer is compared with the whole answers of the models, see `Rerank`. It comes at once then.
 
     Raises:
         SettingError: there is no such normalisation.

@@ -251,12 +251,12 @@ def check_draft(info: ServerInfo, verifier: Verifier) -> None:
         return
     if width:
         words = f"a hidden state of the draft has {width} numbers, and the gate was trained on {wanted}"
-        hint = "Train a gate for this model: cosd train-deferral --method co-llm."
+        hint = "Train a gate for this model: cosd train-deferral --hidden-states."
     else:
         words = "the draft does not report hidden states, which the gate looks at"
         server = "Start its server" if info.engine == "llama.cpp" else "llama.cpp's own server does, if it is started"
         hint = f"{server} with --embeddings --pooling none."
-    hint = f'{hint} method="defer" has a gate that looks at lists of tokens.'
+    hint = f"{hint} A gate that cosd train-deferral makes without --hidden-states looks at lists of tokens."
     raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cosd_api.alignment import LONGEST
 from cosd_api.decoding.schedule import FIRST, LEAST, Pace
 from cosd_api.paths import FARTHEST
+from cosd_providers.hidden_states import SEARCH, STRETCH
 
 SPECIAL = 8
 """Special tokens around a prompt, at most."""
@@ -146,11 +147,23 @@ def draft_cost(plan: Plan, prompt: Reading) -> Cost:
     high = _UNDONE * plan.longest + pace.hedge * _drafted(plan)
     if n > LEAST or pace.draft_length is not None or pace.max_ahead is not None:
         high += _drafted(plan)  # one request may be one token
-    return Cost(
+    cost = Cost(
         Bounds(1, drafts, high),
         Bounds(prompt.least + 1, read_and_written, high * (prompt.most + FINER * plan.longest)),
         written,
     )
+    return _with_states(cost, plan, prompt) if pace.states else cost
+
+
+def _with_states(cost: Cost, plan: Plan, prompt: Reading) -> Cost:
+    """The cost of drafting where the draft also reads each stretch, and all before it, for its hidden states."""
+    n, stretch = plan.max_tokens, min(STRETCH, plan.pace.draft_length or STRETCH)
+    drafts, most = cost.requests, 1 + n // STRETCH + SEARCH  # passes of one draft, at most
+    passes = drafts.expected + n / stretch
+    requests = Bounds(drafts.low + 1, drafts.expected + passes, drafts.high * (1 + most))
+    read = passes * (prompt.expected + n / 2)
+    tokens = Bounds(cost.tokens.low + prompt.least, cost.tokens.expected + read, cost.tokens.high * (1 + most))
+    return Cost(requests, tokens, cost.written)
 
 
 def assistant_cost(plan: Plan, model: int, prompt: Reading, *, always: bool) -> Cost:
@@ -179,11 +192,16 @@ def draft_first_assumptions(plan: Plan) -> Assumptions:
     ways = ["each in a request of its own that reads all before it"] if len(plan.pace.watched) < plan.models - 1 else []
     if plan.pace.watched:
         ways.append("by a watch that writes half as many tokens again, and is opened again as often as one is replaced")
-    return Assumptions(
+    found = Assumptions(
         f"max_tokens tokens; {plan.share:.0%} of them asked about, {', or '.join(ways)}; a third of those replaced",
         f"a place that is asked about takes at most {ROUNDS} requests and {_chain(plan)} tokens; at most one "
         "replacement for each token is undone by an earlier one that is judged later",
     )
+    if not plan.pace.states:
+        return found
+    more = f"the draft's states are asked for {STRETCH} tokens at a time, or as long as its drafts are"
+    high = f"{found.high}; a text that the server does not take at once is halved until it does"
+    return Assumptions(f"{found.expected}; {more}", high)
 
 
 def _chain(plan: Plan) -> int:

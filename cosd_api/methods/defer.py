@@ -2,20 +2,27 @@
 
 ::
 
-    1   the draft writes greedily, and lists its most probable tokens in each place: x~_1, x~_2, ...
-    2   s_i = sigma(theta . features): what the draft shows of x~_i alone        `DeferralVerifier.probability`
+    1   the draft writes greedily: x~_1, x~_2, ...
+    2   s_i: the probability of deferral in the place of x~_i                          `TrainedGate.probability`
     3   x~_i stands where s_i <= eta
-    4   at the first s_i > eta the assistant writes one token: its most probable one after the same ids
+    4   at the first s_i > eta the assistant writes one token: its most probable one there
     5   the draft writes on behind it
 
-Servers that take no ids are asked after the text before, which each model encodes by itself.
+There are two gates. Each is a verifier, which states what the draft has to show (`Needs`)::
+
+    s_i = sigma(theta . features)       of the draft's list of probable tokens in that place     `DeferralVerifier`
+    s_i = sigma(bias + theta . h_i)     of its last hidden state behind all before x~_i             `CoLLMVerifier`
+
+The second is the gate of Co-LLM (Shen et al., ACL 2024), which hardly an API shows enough for; the first is one of what
+they do show.
+
+With lists, models with the same ids are asked after these; servers that take no ids are asked after the text before,
+which each model encodes by itself. With hidden states models are asked after the text: the draft writes on by its own
+tokens behind x~_i, and by its encoding of the text behind another one. States are asked for in stretches of the draft,
+while it writes on; each is that of its own place, so the text does not depend on the stretches.
 
 These are the steps of Algorithm 1 with a verifier that replaces whatever differs, at the places that the gate opens, so
 the decoder is that of `CoSD`. The tokens have to be one model's as much as the other's: one tokenizer.
-
-It is Co-LLM (Shen et al., ACL 2024) with another gate. There the gate is a linear function of the draft's last hidden
-state, which hardly an API shows; here it is one of what they do show. So it is not called by that name: `co_llm` is the
-gate of the paper, where a server does report that state.
 """
 
 from __future__ import annotations
@@ -25,8 +32,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import ValidationError
-
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Decoder
 from cosd_api.decoding.run import AnswerJob
@@ -34,56 +39,51 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.base import DraftFirst, Models
 from cosd_api.methods.cosd import CoSDDecoder, check_draft
 from cosd_api.verification import CoLLMVerifier, DeferralVerifier
+from cosd_api.verification.gates import TRAIN_A_GATE, Gate, gate_of
 from cosd_providers.errors import UnsupportedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class HandsOver(DraftFirst):
-    """A method in which a trained gate hands single tokens of the draft to one assistant, which has its tokenizer.
+class Defer(DraftFirst):
+    """Deferral of single tokens by a trained gate: Co-LLM (Shen et al., ACL 2024), or a baseline in its manner.
+
+    The draft writes; where the gate opens, the assistant writes one token, and the draft writes on behind it. It takes
+    one assistant with the draft's tokenizer. A `DeferralVerifier` looks at the draft's lists of probable tokens. A
+    `CoLLMVerifier`, the gate of Co-LLM, looks at the draft's hidden state, for a draft whose server reports it:
+    llama.cpp's own with `--embeddings --pooling none`.
 
     Attributes:
-        kind: the class of its gate.
-        made: advice on training one, for messages.
-        gate: the trained gate, or the path of its file.
+        gate: the trained gate, or the path of its file. There is no default: it is trained for a pair of models.
 
     Raises:
         SettingError: there is no gate, or it is invalid.
         OSError: its file cannot be read.
     """
 
+    name: ClassVar[str] = "defer"
+    decides: ClassVar[str] = "a trained gate"
     accepts: ClassVar[frozenset[str]] = DraftFirst.accepts | {"unit"}
     most_models: ClassVar[int | None] = 2
     compares_tokenizers: ClassVar[bool] = True
     one_tokenizer: ClassVar[bool] = True
 
-    kind: ClassVar[type[DeferralVerifier | CoLLMVerifier]]
-    made: ClassVar[str]
-
     gate: DeferralVerifier | CoLLMVerifier | str | Path | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gate", self._given(self.gate))
-
-    def _given(self, given: object) -> DeferralVerifier | CoLLMVerifier:
-        """The gate, however it is given: itself, the path of its file, or its fields."""
-        if isinstance(given, self.kind):
-            return given
-        if isinstance(given, str | Path):
-            return self.kind.load(given)
-        if isinstance(given, Mapping):  # of a saved model
-            try:
-                return self.kind.model_validate(given)
-            except ValidationError as error:
-                raise SettingError(f"gate is invalid: {error.errors(include_url=False)[0]['msg']}") from None
-        if given is None:
-            raise SettingError(f"the method {self.name!r} needs a gate, {type(self).__name__}(gate=...): {self.made}")
-        raise SettingError(f"gate must be a {self.kind.__name__} or the path of its file, not {given!r}: {self.made}")
+        if self.gate is None:
+            raise SettingError(f"the method 'defer' needs a gate, Defer(gate=...): {TRAIN_A_GATE}")
+        object.__setattr__(self, "gate", gate_of(self.gate))
 
     @property
-    def judge(self) -> DeferralVerifier | CoLLMVerifier:
+    def judge(self) -> Gate:
         """The gate."""
-        assert isinstance(self.gate, self.kind)
+        assert isinstance(self.gate, Gate)
         return self.gate
+
+    @property
+    def asks_by_ids(self) -> bool:
+        """True, as gates of lists are trained; not of hidden states, which are known of a text's own encoding."""
+        return not self.judge.needs.draft_states
 
     def options(self) -> dict[str, Any]:
         """Its own settings, as a result records them: the gate as it would be in a file."""
@@ -106,32 +106,3 @@ class HandsOver(DraftFirst):
     def decoder(self, job: AnswerJob) -> Decoder:
         """The decoder of one answer."""
         return CoSDDecoder.of(job, self.judge)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Defer(HandsOver):
-    """Deferral of single tokens by a trained gate: a baseline in the manner of Co-LLM (Shen et al., ACL 2024).
-
-    The draft writes; where the gate finds that it looks unsure, the assistant writes one token, and the draft writes on
-    behind it. It takes one assistant with the draft's tokenizer.
-
-    Attributes:
-        gate: the trained gate, or the path of its file. There is no default: it is trained for a pair of models.
-
-    Raises:
-        SettingError: there is no gate, or it is invalid.
-        OSError: its file cannot be read.
-    """
-
-    name: ClassVar[str] = "defer"
-    decides: ClassVar[str] = "a trained gate"
-
-    kind: ClassVar[type[DeferralVerifier | CoLLMVerifier]] = DeferralVerifier
-    made: ClassVar[str] = "cosd train-deferral makes one from examples, and DeferralVerifier.load(path) reads it"
-
-    gate: DeferralVerifier | str | Path | Mapping[str, Any] | None = None
-
-    @property
-    def asks_by_ids(self) -> bool:
-        """True: models with the same ids are asked after these, as its gate was trained."""
-        return True

@@ -100,7 +100,7 @@ class ByPerplexity(Written):
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
         """Refuse a model that does not score text; see `Method.examine`."""
-        scores_needed(models, self.chosen_name)
+        scores_needed(models, self.name)
         return ()
 
 

@@ -95,9 +95,9 @@ async def collect(
         listed: collect what `train_deferral` needs, too: this number of other tokens that the draft lists in each
             place, and both models' probabilities of the reference's tokens. That takes `unit="token"` and, after texts,
             one scoring request more to each endpoint.
-        hidden_states: collect what `train_co_llm` needs, too: the same without lists, and the draft's last hidden
-            states. That takes one request more to the draft. A state of 4,096 numbers takes 22 kB of the file, and each
-            token of an answer has one.
+        hidden_states: collect what `train_deferral(hidden_states=True)` needs, too: the same without lists, and the
+            draft's last hidden states. That takes one request more to the draft. A state of 4,096 numbers takes 22 kB
+            of the file, and each token of an answer has one.
 
     Returns:
         The samples of the given examples, in their order.
@@ -182,10 +182,8 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
             raise UnsupportedError(words, endpoint=info.endpoint, hint=f"Collect with listed={able.top_k or None}.")
     width = (await endpoints.draft.describe()).capabilities.hidden_states
     if states and not width:
-        words = "the draft does not report hidden states, which training a gate of co-llm takes"
-        hint = (
-            "llama.cpp's own server does, started with --embeddings --pooling none. For defer collect with listed=10."
-        )
+        words = "the draft does not report hidden states, which training a gate on them takes"
+        hint = "llama.cpp's own server does, started with --embeddings --pooling none. Or collect with listed=10."
         raise UnsupportedError(words, endpoint=endpoints.draft.name, hint=hint)
     facts = await endpoints.discover()
     if (listed is not None or states) and facts.unit != "token":

@@ -1,4 +1,4 @@
-"""Training the gates of `defer` and `co-llm`: by the marginal likelihood of reference answers, as Co-LLM does.
+"""Training the gates of `defer`: by the marginal likelihood of reference answers, as Co-LLM does.
 
 ::
 
@@ -8,18 +8,19 @@
     4   from there, least -log[(1 - s_t) p_draft(x_t) + s_t p_assistant(x_t)], s_t = sigma(bias + weights . f_t)
     5   eta: the largest TPR - FPR (Youden's index) of s > eta against z, on held-out examples
 
-The features of `co-llm` are the draft's last hidden state. Lines 3 and 4 minimise a mean over all places with a small
-quadratic penalty on the weights of the standardised features, without which a feature that tells the two cases apart
-would get an infinite weight. A hidden state has many features: there the penalty is the one, of a few, under which line
-4 is least on held-out examples. scipy, which comes with scikit-learn, minimises; the file of a gate needs neither.
+The features are those of the draft's list of tokens, or the numbers of its last hidden state. Lines 3 and 4 minimise a
+mean over all places with a small quadratic penalty on the weights of the standardised features, without which a feature
+that tells the two cases apart would get an infinite weight. A hidden state has many features: there the penalty is the
+one, of a few, under which line 4 is least on held-out examples. scipy, which comes with scikit-learn, minimises; the
+file of a gate needs neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from cosd_api.checks import check_count
 from cosd_api.errors import SettingError
@@ -47,15 +48,15 @@ from cosd_api.training.gate_fit import (
 from cosd_api.training.states import state_from_text
 from cosd_api.verification import CoLLMVerifier, DeferralVerifier
 from cosd_api.verification.deferral import FEATURES, DeferralWeights, features
+from cosd_api.verification.gates import Gate
 from cosd_api.version import __version__
 from cosd_api.wording import counted, paragraph, with_notes
+from cosd_providers.deferred import outdated
 
 __all__ = [
     "PENALTIES",
-    "CoLLMTraining",
     "DeferralCounts",
     "DeferralTraining",
-    "GateTraining",
     "check_gate_training",
     "train_co_llm",
     "train_deferral",
@@ -84,10 +85,12 @@ class DeferralCounts(BaseModel):
     skipped: int
 
 
-class GateTraining(BaseModel):
-    """The evidence for a trained gate; `str()` gives a report.
+class DeferralTraining(BaseModel):
+    """A trained gate of `Defer` and the evidence for it; `str()` gives a report.
 
     Attributes:
+        gate: `Fusion(..., method=Defer(gate=training.gate))`, or `training.gate.save(path)`.
+        penalty: on half the squares of the weights of the standardised features.
         counts: counts of the data.
         losses: mean negative log-likelihood of a token of the references, in nats: by the `draft` alone, the
             `assistant` alone, the `first` weights (line 3), and the `gate`.
@@ -97,6 +100,8 @@ class GateTraining(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
+    gate: Annotated[Gate, Field(discriminator="kind")]
+    penalty: float = PENALTY
     counts: DeferralCounts
     losses: dict[str, float]
     score: GateScore
@@ -105,7 +110,6 @@ class GateTraining(BaseModel):
     def report(self) -> str:
         """The data, the gate and its score. `str()` adds the warnings."""
         counts, score = self.counts, self.score
-        eta, gate = self._gate()
         about = (
             f"{counted(counts.examples, 'example')}: {counted(counts.places, 'token')}, "
             f"{counts.handed:,} of which the assistant would have written and the draft would not; "
@@ -115,104 +119,61 @@ class GateTraining(BaseModel):
         likely = [f"  {name:{width}}  {loss:.4f}" for name, loss in self.losses.items()]
         where = "held-out examples" if score.held_out else "the examples that it was trained on"
         opens = (
-            f"It opens where its probability is above {eta:.4g}: on {where} at {score.opens:.1%} of all tokens, "
-            f"at {score.found:.1%} of those to be handed over, and at {score.wasted:.1%} of the others "
-            f"(Youden's index {score.youden:.3f})."
+            f"It was trained with a penalty of {self.penalty:g}, and opens where its probability is above "
+            f"{self.gate.eta:.4g}: on {where} at {score.opens:.1%} of all tokens, at {score.found:.1%} of those to be "
+            f"handed over, and at {score.wasted:.1%} of the others (Youden's index {score.youden:.3f})."
         )
-        parts = [paragraph(about), "\n".join(["Negative log-likelihood of a token, in nats:", *likely])]
-        return "\n\n".join([*parts, gate, paragraph(opens)])
-
-    def _gate(self) -> tuple[float, str]:
-        """The gate's eta, and the gate in words."""
-        raise NotImplementedError
+        losses = "\n".join(["Negative log-likelihood of a token, in nats:", *likely])
+        return "\n\n".join([paragraph(about), losses, self.gate.summary, paragraph(opens)])
 
     def __str__(self) -> str:
         return with_notes(self.report(), self.warnings)
 
 
-class DeferralTraining(GateTraining):
-    """A trained gate of `Defer` and the evidence for it; `str()` gives a report.
-
-    Attributes:
-        gate: `Fusion(..., method=Defer(gate=training.gate))`, or `training.gate.save(path)`.
-    """
-
-    gate: DeferralVerifier
-
-    def _gate(self) -> tuple[float, str]:
-        weights = [f"  {name:8} {value:+.4g}" for name, value in self.gate.weights.model_dump().items()]
-        return self.gate.eta, "\n".join([f"Gate over {self.gate.listed} listed tokens:", *weights])
-
-
-class CoLLMTraining(GateTraining):
-    """A trained gate of `CoLLM` and the evidence for it; `str()` gives a report.
-
-    Attributes:
-        gate: `Fusion(..., method=CoLLM(gate=training.gate))`, or `training.gate.save(path)`.
-        penalty: on half the squares of the weights of the standardised numbers.
-    """
-
-    gate: CoLLMVerifier
-    penalty: float
-
-    def _gate(self) -> tuple[float, str]:
-        return (
-            self.gate.eta,
-            f"Gate over hidden states of {self.gate.width} numbers, with a penalty of {self.penalty:g}.",
-        )
-
-
-def train_deferral(samples: Samples | Sequence[Samples], *, folds: int = 5, seed: int = 0) -> DeferralTraining:
-    """Train the gate of `Defer` on samples that were collected with `listed`; sends no request.
+def train_deferral(
+    samples: Samples | Sequence[Samples], *, hidden_states: bool = False, folds: int = 5, seed: int = 0
+) -> DeferralTraining:
+    """Train a gate of `Defer` on samples that were collected for it; sends no request.
 
     The same samples, in any order, and the same arguments give the same gate. With five or more examples, two of them
-    with a token to be handed over, `eta` is chosen on held-out ones; with fewer on those that the gate was trained on.
+    with a token to be handed over, `eta` is chosen on held-out ones, and of hidden states the penalty, too; with fewer
+    on those that the gate was trained on.
 
     Args:
-        samples: samples from `collect(..., listed=...)`, one data set or several with equal `listed`.
+        samples: samples from `collect(..., listed=...)`, one data set or several with equal `listed`; or, for a gate of
+            hidden states, from `collect(..., hidden_states=True)`, of one draft model.
+        hidden_states: train a `CoLLMVerifier`, which looks at the draft's last hidden state, and not a
+            `DeferralVerifier`, which looks at its lists of tokens.
         folds: number of folds in which examples are held out.
         seed: seed of the folds.
 
     Raises:
-        SettingError: the samples hold nothing to learn from, or were collected without `listed`; an argument is
-            invalid; or scikit-learn is missing (`pip install "cosd-api[train]"`).
+        SettingError: the samples hold nothing to learn from, or were collected without what the gate looks at; an
+            argument is invalid; or scikit-learn is missing (`pip install "cosd-api[train]"`).
     """
     data = _Data(samples, folds, seed)
-    listed = _listed(data.sets)
-    data.read(lambda place: features(place.draft, place.listed, end=not place.draft))
-    fitted, evidence = data.trained(PENALTY)
-    weights = DeferralWeights.model_validate(dict(zip(("bias", *FEATURES), fitted.weights(), strict=True)))
-    gate = DeferralVerifier(
-        listed=listed, weights=weights, eta=data.eta, trained_on=data.trained_on(features=[*FEATURES])
-    )
-    return DeferralTraining(gate=gate, **evidence)
+    gate: Gate
+    if hidden_states:
+        width = _width(data.sets)
+        data.read(lambda place: state_from_text(place.state or "", width))
+        penalty = data.best_penalty()
+        (bias, *weights), evidence = data.trained(penalty)
+        origin = data.trained_on(penalty=penalty)
+        gate = CoLLMVerifier(width=width, bias=bias, weights=tuple(weights), eta=data.eta, trained_on=origin)
+    else:
+        listed, penalty = _listed(data.sets), PENALTY
+        data.read(lambda place: features(place.draft, place.listed, end=not place.draft))
+        weights, evidence = data.trained(penalty)
+        named = DeferralWeights.model_validate(dict(zip(("bias", *FEATURES), weights, strict=True)))
+        origin = data.trained_on(features=[*FEATURES])
+        gate = DeferralVerifier(listed=listed, weights=named, eta=data.eta, trained_on=origin)
+    return DeferralTraining(gate=gate, penalty=penalty, **evidence)
 
 
-def train_co_llm(samples: Samples | Sequence[Samples], *, folds: int = 5, seed: int = 0) -> CoLLMTraining:
-    """Train the gate of `CoLLM` on samples that were collected with `hidden_states`; sends no request.
-
-    As `train_deferral`, on the draft's last hidden states. With enough examples to hold some out, the penalty on the
-    weights is chosen on them, too.
-
-    Args:
-        samples: samples from `collect(..., hidden_states=True)`, one data set or several of one draft model.
-        folds: number of folds in which examples are held out.
-        seed: seed of the folds.
-
-    Raises:
-        SettingError: the samples hold nothing to learn from, or were collected without `hidden_states`; an argument is
-            invalid; or scikit-learn is missing (`pip install "cosd-api[train]"`).
-    """
-    data = _Data(samples, folds, seed)
-    width = _width(data.sets)
-    data.read(lambda place: state_from_text(place.state or "", width))
-    penalty = data.best_penalty()
-    fitted, evidence = data.trained(penalty)
-    bias, *weights = fitted.weights()
-    gate = CoLLMVerifier(
-        width=width, bias=bias, weights=tuple(weights), eta=data.eta, trained_on=data.trained_on(penalty=penalty)
-    )
-    return CoLLMTraining(gate=gate, penalty=penalty, **evidence)
+def train_co_llm(samples: Samples | Sequence[Samples], *, folds: int = 5, seed: int = 0) -> DeferralTraining:
+    """Train a gate of hidden states, by the name that this had: see `train_deferral`; warns of the name."""
+    outdated("train_co_llm(samples)", "train_deferral(samples, hidden_states=True)")
+    return train_deferral(samples, hidden_states=True, folds=folds, seed=seed)
 
 
 def check_gate_training() -> None:
@@ -273,8 +234,8 @@ class _Data:
             self._tried[penalty] = held_out(self.places, self._folds, self._seed, penalty)
         return self._tried[penalty]
 
-    def trained(self, penalty: float) -> tuple[GateFit, dict[str, Any]]:
-        """Lines 3 to 5; and the evidence."""
+    def trained(self, penalty: float) -> tuple[list[float], dict[str, Any]]:
+        """Lines 3 to 5: the bias and the weights; and the evidence."""
         places = self.places
         first = GateFit.first(places, penalty)
         fitted = first.trained(places)
@@ -286,7 +247,7 @@ class _Data:
             "gate": fitted.loss(places),
         }
         doubts = _warnings(self.counts, losses, score, len(pairs_of(self.sets)))
-        return fitted, {"counts": self.counts, "losses": losses, "score": score, "warnings": doubts}
+        return fitted.weights(), {"counts": self.counts, "losses": losses, "score": score, "warnings": doubts}
 
     def trained_on(self, **more: JsonValue) -> dict[str, JsonValue]:
         """The origin of the gate, for its file."""
@@ -315,7 +276,7 @@ def _listed(sets: Sequence[Samples]) -> int:
 def _width(sets: Sequence[Samples]) -> int:
     widths = {one.hidden_states for one in sets}
     if None in widths:
-        words = "the samples hold no hidden states of the draft, which a gate of co-llm looks at"
+        words = "the samples hold no hidden states of the draft, which the gate is to look at"
         raise SettingError(f"{words}: collect them with hidden_states=True (cosd collect --hidden-states)")
     if len(widths) > 1:
         several = " and ".join(sorted(map(str, widths)))

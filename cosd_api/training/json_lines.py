@@ -51,7 +51,7 @@ _BEGINNINGS: Mapping[str, str] = {
 _KINDS: Mapping[str, str] = {
     "tree": "a decision tree, which cosd fuse --tree takes",
     "deferral": "a deferral gate, which cosd fuse --method defer --set gate=FILE takes",
-    "co-llm": "a Co-LLM gate, which cosd fuse --method co-llm --set gate=FILE takes",
+    "co-llm": "a Co-LLM gate, which cosd fuse --method defer --set gate=FILE takes",
     "cosd-trace": "the trace of an answer, which cosd explain takes",
     SAMPLES: "a file of samples, which cosd train-tree and cosd tune take",
     COMPARISON: "the answers of a comparison, which cosd compare resumes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cosd_api.verification.agreement import AgreementVerifier
-from cosd_api.verification.cascades import ChowVerifier, DiffVerifier
+from cosd_api.verification.cascades import DiffVerifier
 from cosd_api.verification.co_llm import CoLLMVerifier
 from cosd_api.verification.contract import (
     Needs,
@@ -24,7 +24,6 @@ from cosd_api.verification.tree import TreeVerifier
 
 __all__ = [
     "AgreementVerifier",
-    "ChowVerifier",
     "CoLLMVerifier",
     "DeferralVerifier",
     "DiffVerifier",
@@ -49,7 +48,6 @@ KnownVerifier = (
     RuleVerifier
     | TreeVerifier
     | AgreementVerifier
-    | ChowVerifier
     | DiffVerifier
     | MatchVerifier
     | RandomVerifier

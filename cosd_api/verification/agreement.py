@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from cosd_api.verification.contract import Needs
 from cosd_api.verification.rule import exactly, shortened
+from cosd_providers.deferred import outdated
+
+__all__ = ["AgreementVerifier", "chow_verifier", "of_record", "of_settings"]
 
 
 class AgreementVerifier(BaseModel):
@@ -15,6 +19,8 @@ class AgreementVerifier(BaseModel):
 
     Equations (4) and (5) without (6), for an assistant that reports no probability to compare. It also takes the word
     of an assistant that is only guessing, so prefer `RuleVerifier` wherever it can be used.
+
+    With `alpha = 1 - tau` it is Chow's rule of cascades, at the price `tau`.
 
     Attributes:
         alpha: the draft is unsure below this probability. 0 never replaces.
@@ -43,3 +49,47 @@ class AgreementVerifier(BaseModel):
         unsure = p < self.alpha
         (mine,) = shortened([p], lambda short: (short[0] < self.alpha) == unsure)
         return f"{mine} {'<' if unsure else '>='} {exactly(self.alpha)}"
+
+
+def chow_verifier(*, tau: float = 0.5) -> AgreementVerifier:
+    """The verifier that was `ChowVerifier(tau=tau)`; warns of that name.
+
+    Raises:
+        ValueError: `tau` is not a number in [0, 1].
+    """
+    made = AgreementVerifier.model_validate(of_record({"kind": "chow", "tau": tau}))
+    outdated(f"ChowVerifier(tau={tau})", f"AgreementVerifier(alpha={made.alpha})")
+    return made
+
+
+def of_record(given: object) -> object:
+    """The fields of a verifier, as a record has them; `"kind": "chow"` of an earlier one is `AgreementVerifier`.
+
+    Raises:
+        ValueError: its tau is not a number in [0, 1].
+    """
+    found: object = given
+    fields: dict[str, Any] = dict(cast("Mapping[str, Any]", found)) if isinstance(found, Mapping) else {}
+    if fields.get("kind") != "chow":
+        return given
+    tau = fields.pop("tau", 0.5)
+    try:
+        alpha = 1 - float(tau)
+    except (TypeError, ValueError):
+        alpha = -1.0
+    if not 0 <= alpha <= 1 or "alpha" in fields:
+        raise ValueError("chow has one number, tau, between 0 and 1")
+    return {**fields, "kind": "agreement", "alpha": alpha}
+
+
+def of_settings(given: object) -> object:
+    """The fields of a verifier, as somebody writes them; warns of `"kind": "chow"`.
+
+    Raises:
+        ValueError: its tau is not a number in [0, 1].
+    """
+    found = of_record(given)
+    if found is not given:
+        alpha = cast("Mapping[str, Any]", found)["alpha"]
+        outdated("the verifier 'chow'", f"'agreement' with alpha = 1 - tau, here {alpha:g},")
+    return found

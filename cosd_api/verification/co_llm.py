@@ -26,8 +26,8 @@ WIDEST = 65_536
 _FILE = TrainedFile(
     thing="a Co-LLM gate",
     kind="co-llm",
-    described="a Co-LLM gate is one JSON file, as cosd train-deferral --method co-llm writes it",
-    made_by="cosd train-deferral --method co-llm makes a gate of them",
+    described="a Co-LLM gate is one JSON file, as cosd train-deferral --hidden-states writes it",
+    made_by="cosd train-deferral --hidden-states makes a gate of them",
     fields=("kind", "schema_version", "features", "width", "bias", "weights", "eta", "trained_on"),
     most_bytes=2_000_000,
     bounded=f"a gate has at most {WIDEST} numbers",
@@ -74,6 +74,11 @@ class CoLLMVerifier(TrainedGate):
     def needs(self) -> Needs:
         """The draft's hidden states, and no probability of the assistant."""
         return Needs(q=False, draft_states=self.width, ties=False)
+
+    @property
+    def summary(self) -> str:
+        """The gate in words, for reports."""
+        return f"Gate over hidden states of {self.width} numbers."
 
     def probability(self, token: Token) -> float:
         """The probability of deferral at one of the draft's tokens, whose state is known.

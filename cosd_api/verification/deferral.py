@@ -112,6 +112,12 @@ class DeferralVerifier(TrainedGate):
         """The draft's lists, and no probability of the assistant."""
         return Needs(q=False, draft_alternatives=self.listed, ties=False)
 
+    @property
+    def summary(self) -> str:
+        """The gate in words, for reports: a line for each weight."""
+        weights = [f"  {name:8} {value:+.4g}" for name, value in self.weights.model_dump().items()]
+        return "\n".join([f"Gate over {self.listed} listed tokens:", *weights])
+
     def probability(self, token: Token) -> float:
         """The probability of deferral at one of the draft's tokens, whose probability is known."""
         others = [one.prob for one in token.alternatives[: self.listed] if one.prob]

@@ -84,6 +84,11 @@ class TrainedGate(PlaceVerifier):
     def _fault(error: ValidationError) -> str:
         """The first thing that is wrong with a gate, in words."""
 
+    @property
+    @abstractmethod
+    def summary(self) -> str:
+        """The gate in words, for reports."""
+
     @abstractmethod
     def probability(self, token: Token) -> float:
         """The probability of deferral at one of the draft's tokens."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from _pairs import Pair
 
-from cosd_api import CoLLM, CoSD, RuleVerifier, SettingError, collect, train_tree
+from cosd_api import CoSD, Defer, RuleVerifier, SettingError, collect, train_tree
 from cosd_api.comparison.contestants import Alone, Contestant
 from cosd_api.methods.base import Method
 from cosd_api.training.dataset import read_examples
@@ -114,7 +114,7 @@ async def co_llm(setup: Setup) -> Method:
     """Co-LLM, with the gate that the file of pairs names."""
     if setup.pair.co_llm is None:
         raise SettingError("it needs a trained gate: co_llm in the file of pairs; see docs/training.md")
-    return CoLLM(gate=setup.pair.co_llm)
+    return Defer(gate=setup.pair.co_llm)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Pair(BaseModel):
     Attributes:
         models: the servers; the first drafts.
         unit: as in `Fusion`; `token` says that they have one tokenizer, where that cannot be found out.
-        co_llm: file of a gate that `train_co_llm` made for them, for the column Co-LLM.
+        co_llm: file of a gate that `train_deferral(..., hidden_states=True)` made for them, for the column Co-LLM.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

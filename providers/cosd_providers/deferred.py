@@ -13,7 +13,7 @@ __all__ = ["deferred", "outdated"]
 
 _UNTIL = "0.2"
 """The release from which on the old names are not found."""
-_INSIDE = ("cosd_api", "cosd_providers", "pydantic")
+_INSIDE = ("cosd_api", "cosd_providers", "langchain_core", "pydantic")
 """Packages whose code calls on behalf of a user's."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 

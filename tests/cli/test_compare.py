@@ -103,6 +103,14 @@ def test_the_estimate_alone(scripted: Scripted, questions: Path, tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("scripted")
+def test_a_contestant_by_a_name_that_ends(questions: Path) -> None:
+    done = compare(questions, "--dry-run", methods="cosd-chow")
+    assert done.exit_code == 0
+    words = "the contestant 'cosd-chow' is 'cosd-agreement' now; the old name ends with release 0.2"
+    assert f"cosd: note: {words}\n" in done.stderr
+
+
 def test_an_estimate_reads_a_folder_and_leaves_it(scripted: Scripted, questions: Path, tmp_path: Path) -> None:
     journal = tmp_path / "out" / "answers.jsonl"
     assert compare(questions, "--yes", "--out", str(journal.parent)).exit_code == 0
@@ -249,7 +257,10 @@ def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
         (("--map", "text=question"), "an example has no field 'text'; it has prompt, answer"),
         (("--methods", "cosy"), "there is no method 'cosy'; did you mean 'cosd'?"),
         (("--methods", "cosd-1"), "there is no method 'cosd-1'; did you mean 'cosd-1-1'?"),
-        (("--methods", "nope"), "cosd-1-1, cosd-chow, cosd-diff, cosd-match, cosd-surprise, average-drawn"),
+        (
+            ("--methods", "nope"),
+            "cosd-1-1, cosd-agreement, cosd-diff, cosd-match, cosd-surprise, average-drawn, cool-al",
+        ),
         (("--grader", "regex"), "pattern"),
         (("--grader", "exact", "--pattern", "x"), "pattern"),
         (("--grader", "program", "--run-programs", "--time-limit", "0"), "time_limit must be a number above 0"),

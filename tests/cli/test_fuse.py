@@ -15,7 +15,6 @@ import virtual_time
 from commands import ANSWER, TEXTS, Scripted, cosd, start, start_scripted, words
 from cosd_api import (
     AgreementVerifier,
-    ChowVerifier,
     DiffVerifier,
     FusionResult,
     MatchVerifier,
@@ -331,8 +330,6 @@ def test_agreement_decides(scripted: Scripted, more: list[str], alpha: float) ->
         (["rule", "--alpha", "0.1"], RuleVerifier(alpha=0.1)),
         (["agreement", "--alpha", "0.1"], AgreementVerifier(alpha=0.1)),
         (["agreement", "--agreement"], AgreementVerifier()),
-        (["chow"], ChowVerifier()),
-        (["chow", "--tau", "0.9"], ChowVerifier(tau=0.9)),
         (["diff", "--tau", "0.25"], DiffVerifier(tau=0.25)),
         (["match"], MatchVerifier()),
         (["random", "--rate", "0.5", "--seed", "-3"], RandomVerifier(rate=0.5, seed=-3)),
@@ -344,7 +341,28 @@ def test_a_verifier_by_its_name(scripted: Scripted, more: list[str], verifier: V
     assert FusionResult.model_validate_json(result.stdout).settings.verifier == verifier
 
 
+@pytest.mark.parametrize(("more", "alpha"), [([], 0.5), (["--tau", "0.9"], 0.1)])
+def test_chow_is_a_name_that_ends(scripted: Scripted, more: list[str], alpha: float) -> None:
+    result = scripted("Q", "--json", "--verifier", "chow", *more)
+    found = FusionResult.model_validate_json(result.stdout).settings.verifier
+    assert isinstance(found, AgreementVerifier)
+    assert found.alpha == pytest.approx(alpha)
+    words = f"the verifier 'chow' is 'agreement' with alpha = 1 - tau, here {alpha}, now; the old name ends with"
+    assert f"cosd: note: {words} release 0.2\n" in result.stderr
+
+
 # Other methods.
+
+
+@pytest.mark.parametrize(("old", "setting"), [("cool-align", "align"), ("cool+rerank", "rerank")])
+def test_a_method_by_a_name_that_ends(scripted: Scripted, old: str, setting: str) -> None:
+    result = scripted("Q", "--json", "--method", old, "--set", "normalisation=byte")
+    settings = FusionResult.model_validate_json(result.stdout).settings
+    assert (settings.method, settings.method_options["normalisation"]) == ("cool", "byte")
+    assert settings.method_options[setting] is True
+    words = f"the method {old!r} is 'cool' with {setting}=True (CoolFusion({setting}=True), --method cool --set"
+    assert f"cosd: note: {words} {setting}=true) now; the old name ends with release 0.2\n" in result.stderr
+    assert "the old name" not in scripted("Q", "--method", "cool", "--set", f"{setting}=true").stderr
 
 
 @pytest.mark.parametrize(
@@ -352,7 +370,7 @@ def test_a_verifier_by_its_name(scripted: Scripted, more: list[str], verifier: V
     [
         (["cool"], "cool", {"normalisation": "token", "align": False, "rerank": False}),
         (
-            ["cool-align", "--set", "normalisation=byte"],
+            ["cool", "--set", "align=true", "--set", "normalisation=byte"],
             "cool",
             {"normalisation": "byte", "align": True, "rerank": False},
         ),
@@ -543,8 +561,9 @@ def test_a_tree_that_was_trained_before_is_a_note(scripted: Scripted, tmp_path: 
         (["Q", "--agreement", "--alpha", "-1"], "greater than or equal to 0"),
         (["Q", "--agreement", "--verifier", "diff"], "short for --verifier agreement"),
         (["Q", "--tree", __file__, "--verifier", "rule"], "rule takes only alpha and beta, no tree"),
-        (["Q", "--verifier", "coin"], "'chow'"),
+        (["Q", "--verifier", "coin"], "'agreement'"),
         (["Q", "--verifier", "chow", "--alpha", "0.5"], "chow takes only tau, no alpha"),
+        (["Q", "--verifier", "chow", "--tau", "1.5"], "chow has one number, tau, between 0 and 1"),
         (["Q", "--tau", "0.5"], "the rule takes only alpha and beta, no tau"),
         (["Q", "--verifier", "match", "--alpha", "0.5"], "match takes no alpha"),
         (["Q", "--verifier", "diff", "--tau", "1.5"], "less than or equal to 1"),

@@ -58,19 +58,19 @@ def test_examples_are_asked_about_first_and_the_gate_decides(scripted: Scripted,
     assert Samples.load(tmp_path / "c.jsonl").examples == Samples.load(kept).examples
 
 
-def test_a_gate_of_co_llm(scripted: Scripted, tmp_path: Path) -> None:
+def test_a_gate_of_hidden_states(scripted: Scripted, tmp_path: Path) -> None:
     examples, kept, gate = lines(tmp_path / "e.jsonl", *EXAMPLES), tmp_path / "s.jsonl", str(tmp_path / "gate.json")
     shared: dict[str, Any] = {"tokens": [" a", " b", " c", "."]}
     scripted.providers["http://draft"] = ScriptedProvider.from_texts(
         {**shared, "Q": [" a", (" b", 0.2)], "Q a c": ["."]}, states=lambda ids: [float(len(ids)), float(len(ids) == 2)]
     )
     scripted.providers["http://one"] = ScriptedProvider.from_texts({**shared, "Q": [" a", (" c", 0.8), "."]})
-    command = ("train-deferral", examples, *SERVERS, "--method", "co-llm", "--unit", "token")
+    command = ("train-deferral", examples, *SERVERS, "--hidden-states", "--unit", "token")
     result = cosd(*command, "--samples", str(kept), "-o", gate)
     assert result.exit_code == 0, words(result)
     assert "Gate over hidden states of 2 numbers" in words(result)
     assert (Samples.load(kept).listed, Samples.load(kept).hidden_states) == (None, 2)
-    fused = scripted("Q", "--unit", "token", "--method", "co-llm", "--set", f"gate={gate}")
+    fused = scripted("Q", "--unit", "token", "--method", "defer", "--set", f"gate={gate}")
     assert fused.stdout == " a c.\n"
     collected = cosd(
         "collect", examples, *SERVERS, "--unit", "token", "--hidden-states", "-o", str(tmp_path / "c.jsonl")
@@ -78,7 +78,13 @@ def test_a_gate_of_co_llm(scripted: Scripted, tmp_path: Path) -> None:
     assert collected.exit_code == 0, words(collected)
     assert Samples.load(tmp_path / "c.jsonl").examples == Samples.load(kept).examples
     wrong = cosd("train-deferral", gate, "-o", str(tmp_path / "g.json"))
-    assert "is a Co-LLM gate, which cosd fuse --method co-llm --set gate=FILE takes" in words(wrong)
+    assert "is a Co-LLM gate, which cosd fuse --method defer --set gate=FILE takes" in words(wrong)
+    former = cosd("train-deferral", str(kept), "--method", "co-llm", "-o", str(tmp_path / "former.json"))
+    assert (former.exit_code, (tmp_path / "former.json").read_text()) == (0, (tmp_path / "gate.json").read_text())
+    assert "note: --method co-llm is --hidden-states now; the old name ends with release 0.2" in words(former)
+    fused = scripted("Q", "--unit", "token", "--method", "co-llm", "--set", f"gate={gate}")
+    assert fused.stdout == " a c.\n"
+    assert "the method 'co-llm' is 'defer' (Defer(gate=...), --method defer --set gate=FILE) now" in words(fused)
     mixed = cosd("train-deferral", str(kept), "-o", str(tmp_path / "g.json"))
     assert "the samples hold no lists of the draft's tokens" in words(mixed)
 

@@ -16,10 +16,10 @@ from cosd_api import (
     AdaFuse,
     AgreementVerifier,
     Average,
-    ChowVerifier,
     CoLLMVerifier,
     CoolFusion,
     CoSD,
+    Defer,
     DiffVerifier,
     Fusion,
     FusionConfig,
@@ -53,8 +53,7 @@ STATES = CoLLMVerifier(width=2, bias=0.5, weights=(1.5, -2.0), eta=0.25)
 def example(name: str) -> Method:
     """A method with its defaults; a trained part is some gate."""
     hints = method_hints(method_class(name))
-    trained = STATES if name == "co-llm" else gate(eta=0.25, top=-1.5)
-    options: dict[str, Any] = {one: trained for one, hint in hints.items() if is_trained(hint)}
+    options: dict[str, Any] = {one: gate(eta=0.25, top=-1.5) for one, hint in hints.items() if is_trained(hint)}
     options |= {"temperature": 1} if name == "speculative" else {}
     return method_named(name, **options)
 
@@ -96,12 +95,16 @@ def test_every_method_comes_back(name: str, folder: Path) -> None:
         assert again(fusion, folder, file).settings == fusion.settings
 
 
+def test_a_gate_of_either_kind_comes_back(folder: Path) -> None:
+    fusion = Fusion(**URLS, method=Defer(gate=STATES))
+    assert again(fusion, folder).settings == fusion.settings
+
+
 @pytest.mark.parametrize(
     "verifier",
     [
         RuleVerifier(alpha=1, beta=3),
         AgreementVerifier(alpha=0.3),
-        ChowVerifier(tau=0.2),
         DiffVerifier(tau=0.1),
         MatchVerifier(),
         RandomVerifier(rate=0.2, seed=7),

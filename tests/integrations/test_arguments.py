@@ -9,8 +9,8 @@ import pytest
 
 from cosd_api import (
     Average,
-    ChowVerifier,
     CoSD,
+    DiffVerifier,
     Fusion,
     MatchVerifier,
     RandomVerifier,
@@ -58,7 +58,7 @@ def test_servers_are_urls_or_providers_with_their_models(monkeypatch: pytest.Mon
 def test_settings_of_the_verifier_and_of_the_method() -> None:
     assert read().fusion.settings.method == CoSD()
     assert read(alpha=0.6, beta=1).fusion.settings.verifier == RuleVerifier(alpha=0.6, beta=1)
-    assert read(verifier="chow", tau=0.1).fusion.settings.verifier == ChowVerifier(tau=0.1)
+    assert read(verifier="diff", tau=0.1).fusion.settings.verifier == DiffVerifier(tau=0.1)
     assert read(verifier="random", rate=0.2, seed=3).fusion.settings.verifier == RandomVerifier(rate=0.2, seed=3)
     assert read(verifier=RuleVerifier(alpha=0)).fusion.settings.verifier == RuleVerifier(alpha=0)
     found = read(method="average", weights=[2, 1], unit=None, temperature=1, seed=4)

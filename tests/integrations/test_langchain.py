@@ -24,11 +24,12 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from cosd_api import (
     AgreementVerifier,
-    CoLLM,
     CoLLMVerifier,
+    CoolFusion,
     CoSD,
     Defer,
     Fusion,
+    Method,
     RuleVerifier,
     SettingError,
     Speculative,
@@ -266,12 +267,12 @@ def test_settings_of_a_fusion_are_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["cool", "cool+rerank", "rerank", "nudging", "chared", "steps", "safe", "switch", "adafuse"]
+    "method", ["cool", CoolFusion(rerank=True), "rerank", "nudging", "chared", "steps", "safe", "switch", "adafuse"]
 )
-def test_a_method_that_chooses_between_texts(method: str) -> None:
+def test_a_method_that_chooses_between_texts(method: str | Method) -> None:
     answer = chat(method=method).invoke("Where?")
     details = answer.response_metadata["cosd"]
-    assert details["settings"]["method"] == method.removesuffix("+rerank")
+    assert details["settings"]["method"] == (method if isinstance(method, str) else method.name)
     assert details["acceptance_rate"] is None
     assert "".join(one["candidates"][one["winner"]]["text"] for one in details["segments"]) == answer.text
 
@@ -291,8 +292,8 @@ def test_a_gate_is_a_setting_of_its_method() -> None:
     model = chat(method=method, unit="token")
     assert model.invoke("Where?").response_metadata["cosd"]["settings"]["method"] == "defer"
     assert chat(method={"name": "defer", **method.options()}).method == method
-    stated = CoLLM(gate=CoLLMVerifier(width=2, bias=0.0, weights=(1.0, 2.0), eta=0.5))
-    assert chat(method={"name": "co-llm", **stated.options()}).method == stated
+    stated = Defer(gate=CoLLMVerifier(width=2, bias=0.0, weights=(1.0, 2.0), eta=0.5))
+    assert chat(method={"name": "defer", **stated.options()}).method == stated
 
 
 def test_a_method_that_drafts_and_has_no_verifier() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import naive
 import naive_co_llm
-from cosd_api import CoLLM, CoLLMVerifier, Defer, Example, Fusion, collect, probe, train_co_llm
+from cosd_api import CoLLMVerifier, Defer, Example, Fusion, collect, probe, train_deferral
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import MODELS, Pair, serve
 from cosd_api.training.states import state_from_text
@@ -75,7 +75,7 @@ async def test_the_text_is_the_naive_one(draft: str, stated: StatedModel, pair: 
     opened, excused = 0, list[str]()
     with httpx.Client(timeout=60) as client:
         other = naive.HttpModel(pair.facts, client)
-        async with Fusion(draft=draft, assistant=pair.facts, method=CoLLM(gate=one), unit="token") as fusion:
+        async with Fusion(draft=draft, assistant=pair.facts, method=Defer(gate=one), unit="token") as fusion:
             results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=30)]
         for prompt, result in zip(PROMPTS, results, strict=False):
             wanted, seen = naive_co_llm.naive(prompt.encode(), stated, other, one, stated.state, max_tokens=30)
@@ -133,10 +133,10 @@ async def test_a_gate_is_trained_on_live_samples_and_decides(
         expected = stated.state(stated.vocabulary.encode(before + answer[: place.start]))
         state = state_from_text(place.state or "", found.hidden_states or 0)
         assert list(state) == pytest.approx(expected, rel=0.05, abs=0.1)
-    training = train_co_llm(found)
+    training = train_deferral(found, hidden_states=True)
     assert training.losses["gate"] < training.losses["draft"]
     training.gate.save(tmp_path / "gate.json")
-    method = CoLLM(gate=tmp_path / "gate.json")
+    method = Defer(gate=tmp_path / "gate.json")
     async with Fusion(draft=draft, assistant=pair.facts, method=method, unit="token") as fusion:
         results = [result async for result in fusion.map(PROMPTS[:6], max_tokens=30)]
     assert all(result.trace.replay() == result.text for result in results)
@@ -145,4 +145,4 @@ async def test_a_gate_is_trained_on_live_samples_and_decides(
         with pytest.raises(UnsupportedError, match="the draft does not report hidden states") as refused:
             await fusion.generate(PROMPTS[0])
     assert "Start its server with --embeddings --pooling none." in refused.value.hint
-    assert Defer.name in refused.value.hint
+    assert "looks at lists of tokens" in refused.value.hint

@@ -27,7 +27,9 @@ class TestCompletions(EveryMethod):
     engine = "llama.cpp's /v1/completions"
     stated = ("OpenAI-compatible", "`/v1` of llama.cpp, vLLM")
     refused: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("adafuse", "cool", "cool of three", "cool-align", "rerank", "cool+rerank", "route"), _SCORES),
+        **dict.fromkeys(
+            ("adafuse", "cool", "cool of three", "cool by own words", "rerank", "cool and rerank", "route"), _SCORES
+        ),
         **dict.fromkeys(("safe", "safe of three"), "does not encode text"),
     }
 
@@ -55,7 +57,7 @@ class TestUnknownServer(EveryMethod):
         return lambda name: connect(pair[name], engine="openai")
 
 
-_UNSEEN = ("agreement", "chow", "match by words", "random", "cascade", "nudging", "steps", "switch")
+_UNSEEN = ("agreement", "agreement below 0.7", "match by words", "random", "cascade", "nudging", "steps", "switch")
 
 
 class TestUnseenAssistant(EveryMethod):

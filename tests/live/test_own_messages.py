@@ -22,7 +22,9 @@ DOCUMENT = "Quetzal-Umbrella"
 ASKED = [{"role": "user", "content": "In Peru a book costs 17 and a pen costs 25. Name the capital and the total."}]
 
 
-PAIRS = [line for line in LINES if len(line.models) == 2 and line.name not in ("co-llm", "cosd by tokens", "match")]
+PAIRS = [
+    line for line in LINES if len(line.models) == 2 and line.name not in ("defer by states", "cosd by tokens", "match")
+]
 """All but one that needs a server with hidden states, and two that compare the ids of models with other ids."""
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 import each_way
-from cosd_api import Fusion, Method
+from cosd_api import CoolFusion, Fusion, Method
 from cosd_api.demo.servers import MODELS, Pair, Three, serve
 from cosd_api.methods.base import method_named
 from cosd_providers import Provider, connect
@@ -24,12 +24,13 @@ from same_answers import QUESTIONS
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 METHODS: tuple[Method, ...] = (
-    *(method_named(name) for name in ("average", "cool", "cool+rerank", "rerank", "safe", "route", "cascade")),
+    *(method_named(name) for name in ("average", "cool", "rerank", "safe", "route", "cascade")),
     *(method_named(name) for name in ("adafuse", "chared", "nudging")),
+    CoolFusion(rerank=True),
 )
 ITS_OWN = ("adafuse", "chared", "nudging")
 """Methods that may choose another text of the model."""
-ONE_REQUEST = ("cool", "cool+rerank", "rerank", "cascade", "nudging", "route")
+ONE_REQUEST = ("cool", "rerank", "cascade", "nudging", "route")
 """Methods that let a model write on in its only request, behind the prompt."""
 
 
@@ -39,7 +40,7 @@ def model() -> Iterator[str]:
         yield server.url
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.chosen_name)
+@pytest.mark.parametrize("method", METHODS, ids=repr)
 async def test_a_model_with_itself(model: str, method: Method) -> None:
     sent: list[Any] = []
 
@@ -52,12 +53,12 @@ async def test_a_model_with_itself(model: str, method: Method) -> None:
         async with Fusion(draft=models[0], assistant=models[1], method=method) as fusion:
             for prompt in PROMPTS[:2]:
                 result = await fusion.generate(prompt, max_tokens=24)
-                assert method.chosen_name in ITS_OWN or result.text == written_alone(model, prompt)
+                assert method.name in ITS_OWN or result.text == written_alone(model, prompt)
                 assert result.settings.contexts == "ids"
                 assert result.trace.replay() == result.text
     texts = [text for prompt in sent for text in _texts(prompt)]
     assert {text for text in texts if text.startswith(tuple(PROMPTS))} <= {*PROMPTS}, "the answer was sent as text"
-    assert method.chosen_name in ONE_REQUEST or any(isinstance(part, int) for prompt in sent for part in _flat(prompt))
+    assert method.name in ONE_REQUEST or any(isinstance(part, int) for prompt in sent for part in _flat(prompt))
 
 
 def _flat(prompt: Any) -> list[Any]:

@@ -12,10 +12,9 @@ import pytest
 import contests
 import naive
 import naive_cool
-from cosd_api import Fusion, Method
+from cosd_api import CoolFusion, Fusion, Method, Rerank
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Three
-from cosd_api.methods.base import method_named
 from drawn import partly
 from near_ties import CLOSE, closest
 from one_tokenizer import MAY_TIE
@@ -26,11 +25,11 @@ MAX_TOKENS = 40
 PROMPTS = [question.prompt for question in sample("mixed", 8, seed=31)]
 FOR_THREE = [question.prompt for question in sample("mixed-all", 8, seed=31)]
 ROUNDING = 2e-2  # of texts whose probability is one in a million
-METHODS: dict[str, Callable[..., naive_cool.Answered]] = {
-    "cool": naive_cool.cool,
-    "rerank": naive_cool.rerank,
-    "cool+rerank": naive_cool.cool_and_rerank,
-    "cool-align": partial(naive_cool.cool, align=True),
+METHODS: dict[Method, Callable[..., naive_cool.Answered]] = {
+    CoolFusion(): naive_cool.cool,
+    Rerank(): naive_cool.rerank,
+    CoolFusion(rerank=True): naive_cool.cool_and_rerank,
+    CoolFusion(align=True): partial(naive_cool.cool, align=True),
 }
 SETS = [("sums", "facts"), ("facts", "sums"), ("sums", "facts", "words")]
 
@@ -46,10 +45,9 @@ def models(three: Three) -> Iterator[dict[str, naive.HttpModel]]:
 
 
 async def compared(
-    three: Three, models: dict[str, naive.HttpModel], names: Sequence[str], method: str, prompts: Sequence[str]
+    three: Three, models: dict[str, naive.HttpModel], names: Sequence[str], method: Method, prompts: Sequence[str]
 ) -> None:
-    made: Method = method_named(method)
-    async with Fusion(models=[three[name] for name in names], method=made) as fusion:
+    async with Fusion(models=[three[name] for name in names], method=method) as fusion:
         results = [result async for result in fusion.map(prompts, max_tokens=MAX_TOKENS, concurrency=2)]
     excused = 0
     for prompt, result in zip(prompts, results, strict=True):
@@ -64,19 +62,19 @@ async def compared(
     assert excused <= MAY_TIE
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS, ids=repr)
 @pytest.mark.parametrize("names", partly(SETS), ids="-".join)
 async def test_two_prompts(
-    three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: str
+    three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: Method
 ) -> None:
     await compared(three, models, names, method, (PROMPTS if len(names) == 2 else FOR_THREE)[:2])
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS, ids=repr)
 @pytest.mark.parametrize("names", SETS, ids="-".join)
 async def test_eight_prompts(
-    three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: str
+    three: Three, models: dict[str, naive.HttpModel], names: tuple[str, ...], method: Method
 ) -> None:
     await compared(three, models, names, method, PROMPTS if len(names) == 2 else FOR_THREE)
 

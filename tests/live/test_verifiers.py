@@ -13,7 +13,7 @@ import naive
 import reference
 import reference_paths
 from cosd_api import (
-    ChowVerifier,
+    AgreementVerifier,
     DiffVerifier,
     Fusion,
     FusionResult,
@@ -59,7 +59,12 @@ def models(pair: Pair) -> Iterator[dict[str, naive.HttpModel]]:
 @pytest.mark.parametrize("count", partly([4, 20]))
 @pytest.mark.parametrize(
     "verifier",
-    [ChowVerifier(tau=0.4), DiffVerifier(tau=0.1), RandomVerifier(rate=0.25, seed=1), SurpriseVerifier(gamma=0.2)],
+    [
+        AgreementVerifier(alpha=0.6),
+        DiffVerifier(tau=0.1),
+        RandomVerifier(rate=0.25, seed=1),
+        SurpriseVerifier(gamma=0.2),
+    ],
     ids=lambda one: one.kind,
 )
 @pytest.mark.parametrize("direction", [("sums", "facts"), ("facts", "sums")])
@@ -122,8 +127,8 @@ def undecided(
             for one in token.decisions:
                 p, q, draft_q = one.draft_prob or 0.0, one.prob or 0.0, one.draft_text_prob
                 match verifier:
-                    case ChowVerifier(tau=tau):
-                        distances.append(p - tau)
+                    case AgreementVerifier(alpha=alpha):
+                        distances.append(p - alpha)
                     case DiffVerifier(tau=tau):
                         distances.append(q - p - tau)
                     case SurpriseVerifier(gamma=gamma, beta=beta) if draft_q is not None:

@@ -1,4 +1,4 @@
-"""Co-LLM against its definition, word for word; and what surrounds it."""
+"""Deferral by hidden states, which is Co-LLM, against its definition, word for word; and what surrounds it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from cosd_api import CoLLM, CoLLMVerifier, CoSD, Defer, Fusion, FusionResult, SettingError, Tuning, fuse
+from cosd_api import CoLLMVerifier, CoSD, Defer, Fusion, FusionResult, SettingError, Tuning, fuse
 from cosd_api.methods.base import method_from_text
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
@@ -62,7 +62,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
         for at, (model, states) in enumerate(((toy, toys.state), (other, None)))
     )
     limits: dict[str, Any] = {"max_tokens": max_tokens, "stop": [text.decode() for text in stop]}
-    options = settings | {"method": CoLLM(gate=one), "unit": "token"}
+    options = settings | {"method": Defer(gate=one), "unit": "token"}
     result = await fuse(prompt, draft=draft, assistant=assistant, **options, **limits)
     assume(readable(b"".join(token.data for token in result.tokens)))
     names = {"draft": -1, "assistant": 0}
@@ -102,7 +102,7 @@ def assistant(**options: Any) -> ScriptedProvider:
 
 async def deferred(prompt: Any = "Q", **options: Any) -> FusionResult:
     models: dict[str, Any] = {"draft": draft(), "assistant": assistant(), "unit": "token"}
-    models["method"] = CoLLM(gate=UNSURE)
+    models["method"] = Defer(gate=UNSURE)
     return await fuse(prompt, **models | options)
 
 
@@ -119,7 +119,7 @@ async def test_one_token_is_handed_over_where_the_gate_opens() -> None:
     assert [(call.states, call.alternatives) for call in mine.calls] == [(True, 0)] * 2
     assert not any(call.states for call in its.calls)
     assert (result.draft_requests, result.usage["draft"].requests) == (2, 4)  # two drafts, and the states of each
-    assert (result.settings.method, result.settings.unit, result.settings.verifier) == ("co-llm", "token", UNSURE)
+    assert (result.settings.method, result.settings.unit, result.settings.verifier) == ("defer", "token", UNSURE)
     same = await deferred(method=CoSD(verifier=UNSURE, unit="token"))
     assert same.text == result.text
 
@@ -129,10 +129,10 @@ async def test_the_states_of_a_stretch_are_one_request() -> None:
     model = TextModel({"Q": [*"abcdefgh" * 5]})
     mine = ScriptedProvider(model, states=lambda ids: [0.0, len(ids)])
     closed = gate(bias=-1.0, weights=(1.0, 0.0))
-    result = await deferred(draft=mine, method=CoLLM(gate=closed), max_tokens=40)
+    result = await deferred(draft=mine, method=Defer(gate=closed), max_tokens=40)
     assert result.text == "abcdefgh" * 5
     assert result.usage["draft"].requests == 2 + 3
-    in_rounds = await deferred(draft=mine, method=CoLLM(gate=closed), max_tokens=40, draft_length=10)
+    in_rounds = await deferred(draft=mine, method=Defer(gate=closed), max_tokens=40, draft_length=10)
     assert (in_rounds.text, in_rounds.usage["draft"].requests) == (result.text, 4 + 4)
 
 
@@ -140,13 +140,13 @@ async def test_the_gate_is_a_file_or_what_a_saved_model_holds(tmp_path: Path) ->
     path = tmp_path / "gate.json"
     UNSURE.save(path)
     for given_gate in (path, str(path), UNSURE.model_dump(mode="json")):
-        assert CoLLM(gate=given_gate) == CoLLM(gate=UNSURE)
-    assert method_from_text("co-llm", {"gate": str(path)}) == CoLLM(gate=UNSURE)
-    assert CoLLM(**CoLLM(gate=UNSURE).options()) == CoLLM(gate=UNSURE)
+        assert Defer(gate=given_gate) == Defer(gate=UNSURE)
+    assert method_from_text("defer", {"gate": str(path)}) == Defer(gate=UNSURE)
+    assert Defer(**Defer(gate=UNSURE).options()) == Defer(gate=UNSURE)
 
 
 async def test_streaming_gives_the_same_tokens() -> None:
-    fusion = Fusion(draft=draft(), assistant=assistant(), method=CoLLM(gate=UNSURE), unit="token")
+    fusion = Fusion(draft=draft(), assistant=assistant(), method=Defer(gate=UNSURE), unit="token")
     async with fusion, fusion.stream("Q") as stream:
         texts = [token.text async for token in stream]
     assert texts == [" a", " x", " c", ""]
@@ -159,7 +159,7 @@ async def test_what_endpoints_lack_is_refused_in_words() -> None:
         ({"assistant": assistant(probs=False)}, "the assistant does not report the probabilities of its", "cosd"),
         ({"draft": draft(states=None)}, "the draft does not report hidden states, which the gate", "--embeddings"),
         ({"draft": wide}, "a hidden state of the draft has 5 numbers, and the gate was trained on 1", "train-deferral"),
-        ({"unit": None}, "'co-llm' compares tokens, and the models are not known to have one tokenizer", "unit"),
+        ({"unit": None}, "'defer' compares tokens, and the models are not known to have one tokenizer", "unit"),
     ):
         with pytest.raises(UnsupportedError, match=words) as found:
             await deferred(**options)
@@ -198,34 +198,30 @@ async def test_messages_are_rendered_for_each_model() -> None:
     assert (await deferred([{"role": "user", "content": "Hello"}], **models)).text == " a x c"
 
 
-def test_settings(tmp_path: Path) -> None:
-    servers: dict[str, Any] = {"draft": "http://a", "assistant": "http://b"}
-    with pytest.raises(SettingError, match=r"the method 'co-llm' needs a gate, CoLLM\(gate=...\): cosd train-deferral"):
-        Fusion(**servers, method="co-llm")
-    with pytest.raises(SettingError, match="gate must be a CoLLMVerifier or the path of its file, not 3"):
-        CoLLM(gate=3)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="gate is invalid: Field required"):
-        CoLLM(gate={})
-    with pytest.raises(SettingError, match="gate must be a CoLLMVerifier"):
-        CoLLM(gate=other_gate())  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="gate must be a DeferralVerifier"):
-        Defer(gate=UNSURE)  # type: ignore[arg-type]
-    with pytest.raises(FileNotFoundError):
-        CoLLM(gate=tmp_path / "nowhere")
-    with pytest.raises(SettingError, match="'co-llm' takes 2 models at most, not 3"):
-        Fusion(draft="http://a", assistant=["http://b", "http://c"], method=CoLLM(gate=UNSURE))
-    with pytest.raises(
-        SettingError, match="verifier means nothing to the method 'co-llm': it decides by a trained gate"
+def test_a_gate_of_another_kind_is_recognised_by_its_file(tmp_path: Path) -> None:
+    for one in (UNSURE, other_gate()):
+        one.save(tmp_path / "gate.json")
+        assert Defer(gate=tmp_path / "gate.json") == Defer(gate=one)
+        text = (tmp_path / "gate.json").read_text()
+        (tmp_path / "gate.json").write_text(text, encoding="utf-8-sig")
+        assert Defer(gate=tmp_path / "gate.json") == Defer(gate=one)
+    assert (Defer(gate=UNSURE).asks_by_ids, Defer(gate=other_gate()).asks_by_ids) == (False, True)
+    for text, words in (
+        ('{"kind": "co-llm"', "is not a deferral gate: it is not one JSON document"),
+        ('{"kind": "co-llm", "width": 0}', "is not a Co-LLM gate: its width is 0"),
+        ('{"kind": "tree"}', "is not a deferral gate: its kind is 'tree', not 'deferral'"),
     ):
-        Fusion(**servers, method=CoLLM(gate=UNSURE), verifier=UNSURE)
-    with pytest.raises(SettingError, match='unit="word" means nothing to the method'):
-        Fusion(**servers, method=CoLLM(gate=UNSURE), unit="word")
+        (tmp_path / "gate.json").write_text(text)
+        with pytest.raises(SettingError, match=words):
+            Defer(gate=tmp_path / "gate.json")
+    with pytest.raises(SettingError, match="gate is invalid: Field required"):
+        Defer(gate={"kind": "co-llm"})
 
 
 @pytest.mark.parametrize("settings", [{}, {"draft_length": 2}, {"tuning": Tuning(hedge=1)}])
 async def test_an_estimate_holds(settings: dict[str, Any]) -> None:
     models: dict[str, Any] = {"draft": draft(), "assistant": assistant(), "unit": "token"}
-    async with Fusion(**models, method=CoLLM(gate=UNSURE), **settings) as fusion:
+    async with Fusion(**models, method=Defer(gate=UNSURE), **settings) as fusion:
         for _ in range(2):
             estimate = await fusion.estimate("Q", max_tokens=8)
             result = await fusion.generate("Q", max_tokens=8)
@@ -233,3 +229,12 @@ async def test_an_estimate_holds(settings: dict[str, Any]) -> None:
                 one = estimate.endpoints[name]
                 assert one.requests.low <= usage.requests <= one.requests.high
                 assert one.billed_tokens.low <= usage.billed_tokens <= one.billed_tokens.high
+
+
+async def test_the_states_are_in_the_estimate_of_cosd_with_the_gate_too() -> None:
+    found: list[Any] = []
+    for method in (Defer(gate=UNSURE), CoSD(verifier=UNSURE, unit="token"), Defer(gate=other_gate())):
+        async with Fusion(draft=draft(), assistant=assistant(), unit="token", method=method) as fusion:
+            found.append((await fusion.estimate("Q", max_tokens=8)).endpoints["draft"].requests)
+    assert found[0] == found[1]
+    assert found[1].expected > found[2].expected

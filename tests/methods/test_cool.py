@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 import contests
 import naive_cool
-from cosd_api import CoolFusion, Fusion, Rerank, SettingError, Trace, fuse
+from cosd_api import CoolFusion, Fusion, Method, Rerank, SettingError, Trace, fuse
 from cosd_api.methods.base import method_named
 from cosd_api.methods.words import unicode_words
 from cosd_providers.contract import Context
@@ -66,14 +65,14 @@ async def test_its_answer_among_those_of_the_models(task: contests.Task, normali
 
 
 @costly(40)
-@given(contests.tasks(longest=24), contests.delays(), st.sampled_from(("cool", "cool+rerank")))
+@given(contests.tasks(longest=24), contests.delays(), st.booleans())
 async def test_what_is_read_on_is_what_a_new_request_would_write(
-    task: contests.Task, delays: list[float], method: str
+    task: contests.Task, delays: list[float], rerank: bool
 ) -> None:
     task = contests.unique(task)
-    naive: Any = {"cool": naive_cool.cool, "cool+rerank": naive_cool.cool_and_rerank}[method]
+    naive: Any = naive_cool.cool_and_rerank if rerank else naive_cool.cool
     wanted = naive(task.prompt, task.models, max_tokens=task.max_tokens, stop=task.stop)
-    contests.check(await contests.fused(task, method_named(method), delays=delays, tokenizes=True), wanted)
+    contests.check(await contests.fused(task, CoolFusion(rerank=rerank), delays=delays, tokenizes=True), wanted)
 
 
 async def test_a_character_of_several_tokens_is_not_taken_for_the_one_token_of_its_bytes() -> None:
@@ -146,20 +145,20 @@ async def test_the_least_perplexing_segment_stands_and_the_models_write_on_from_
 
 async def test_words_of_their_own_are_told_to_be_unknown() -> None:
     words = "no model's own words are known, so that align changes nothing: give connect(url, tokenizer=...)"
-    result = await fuse("Q", models=[one(), other()], method="cool-align")
+    result = await fuse("Q", models=[one(), other()], method=CoolFusion(align=True))
     assert result.warnings == (words,)
     result = await fuse("Q", models=[one(), other()], method="cool")
     assert result.warnings == ()
     first = one()
     first.words = unicode_words
-    result = await fuse("Q", models=[first, other()], method="cool-align")
+    result = await fuse("Q", models=[first, other()], method=CoolFusion(align=True))
     assert result.warnings == ()
 
 
-@pytest.mark.parametrize("name", ["cool", "cool-align", "cool+rerank"])
-async def test_a_refusal_names_the_method_that_was_asked_for(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=re.escape(f"probabilities of a given text, by which {name!r} compares")):
-        await fuse("Q", models=[one(probs=False), other()], method=name)
+@pytest.mark.parametrize("method", [CoolFusion(), CoolFusion(align=True), CoolFusion(rerank=True)])
+async def test_a_refusal_names_the_method(method: Method) -> None:
+    with pytest.raises(UnsupportedError, match="probabilities of a given text, by which 'cool' compares"):
+        await fuse("Q", models=[one(probs=False), other()], method=method)
 
 
 async def test_it_streams_segment_by_segment() -> None:
@@ -323,15 +322,14 @@ async def test_the_first_model_is_never_left_out() -> None:
     assert found.value.partial is not None
 
 
-def test_names_are_settings() -> None:
-    assert method_named("cool-align") == CoolFusion(align=True)
-    assert method_named("cool+rerank", normalisation="byte") == CoolFusion(rerank=True, normalisation="byte")
+def test_settings() -> None:
+    assert method_named("cool", rerank=True, normalisation="byte") == CoolFusion(rerank=True, normalisation="byte")
     with pytest.raises(SettingError, match=r"the method 'cool' has no setting 'normalization'; did you mean"):
         method_named("cool", normalization="byte")
     with pytest.raises(SettingError, match="the method 'rerank' has no setting 'x'; it has normalisation"):
         method_named("rerank", x=1)
-    with pytest.raises(SettingError, match="did you mean 'cool-align'"):
-        Fusion(models=["http://a", "http://b"], method="cool-aling")
+    with pytest.raises(SettingError, match="did you mean 'cool'"):
+        Fusion(models=["http://a", "http://b"], method="col")
     with pytest.raises(SettingError, match="normalisation must be"):
         CoolFusion(normalisation="letters")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="unit means nothing to the method 'cool': it decides by the perplexity of"):
@@ -351,7 +349,7 @@ async def test_an_estimate_holds(method: Any) -> None:
 
 
 async def test_the_fused_answer_beside_those_of_the_models(tmp_path: Path) -> None:
-    result = await fuse("Q", models=[one(rest=0.01), other(rest=0.002)], method="cool+rerank")
+    result = await fuse("Q", models=[one(rest=0.01), other(rest=0.002)], method=CoolFusion(rerank=True))
     (segment,) = result.segments
     assert [one.sources for one in segment.candidates] == [("draft",), ("assistant",)]  # it is the assistant's answer
     assert result.text == " not the dog."

@@ -178,7 +178,9 @@ def test_settings(tmp_path: Path) -> None:
     servers: dict[str, Any] = {"draft": "http://a", "assistant": "http://b"}
     with pytest.raises(SettingError, match=r"the method 'defer' needs a gate, .* cosd train-deferral makes one"):
         Fusion(**servers, method="defer")
-    with pytest.raises(SettingError, match="gate must be a DeferralVerifier or the path of its file, not 3"):
+    with pytest.raises(
+        SettingError, match="gate must be a DeferralVerifier, a CoLLMVerifier or the path of the file of one, not 3"
+    ):
         Defer(gate=3)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="gate is invalid: Field required"):
         Defer(gate={})

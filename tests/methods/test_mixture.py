@@ -223,7 +223,7 @@ async def test_an_estimate_holds() -> None:
 async def test_its_former_name_gives_the_same_with_a_warning() -> None:
     wanted = await answer()
     words = (
-        r"the method 'mixture' is Average\(temperature=1\), or --method average --temperature 1 now; .* release 0\.2"
+        r"'mixture' is 'average' with temperature=1 \(Average\(temperature=1\), --method average --temp.* release 0\.2"
     )
     with pytest.warns(DeprecationWarning, match=words) as told:
         assert (await answer(method="mixture", temperature=None)).text == wanted.text

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import contests
 import toys
-from cosd_api import CoSD, FusionResult, MatchVerifier, Method, fuse
+from cosd_api import CoolFusion, CoSD, FusionResult, MatchVerifier, Method, fuse
 from cosd_api.methods.base import method_named
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import sendable
@@ -21,10 +21,14 @@ from on_paths import PROMPT, TEXTS, Reciter
 METHODS: dict[str, Method] = {
     name: method_named(name)
     for name in (
-        *("average", "cool", "cool-align", "cool+rerank", "rerank", "adafuse", "safe", "chared"),
+        *("average", "cool", "rerank", "adafuse", "safe", "chared"),
         *("nudging", "route", "cascade", "steps", "cosd"),
     )
-} | {"cosd-match": CoSD(verifier=MatchVerifier(), unit="token")}
+} | {
+    "cool-align": CoolFusion(align=True),
+    "cool-rerank": CoolFusion(rerank=True),
+    "cosd-match": CoSD(verifier=MatchVerifier(), unit="token"),
+}
 DRAWN: dict[str, Method] = {
     "average-drawn": method_named("average", temperature=1),
     "switch": method_named("switch", samples=2),
@@ -35,7 +39,7 @@ DRAWN: dict[str, Method] = {
 }
 ONE_TOKENIZER = ("average", "speculative", "cosd")
 SEVERAL = {name: method for name, method in (METHODS | DRAWN).items() if not name.startswith(ONE_TOKENIZER)}
-EXACT = ("average", "cool", "cool-align", "cool+rerank", "rerank", "safe", "route", "cascade")
+EXACT = ("average", "cool", "cool-align", "cool-rerank", "rerank", "safe", "route", "cascade")
 """Methods by which a model fused with itself always writes what it writes alone. By the others it may choose another of
 its own texts: by bytes, by other first tokens, or again from within a word."""
 NAMES = ("paragraphs", "list", "code", "others")

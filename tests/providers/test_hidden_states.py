@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import naive_defer
 import toys
 from asked import draft
-from cosd_api import CoLLM, CoLLMVerifier, fuse
+from cosd_api import CoLLMVerifier, Defer, fuse
 from cosd_providers import (
     ContextLengthError,
     DraftEnd,
@@ -173,7 +173,7 @@ async def test_an_answer_that_fits_into_a_physical_batch_does_not_depend_on_the_
         "Q",
         draft=provider,
         assistant=ScriptedProvider.from_texts({"Q": ["a"]}),
-        method=CoLLM(gate=gate),
+        method=Defer(gate=gate),
         unit="token",
         draft_length=draft_length,
         max_tokens=40,

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 import lima
 from cosd_api import (
     AgreementVerifier,
-    ChowVerifier,
     CoLLMVerifier,
+    CoolFusion,
     DeferralVerifier,
     DiffVerifier,
     FusionResult,
     MatchVerifier,
+    Method,
     RandomVerifier,
     RuleVerifier,
     SurpriseVerifier,
@@ -288,7 +289,6 @@ margins = st.sampled_from([0, 0.25, 0.5, 1])
 verifiers = (
     st.builds(RuleVerifier, alpha=bounds, beta=bounds | st.just(math.inf))
     | st.builds(AgreementVerifier, alpha=bounds)
-    | st.builds(ChowVerifier, tau=margins)
     | st.builds(DiffVerifier, tau=margins)
     | st.just(MatchVerifier())
     | trees()
@@ -426,13 +426,13 @@ async def test_names_of_endpoints_are_those_of_the_result() -> None:
     assert (view.who("draft"), view.who("nobody")) == ("draft (scripted)", "nobody")
 
 
-async def chosen(method: str = "cool", **more: Any) -> FusionResult:
+async def chosen(method: str | Method = "cool", **more: Any) -> FusionResult:
     scripts: Any = [{"Q:": [" a", (" b", 0.2), "."]}, {"Q:": [" a", (HOSTILE, 0.4), "!"], "Q: a b": [(".", 0.5)]}]
     return await fuse("Q:", models=[ScriptedProvider.from_texts(script) for script in scripts], method=method, **more)
 
 
-@pytest.mark.parametrize("method", ["cool", "rerank", "cool+rerank"])
-async def test_a_method_that_chooses_shows_what_it_chose_from(method: str) -> None:
+@pytest.mark.parametrize("method", ["cool", "rerank", CoolFusion(rerank=True)])
+async def test_a_method_that_chooses_shows_what_it_chose_from(method: str | Method) -> None:
     result = await chosen(method)
     document = page(result)
     shown = Seen(document)

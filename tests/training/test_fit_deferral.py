@@ -17,13 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosd_api import (
-    CoLLMTraining,
+    CoLLMVerifier,
     DeferralTraining,
     DeferralVerifier,
     Example,
     Samples,
     SettingError,
-    train_co_llm,
     train_deferral,
 )
 from cosd_api.training.dataset import DeferralSample, ExampleSamples
@@ -131,6 +130,7 @@ def test_other_data_give_another_gate() -> None:
 def test_the_weights_are_those_of_the_features_themselves() -> None:
     """Standardised while they are trained; the first weights are the least penalised loss, not the starting point."""
     training = train_deferral(drawn(30))
+    assert isinstance(training.gate, DeferralVerifier)
     weights = training.gate.weights
     assert weights.top + weights.margin < 0
     assert (weights.number, weights.end) == (0, 0)  # constant in the data
@@ -244,7 +244,8 @@ def stated(rows: Samples, width: int = 12, *, noise: float = 0.3, seed: int = 1)
 
 
 def test_a_gate_on_hidden_states_finds_the_number_that_tells() -> None:
-    training = train_co_llm(stated(drawn(10)))
+    training = train_deferral(stated(drawn(10)), hidden_states=True)
+    assert isinstance(training.gate, CoLLMVerifier)
     weights = training.gate.weights
     assert (training.gate.width, len(weights)) == (12, 12)
     assert weights[2] > 5 * max(abs(one) for at, one in enumerate(weights) if at != 2)
@@ -253,8 +254,9 @@ def test_a_gate_on_hidden_states_finds_the_number_that_tells() -> None:
     assert training.score.held_out
     assert training.score.youden > 0.9
     assert training.warnings == ()
-    assert CoLLMTraining.model_validate_json(training.model_dump_json()) == training
-    assert f"hidden states of 12 numbers, with a penalty of {training.penalty:g}." in training.report()
+    assert DeferralTraining.model_validate_json(training.model_dump_json()) == training
+    assert "Gate over hidden states of 12 numbers.\n" in training.report()
+    assert f"It was trained with a penalty of {training.penalty:g}, and opens" in training.report()
     told = training.gate.trained_on
     assert (told["penalty"], told["data"]) == (training.penalty, stated(drawn(10)).deferral_digest)
 
@@ -262,13 +264,13 @@ def test_a_gate_on_hidden_states_finds_the_number_that_tells() -> None:
 @pytest.mark.extended
 def test_the_penalty_is_the_best_on_held_out_examples() -> None:
     """Where the states say nothing it is stronger than where one number says all."""
-    lost = train_co_llm(stated(drawn(8, 6), width=30, noise=200.0))
-    told = train_co_llm(stated(drawn(8, 6), noise=0.01))
+    lost = train_deferral(stated(drawn(8, 6), width=30, noise=200.0), hidden_states=True)
+    told = train_deferral(stated(drawn(8, 6), noise=0.01), hidden_states=True)
     assert PENALTIES[0] >= lost.penalty > told.penalty
 
 
 def test_with_few_examples_no_penalty_is_tried() -> None:
-    few = train_co_llm(stated(samples([KEPT, HANDED], [KEPT, KEPT])))
+    few = train_deferral(stated(samples([KEPT, HANDED], [KEPT, KEPT])), hidden_states=True)
     assert (few.penalty, few.score.held_out) == (0.1, False)
 
 
@@ -285,7 +287,7 @@ def test_samples_without_states_are_refused() -> None:
         (found, "the samples hold no lists"),
     ):
         with pytest.raises(SettingError, match=words):
-            (train_deferral if data is found else train_co_llm)(data)
+            train_deferral(data, hidden_states=data is not found)
     with pytest.raises(SettingError, match="not base64"):
         state_from_text("?", 1)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
-from cosd_api import CoLLM, Defer, Samples, SettingError, collect, fuse, train_co_llm, train_deferral
+from cosd_api import Defer, Samples, SettingError, collect, fuse, train_deferral
 from cosd_api.training.dataset import DeferralSample
 from cosd_api.training.states import state_from_text
 from cosd_providers import UnsupportedError
@@ -144,13 +144,13 @@ async def test_a_gate_on_states_is_trained_and_decides(tmp_path: Path) -> None:
     assert (kept.examples, kept.listed, kept.hidden_states) == (found.examples, None, 2)
     with pytest.raises(SettingError, match="with hidden states: of 2 numbers, not none: give collect another file"):
         await collect(EXAMPLES, path=tmp_path / "s.jsonl", **servers(states=stated))
-    training = train_co_llm(kept)
-    method = CoLLM(gate=training.gate)
+    training = train_deferral(kept, hidden_states=True)
+    method = Defer(gate=training.gate)
     result = await fuse("Q", method=method, unit="token", **servers(states=stated))
     assert result.text == " a c d"
     assert [token.source for token in result.tokens] == ["draft", "assistant", "draft", "draft"]
     with pytest.raises(
-        UnsupportedError, match="the draft does not report hidden states, which training a gate of co-llm"
+        UnsupportedError, match="the draft does not report hidden states, which training a gate on them"
     ):
         await collect(EXAMPLES, hidden_states=True, **servers())
 

@@ -7,7 +7,6 @@ from typing import Any, Literal, Self, assert_type
 
 from cosd_api import (
     AgreementVerifier,
-    ChowVerifier,
     CoLLMVerifier,
     CustomVerifier,
     DeferralVerifier,
@@ -98,7 +97,6 @@ def fields(result: FusionResult) -> None:
         RuleVerifier
         | TreeVerifier
         | AgreementVerifier
-        | ChowVerifier
         | DiffVerifier
         | MatchVerifier
         | RandomVerifier

@@ -96,7 +96,7 @@ def saved(**changed: Any) -> bytes:
         (saved(eta=1.5), "its eta is 1.5: input should be less than or equal to 1"),
         (saved(features="lists"), "its features is 'lists': input should be 'last-hidden-state'"),
         (saved(listed=5), "it has an unknown field 'listed'"),
-        (b'{"kind":"cosd-samples"}\n{"key":1}', "it holds samples; cosd train-deferral --method co-llm makes a gate"),
+        (b'{"kind":"cosd-samples"}\n{"key":1}', "it holds samples; cosd train-deferral --hidden-states makes a gate"),
     ],
 )
 def test_a_file_that_is_no_gate_is_refused(tmp_path: Path, data: bytes, words: str) -> None:

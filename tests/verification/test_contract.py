@@ -9,7 +9,6 @@ import pytest
 
 from cosd_api import (
     AgreementVerifier,
-    ChowVerifier,
     DiffVerifier,
     MatchVerifier,
     Needs,
@@ -69,7 +68,6 @@ TREE = TreeVerifier.model_validate({"nodes": [{"value": 1}]})
         (DiffVerifier(), Needs()),
         (TREE, Needs()),
         (AgreementVerifier(), Needs(q=False)),
-        (ChowVerifier(), Needs(q=False)),
         (MatchVerifier(), Needs(q=False, ties=False)),
         (RandomVerifier(rate=0.25), Needs(q=False, contested=0.25)),
         (SurpriseVerifier(gamma=0.25, window=3), Needs(alternatives=4, window=3)),

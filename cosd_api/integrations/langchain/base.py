@@ -51,6 +51,7 @@ from cosd_api.settings import (
 )
 from cosd_api.sync import iterated, synchronous
 from cosd_api.verification import KnownVerifier, Verifier
+from cosd_api.verification.agreement import of_settings
 from cosd_providers import connect
 from cosd_providers import errors as ours
 from cosd_providers.contract import Provider
@@ -140,7 +141,9 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @classmethod
     def _read_verifier(cls, verifier: Any) -> Any:
         """A verifier, or its JSON form from a saved model."""
-        return TypeAdapter[Any](KnownVerifier).validate_python(verifier) if isinstance(verifier, dict) else verifier
+        if not isinstance(verifier, dict):
+            return verifier
+        return TypeAdapter[Any](KnownVerifier).validate_python(of_settings(cast("object", verifier)))
 
     @field_validator("method", mode="before")
     @classmethod

@@ -9,7 +9,6 @@ from xml.etree.ElementTree import Element
 
 from cosd_api import (
     AgreementVerifier,
-    ChowVerifier,
     CoLLMVerifier,
     CustomVerifier,
     DeferralVerifier,
@@ -63,8 +62,6 @@ def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | Non
             return _of_rule(min(alpha, 1.0), beta)
         case AgreementVerifier(alpha=alpha):
             return [_rectangle(0, min(alpha, 1.0), 0, 1)] if alpha > 0 else []
-        case ChowVerifier(tau=tau):
-            return [_rectangle(0, 1 - tau, 0, 1)] if tau < 1 else []
         case DiffVerifier(tau=tau):
             return [[(0, tau), (1 - tau, 1), (0, 1)]] if tau < 1 else []
         case MatchVerifier():
@@ -116,8 +113,6 @@ def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
             return f"replaces where p < {alpha:g} and q > {beta:g} × p"
         case AgreementVerifier(alpha=alpha):
             return f"replaces where p < {alpha:g}, whatever q is"
-        case ChowVerifier(tau=tau):
-            return f"replaces where p < 1 - {tau:g}, whatever q is"
         case DiffVerifier(tau=tau):
             return f"replaces where q > p + {tau:g}"
         case MatchVerifier():
