@@ -18,16 +18,18 @@ from benchmarks.prompts import MAX_TOKENS, prompts
 from benchmarks.report import Cell, Options, Table
 from cosd_api import (
     AgreementVerifier,
+    Average,
     CoolFusion,
     CoSD,
     DiffVerifier,
     Fusion,
+    MatchVerifier,
     Method,
     RandomVerifier,
     SurpriseVerifier,
 )
 from cosd_api.demo.servers import BUNDLED, MODELS, serve
-from cosd_api.methods.base import METHODS, method_named
+from cosd_api.methods.base import METHODS, method_class, method_named
 from cosd_api.verification.deferral import FEATURES
 from cosd_providers import Provider, UnsupportedError, Usage, connect
 from cosd_providers.contract import Context, DraftEnd
@@ -65,6 +67,9 @@ _GATE = {"listed": 5, "eta": 0.5, "weights": {"bias": 5.0, "top": -10.0} | dict.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"defer": {"gate": _GATE}}
 """The settings of a method that have no default."""
 
+LABELLED: Mapping[str, Method] = {"speculative": CoSD(verifier=MatchVerifier(), unit="token")}
+"""Rows by the names that they have had since the first run, though another method has that name now."""
+
 VARIANTS: Mapping[str, Method] = {
     "cosd, chow": CoSD(verifier=AgreementVerifier()),
     "cosd, diff": CoSD(verifier=DiffVerifier()),
@@ -72,6 +77,7 @@ VARIANTS: Mapping[str, Method] = {
     "cosd, random": CoSD(verifier=RandomVerifier(rate=0.1)),
     "cool-align": CoolFusion(align=True),
     "cool+rerank": CoolFusion(rerank=True),
+    "mixture": Average(temperature=1),
 }
 """Further settings of methods, by the names of their rows."""
 
@@ -165,9 +171,11 @@ def contenders(alike: Sequence[str]) -> list[Contender]:
     pair = ("sums", "facts")
     found = [Contender(f"{name} alone", (name,)) for name in pair]
     for name in METHODS:
-        method = method_named(name, **SETTINGS.get(name, {}))
-        found.append(Contender(name, alike if method.one_tokenizer else pair, method))
-        found += [Contender(variant, pair, made) for variant, made in VARIANTS.items() if made.name == name]
+        one_tokenizer = method_class(name).one_tokenizer
+        method = LABELLED.get(name) or method_named(name, **SETTINGS.get(name, {}))
+        models = alike if one_tokenizer else pair
+        found.append(Contender(name, models, method))
+        found += [Contender(variant, models, made) for variant, made in VARIANTS.items() if made.name == name]
     return found
 
 
@@ -175,7 +183,7 @@ async def one_tokenizer(urls: Mapping[str, str]) -> tuple[str, str]:
     """Two of the models that have one tokenizer; a model and itself where no two have."""
     for draft, assistant in permutations(urls, 2):
         try:
-            async with Fusion(draft=urls[draft], assistant=urls[assistant], method="speculative") as fusion:
+            async with Fusion(draft=urls[draft], assistant=urls[assistant], method="average") as fusion:
                 await fusion.generate("Q:", max_tokens=1)
         except UnsupportedError:
             continue

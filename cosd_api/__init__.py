@@ -22,7 +22,6 @@ from cosd_api.methods.chared import CharED
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.defer import Defer
-from cosd_api.methods.mixture import Mixture
 from cosd_api.methods.nudging import Nudging
 from cosd_api.methods.rerank import Rerank
 from cosd_api.methods.route import Route
@@ -117,7 +116,6 @@ __all__ = [
     "MatchVerifier",
     "Message",
     "Method",
-    "Mixture",
     "Needs",
     "Nudging",
     "Place",
@@ -172,6 +170,7 @@ if not TYPE_CHECKING:
         {
             "FusionActor": "cosd_api.batch.actor",
             "FusionConfig": "cosd_api.config.file",
+            "Mixture": "cosd_api.methods.average",  # a name that ends
             "AnswerTuning": "cosd_api.training.answers",
             "tune_answers": "cosd_api.training.answers",
             "collect": "cosd_api.training.collect",

@@ -82,6 +82,7 @@ VERIFIERS: tuple[Verifier, ...] = (
 
 NEEDED: Mapping[str, Mapping[str, Any]] = {
     "defer": {"gate": {"listed": 5, "weights": dict.fromkeys(("bias", *FEATURES), 0.0), "eta": 0.5}},
+    "speculative": {"temperature": 1},
 }
 """The settings of a method that have no default."""
 

@@ -28,6 +28,7 @@ from cosd_api.verification import (
     AgreementVerifier,
     DiffVerifier,
     KnownVerifier,
+    MatchVerifier,
     RandomVerifier,
     RuleVerifier,
     SurpriseVerifier,
@@ -92,14 +93,15 @@ MethodSettings = Annotated[
         "--set", metavar="NAME=VALUE", help="A setting of the method, e.g. normalisation=byte; may be repeated."
     ),
 ]
-VerifierName = Literal["rule", "agreement", "chow", "diff", "random", "surprise"]
+VerifierName = Literal["rule", "agreement", "chow", "diff", "match", "random", "surprise"]
 _VERIFIERS: Mapping[
     VerifierName,
-    type[RuleVerifier | AgreementVerifier | DiffVerifier | RandomVerifier | SurpriseVerifier],
+    type[RuleVerifier | AgreementVerifier | DiffVerifier | MatchVerifier | RandomVerifier | SurpriseVerifier],
 ] = {
     "rule": RuleVerifier,
     "agreement": AgreementVerifier,
     "diff": DiffVerifier,
+    "match": MatchVerifier,
     "random": RandomVerifier,
     "surprise": SurpriseVerifier,
 }
@@ -107,8 +109,9 @@ _VERIFIERS: Mapping[
 ChosenVerifier = Annotated[
     VerifierName | None,
     typer.Option(
-        help="Decide by the rule (alpha, beta), agreement (alpha), diff (tau), surprise (gamma, beta, window), or a "
-        "coin: random (rate, seed). chow (tau) is agreement with alpha = 1 - tau, and ends with release 0.2."
+        help="Decide by the rule (alpha, beta), agreement (alpha), diff (tau), surprise (gamma, beta, window), match "
+        "(which replaces whatever differs), or a coin: random (rate, seed). chow (tau) is agreement with alpha = 1 - "
+        "tau, and ends with release 0.2."
     ),
 ]
 Alpha = Annotated[float | None, typer.Option(help="The draft is unsure below this probability; 0.5 by default.")]
@@ -384,7 +387,8 @@ class SharedOptions:
         kind = _VERIFIERS["agreement" if name == "chow" else name or "rule"]
         taken = ["tau"] if name == "chow" else [one for one in kind.model_fields if one != "kind"]
         if wrong := [option for option in given if option not in taken]:
-            words = f"{name or 'the rule'} takes only {' and '.join(taken)}, no {wrong[0]}"
+            only = f"only {' and '.join(taken)}, " if taken else ""
+            words = f"{name or 'the rule'} takes {only}no {wrong[0]}"
             raise typer.BadParameter(words, param_hint=f"--{wrong[0]}")
         try:
             return kind.model_validate(of_settings({"kind": "chow", **given}) if name == "chow" else given)

@@ -15,11 +15,13 @@ from pydantic_core import to_jsonable_python
 
 from cosd_api import (
     AgreementVerifier,
+    Average,
     CoolFusion,
     CoSD,
     CustomVerifier,
     DiffVerifier,
     Fusion,
+    MatchVerifier,
     Method,
     RandomVerifier,
     RuleVerifier,
@@ -30,7 +32,7 @@ from cosd_api import (
 from cosd_api.alignment import Unit
 from cosd_api.decoding.commands import Contender, DecidedSegment
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import METHODS, Models, Written, method_class, method_named
+from cosd_api.methods.base import METHODS, Models, Written, method_class, method_named, recorded_name
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
 from cosd_api.settings import FusionOptions, describe_verifier
@@ -60,7 +62,9 @@ VARIANTS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
     "cosd-agreement": CoSD(verifier=AgreementVerifier()),
     "cosd-diff": CoSD(verifier=DiffVerifier()),
+    "cosd-match": CoSD(verifier=MatchVerifier()),
     "cosd-surprise": CoSD(verifier=SurpriseVerifier()),
+    "average-drawn": Average(temperature=1),
     "cool-align": CoolFusion(align=True),
     "cool+rerank": CoolFusion(rerank=True),
 }
@@ -70,8 +74,10 @@ _TRAINED = {
     "defer": "it needs a gate that was trained for these models: give Defer(gate=...), see train_deferral",
 }
 """Methods that have no defaults, with the reason."""
-_ORDERED = frozenset({"safe", "switch", "mixture"})
-"""Methods in which all models are equal, and the answer depends on which of them is listed first."""
+_UNASKED = {"speculative": "it draws what the assistant would write, whose greedy text is that of cosd-match"}
+"""Methods that are compared by name alone, with the reason."""
+_ORDERED = frozenset({"safe"})
+"""Methods that draw nothing and in which all models are equal, and yet it matters which of them is listed first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +304,8 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
                 raise SettingError(f"{words}. Leave it out, or compare it by itself") from None
             without.append(LeftOut(name, str(error)))
             continue
-        turns = both_ways and (not method.symmetric or method.name in _ORDERED)
+        ordered = method.name in _ORDERED or method.temperature > 0
+        turns = both_ways and (not method.symmetric or ordered)
         found += [Contestant(name + turned(at, count), "method", method, at) for at in range(count if turns else 1)]
     taken = {one.name for one in (*alone(count), *derived(count))} | {one.name for one in baselines_of(count)}
     for one in found:
@@ -311,17 +318,16 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
 def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
     """The methods by name, and those of `"all"` that have no defaults."""
     if chosen == "all":
-        several = {name: name for name in METHODS if name not in _TRAINED} | {name: name for name in VARIANTS}
-        return [(name, _made(name)) for name in several], [
-            LeftOut(name, reason) for name, reason in _TRAINED.items() if name in METHODS
-        ]
+        without = {name: reason for name, reason in {**_TRAINED, **_UNASKED}.items() if name in METHODS}
+        several = [*(name for name in METHODS if name not in without), *VARIANTS]
+        return [(name, _made(name)) for name in several], [LeftOut(*one) for one in without.items()]
     if isinstance(chosen, Mapping):
         named = [(str(name), _made(_present(one))) for name, one in chosen.items()]
     elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):
         raise SettingError(f'methods must be "all", or several names or objects, not {chosen!r}')
     else:
-        given = [_present(one) for one in chosen]
-        named = [(one, _made(one)) if isinstance(one, str) else (_name(_made(one)), one) for one in given]
+        made = [(one, _made(one)) for one in map(_present, chosen)]
+        named = [(one if isinstance(one, str) else _name(method), method) for one, method in made]
     if not named:
         raise SettingError('methods is empty: give some, or "all"')
     return named, []
@@ -337,14 +343,14 @@ def _present(one: str | Method) -> str | Method:
 
 def _made(one: str | Method) -> Method:
     if isinstance(one, Method):
-        return one
+        return one.at_temperature(None)
     if not isinstance(one, str):
         raise SettingError(f'a method must be a name such as "cosd", or an object such as CoSD(), not {one!r}')
     if one in VARIANTS:
         return VARIANTS[one]
     if (reason := _TRAINED.get(method_class(one, also=[*VARIANTS]).name)) is not None:
         raise SettingError(f"{one!r} has no defaults: {reason}")
-    return method_named(one)
+    return method_named(one).at_temperature(None)
 
 
 def _name(method: Method) -> str:
@@ -386,7 +392,11 @@ def method_of(settings: Mapping[str, Any]) -> Method:
         SettingError: it has a verifier of the user's own.
     """
     if settings["method"] != CoSD.name:
-        return method_named(method_class(settings["method"]).name, **settings["options"])
+        name, former = recorded_name(settings["method"])
+        options = {**former, **settings["options"]}
+        if (greedy := options.pop("greedy", None)) is not None:  # of `speculative`, in records before 0.2
+            options["temperature"] = 1
+        return CoSD(verifier=MatchVerifier()) if greedy else method_named(name, **options)
     try:
         verifier = _VERIFIER.validate_python(settings["verifier"])
     except ValidationError:

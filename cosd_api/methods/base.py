@@ -31,7 +31,6 @@ METHODS: Mapping[str, str] = {
     "route": "route:Route",
     "cascade": "cascade:Cascade",
     "average": "average:Average",
-    "mixture": "mixture:Mixture",
     "nudging": "nudging:Nudging",
     "steps": "steps:Steps",
     "defer": "defer:Defer",
@@ -48,6 +47,7 @@ DEFAULT_METHOD = "cosd"
 _FORMER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "cool-align": ("cool", {"align": True}, "CoolFusion(align=True), --method cool --set align=true"),
     "cool+rerank": ("cool", {"rerank": True}, "CoolFusion(rerank=True), --method cool --set rerank=true"),
+    "mixture": ("average", {"temperature": 1}, "Average(temperature=1), --method average --temperature 1"),
     "co-llm": ("defer", {}, "Defer(gate=...), --method defer --set gate=FILE"),
 }
 """Names that methods had, with the method, the settings that the name stood for, and what to write instead."""
@@ -106,13 +106,15 @@ class Method(ABC):
         """The temperature of what the models write."""
         return 0.0
 
-    def at_temperature(self, temperature: float) -> Method:
-        """The same method at a temperature, 0 or 1.
+    def at_temperature(self, temperature: float | None) -> Method:
+        """The same method at a temperature, 0 or 1; at its own if that is None.
 
         Raises:
             SettingError: it is another temperature, or the method has no such form.
         """
-        return self if check_temperature(temperature) == self.temperature else self._at(temperature)
+        if temperature is None or check_temperature(temperature) == self.temperature:
+            return self
+        return self._at(temperature)
 
     def _at(self, temperature: float) -> Method:
         """The form at the other temperature, where there is one; see `at_temperature`."""
@@ -246,12 +248,16 @@ def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
 
     Such a name is warned of (`DeprecationWarning`).
     """
-    if name not in _FORMER:
-        return name, {}
-    method, settings, instead = _FORMER[name]
-    more = "".join(f" with {setting}={value!r}" for setting, value in settings.items())
-    outdated(f"the method {name!r}", f"{method!r}{more} ({instead})")
+    method, settings = recorded_name(name)
+    if name in _FORMER:
+        more = "".join(f" with {setting}={value!r}" for setting, value in settings.items())
+        outdated(f"the method {name!r}", f"{method!r}{more} ({_FORMER[name][2]})")
     return method, settings
+
+
+def recorded_name(name: str) -> tuple[str, Mapping[str, Any]]:
+    """The same for a name in a record, of which nobody is warned."""
+    return _FORMER[name][:2] if name in _FORMER else (name, {})
 
 
 def method_from_text(name: str, options: Mapping[str, str]) -> Method:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.each_method import COLUMNS, Contender, Spent, contenders, measure, one_tokenizer
+from benchmarks.each_method import COLUMNS, LABELLED, Contender, Spent, contenders, measure, one_tokenizer
 from benchmarks.page import tables
 from benchmarks.report import Options
 from cosd_api import CoSD, fuse
@@ -17,7 +17,9 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 def test_every_method_is_measured() -> None:
     found = contenders(("one", "other"))
     assert [one.name for one in found if one.name in METHODS] == [*METHODS]
-    assert all((one.models == ("one", "other")) == one.method.one_tokenizer for one in found if one.method)
+    for one in found:
+        if one.method:
+            assert (one.models == ("one", "other")) == (one.method.one_tokenizer or one.name in LABELLED)
 
 
 def test_a_row_has_the_medians() -> None:

@@ -257,7 +257,10 @@ def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
         (("--map", "text=question"), "an example has no field 'text'; it has prompt, answer"),
         (("--methods", "cosy"), "there is no method 'cosy'; did you mean 'cosd'?"),
         (("--methods", "cosd-1"), "there is no method 'cosd-1'; did you mean 'cosd-1-1'?"),
-        (("--methods", "nope"), "cosd-1-1, cosd-agreement, cosd-diff, cosd-surprise, cool-align, cool+rerank"),
+        (
+            ("--methods", "nope"),
+            "cosd-1-1, cosd-agreement, cosd-diff, cosd-match, cosd-surprise, average-drawn, cool-al",
+        ),
         (("--grader", "regex"), "pattern"),
         (("--grader", "exact", "--pattern", "x"), "pattern"),
         (("--grader", "program", "--run-programs", "--time-limit", "0"), "time_limit must be a number above 0"),

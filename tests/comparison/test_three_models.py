@@ -19,6 +19,7 @@ from cosd_api import (
     Fusion,
     RuleVerifier,
     SettingError,
+    Speculative,
     advise,
     compare,
     fuse,
@@ -34,7 +35,7 @@ from cosd_providers.testing import Fault, ScriptedProvider
 TEST = ("all", "first", "second", "surest", "misled", "draft", "none", "first")
 ASKED = examples(TEST, ("all", "first"))
 NAMES = ("draft", "assistant 1", "assistant 2")
-TWO_ALONE = ("speculative", "cascade", "nudging", "steps")
+TWO_ALONE = ("cascade", "nudging", "steps")
 
 
 async def compared(
@@ -121,10 +122,12 @@ async def test_methods_for_two_models_are_left_out_or_refused() -> None:
     assert {name: reasons[name] for name in TWO_ALONE} == {
         name: f"{name!r} takes 2 models at most, not 3" for name in TWO_ALONE
     }
+    assert reasons["speculative"].startswith("it draws what the assistant would write")
     assert {*METHODS} - {*reasons} <= {one.name for one in found.standings}
-    for name in TWO_ALONE:
+    for method in (*map(method_named, TWO_ALONE), Speculative(temperature=1)):
+        name = method.name
         with pytest.raises(SettingError) as caught:
-            await compared(methods=["cosd", name])
+            await compared(methods=["cosd", method])
         assert str(caught.value) == (
             f"the method {name!r} cannot fuse these 3 models: {name!r} takes 2 models at most, not 3. Leave it out, or "
             "compare it by itself"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import contests
 import toys
-from cosd_api import CoolFusion, FusionResult, Method, fuse
+from cosd_api import CoolFusion, CoSD, FusionResult, MatchVerifier, Method, fuse
 from cosd_api.methods.base import method_named
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import sendable
@@ -22,18 +22,22 @@ METHODS: dict[str, Method] = {
     name: method_named(name)
     for name in (
         *("average", "cool", "rerank", "adafuse", "safe", "chared"),
-        *("nudging", "route", "cascade", "steps", "cosd", "speculative"),
+        *("nudging", "route", "cascade", "steps", "cosd"),
     )
-} | {"cool-align": CoolFusion(align=True), "cool-rerank": CoolFusion(rerank=True)}
+} | {
+    "cool-align": CoolFusion(align=True),
+    "cool-rerank": CoolFusion(rerank=True),
+    "cosd-match": CoSD(verifier=MatchVerifier(), unit="token"),
+}
 DRAWN: dict[str, Method] = {
-    "mixture": method_named("mixture"),
+    "average-drawn": method_named("average", temperature=1),
     "switch": method_named("switch", samples=2),
-    "speculative-drawn": method_named("speculative", greedy=False),
-    "speculative-half": method_named("speculative", greedy=False, sampled_draft=False),
-    "speculative-cosd": method_named("speculative", greedy=False, test="cosd"),
+    "speculative-drawn": method_named("speculative", temperature=1),
+    "speculative-half": method_named("speculative", temperature=1, sampled_draft=False),
+    "speculative-cosd": method_named("speculative", temperature=1, test="cosd"),
     "cosd-drawn": method_named("cosd").at_temperature(1),
 }
-ONE_TOKENIZER = ("average", "mixture", "speculative", "cosd")
+ONE_TOKENIZER = ("average", "speculative", "cosd")
 SEVERAL = {name: method for name, method in (METHODS | DRAWN).items() if not name.startswith(ONE_TOKENIZER)}
 EXACT = ("average", "cool", "cool-align", "cool-rerank", "rerank", "safe", "route", "cascade")
 """Methods by which a model fused with itself always writes what it writes alone. By the others it may choose another of
