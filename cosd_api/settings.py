@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, ge
 from pydantic import Field
 
 from cosd_api.alignment import Unit
-from cosd_api.checks import Own, check_choice, check_count, check_own, check_seconds, check_stop, check_tie
+from cosd_api.checks import OwnMessages, check_choice, check_count, check_own, check_seconds, check_stop, check_tie
 from cosd_api.decoding.schedule import Pace
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_METHOD, Method, method_class, method_named
@@ -54,7 +54,7 @@ class AnswerOptions(TypedDict, total=False):
     max_billed_tokens: int | None
     on_budget: OnBudget
     seed: int | None
-    own: Own | None
+    own: OwnMessages | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,7 +386,7 @@ _GREEDY = method_class(DEFAULT_METHOD).why_greedy
 _OF_ALL = "it is a statement of the method, the same for all answers: give it to Fusion, or to fuse"
 _OF_ONE = "it is of one answer of a method that draws: give it to generate, stream, map or fuse"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
-REFUSED: Mapping[str, str] = {
+REFUSED_SETTINGS: Mapping[str, str] = {
     **dict.fromkeys(("top_p", "top_k", "min_p", "typical_p", "do_sample", "mirostat"), _GREEDY),
     "temperature": _OF_ALL,
     "seed": _OF_ONE,
@@ -404,7 +404,7 @@ REFUSED: Mapping[str, str] = {
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
-def spell_out(options: type, *defaults: type) -> Callable[[_FunctionT], _FunctionT]:
+def spell_out_options(options: type, *defaults: type) -> Callable[[_FunctionT], _FunctionT]:
     """Let a function with `**keywords: Unpack[options]` show them one by one to `help()` and `inspect.signature`.
 
     Args:
@@ -427,7 +427,7 @@ def spell_out(options: type, *defaults: type) -> Callable[[_FunctionT], _Functio
     return mark
 
 
-def refuse(given: Mapping[str, object], function: Callable[..., Any]) -> None:
+def refuse_settings(given: Mapping[str, object], function: Callable[..., Any]) -> None:
     """Raise for keyword arguments that `function` does not take.
 
     Raises:
@@ -440,8 +440,8 @@ def refuse(given: Mapping[str, object], function: Callable[..., Any]) -> None:
     for name in given:
         if name in known:
             continue
-        if name in REFUSED:
-            raise SettingError(f"{name} is not accepted: {REFUSED[name]}. Leave it out.")
+        if name in REFUSED_SETTINGS:
+            raise SettingError(f"{name} is not accepted: {REFUSED_SETTINGS[name]}. Leave it out.")
         if place := _elsewhere(name):
             raise TypeError(f"{name} is not accepted here: {place}")
         near = difflib.get_close_matches(name, known, 1, cutoff=0.75)

@@ -18,15 +18,15 @@ from cosd_api import (
     CoSD,
     DiffVerifier,
     MatchVerifier,
-    Method,
     RandomVerifier,
     SettingError,
     SurpriseVerifier,
 )
 from cosd_api.alignment import Unit
+from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS, method_named
 from cosd_api.verification import Verifier, needs_of
-from cosd_api.verification.deferral import FEATURES
+from cosd_api.verification.deferral import DEFERRAL_FEATURES
 from cosd_providers.contract import Capabilities, ServerInfo
 from cosd_providers.errors import UnsupportedError
 
@@ -81,7 +81,7 @@ VERIFIERS: tuple[Verifier, ...] = (
 
 NEEDED: Mapping[str, Mapping[str, Any]] = {
     "co-llm": {"gate": {"width": _WIDTH, "bias": 0.0, "weights": [0.0] * _WIDTH, "eta": 0.5}},
-    "defer": {"gate": {"listed": 5, "weights": dict.fromkeys(("bias", *FEATURES), 0.0), "eta": 0.5}},
+    "defer": {"gate": {"listed": 5, "weights": dict.fromkeys(("bias", *DEFERRAL_FEATURES), 0.0), "eta": 0.5}},
 }
 """The settings of a method that have no default."""
 

@@ -28,24 +28,22 @@ from cosd_api import (
     Defer,
     DeferralVerifier,
     DiffVerifier,
-    FusedToken,
     Fusion,
     FusionResult,
     MatchVerifier,
-    Method,
     RandomVerifier,
-    Segment,
     Speculative,
     Steps,
     SurpriseVerifier,
     Switch,
-    TokenDecision,
 )
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
+from cosd_api.extend import Method
 from cosd_api.methods.base import method_named
+from cosd_api.types import FusedToken, Segment, TokenDecision
 from cosd_api.verification import Place, verifier_at
-from cosd_api.verification.deferral import FEATURES
+from cosd_api.verification.deferral import DEFERRAL_FEATURES
 from cosd_providers import Capabilities, ForwardingProvider, Provider, UnsupportedError, connect
 from cosd_providers.contract import ServerInfo
 from cosd_providers.messages import Message
@@ -97,7 +95,7 @@ class Line:
 
 
 _TOKEN = {"unit": "token"}
-_WEIGHTS = {"bias": 5.0, "top": -10.0} | dict.fromkeys(FEATURES[1:], 0.0)
+_WEIGHTS = {"bias": 5.0, "top": -10.0} | dict.fromkeys(DEFERRAL_FEATURES[1:], 0.0)
 _GATE = DeferralVerifier.model_validate({"listed": 5, "weights": _WEIGHTS, "eta": 0.5})
 _STATES = CoLLMVerifier(width=4, bias=0.0, weights=(1.0,) * 4, eta=0.5)
 LINES = (

@@ -11,21 +11,11 @@ from hypothesis import strategies as st
 
 import toys
 from adapters import ENGINES, Engine
-from cosd_api import (
-    DiffVerifier,
-    EndpointEstimate,
-    Estimate,
-    Fusion,
-    FusionClosedError,
-    RandomVerifier,
-    Range,
-    RuleVerifier,
-    SettingError,
-    Tuning,
-    Verifier,
-)
+from cosd_api import DiffVerifier, Fusion, FusionClosedError, RandomVerifier, RuleVerifier, SettingError, Tuning
 from cosd_api.decoding.schedule import Pace
+from cosd_api.extend import Verifier
 from cosd_api.methods.cost import Plan, Reading, draft_cost
+from cosd_api.types import EndpointEstimate, Estimate, Range
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel

@@ -16,26 +16,32 @@ from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar
 import typer
 from pydantic import ValidationError
 
-from cosd_api.alignment import Unit
-from cosd_api.cli.console import say
-from cosd_api.config.file import FusionConfig
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.methods.base import DEFAULT_METHOD, METHODS, Method, method_from_text
-from cosd_api.records import DRAFT
-from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, Tuning
-from cosd_api.verification import (
+from cosd_api import (
     AgreementVerifier,
     ChowVerifier,
     DiffVerifier,
-    KnownVerifier,
+    Fusion,
+    FusionConfig,
     RandomVerifier,
     RuleVerifier,
+    SettingError,
     SurpriseVerifier,
     TreeVerifier,
+    Tuning,
 )
-from cosd_providers import connect
-from cosd_providers.contract import Provider
+from cosd_api.cli.console import say
+from cosd_api.extend import (
+    DEFAULT_MAX_TOKENS,
+    DEFAULT_METHOD,
+    DRAFT,
+    METHODS,
+    AnswerLimits,
+    KnownVerifier,
+    Method,
+    Unit,
+    method_from_text,
+)
+from cosd_providers import Provider, connect
 
 __all__ = [
     "AssistantModels",

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cosd_api.checks import check_installed
+from cosd_api import Fusion
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.demo.servers import bundled_three
-from cosd_api.fusion import Fusion
+from cosd_api.extend import check_installed
 
 if TYPE_CHECKING:
     from cosd_api.gateway.config import GatewayConfig

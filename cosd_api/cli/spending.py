@@ -8,16 +8,20 @@ from dataclasses import replace
 
 from anyio import move_on_after
 
+from cosd_api import Fusion
 from cosd_api.cli.console import say
-from cosd_api.estimate import Estimate
-from cosd_api.fusion import Fusion
-from cosd_api.methods.base import DEFAULT_METHOD
-from cosd_api.records import DRAFT
-from cosd_api.settings import AnswerLimits
-from cosd_api.speed import MEASURED, measured, time_of
-from cosd_api.wording import counted, duration
-from cosd_providers.errors import ProviderError
-from cosd_providers.messages import Message
+from cosd_api.extend import (
+    DEFAULT_METHOD,
+    DRAFT,
+    MEASURED_TOKENS,
+    AnswerLimits,
+    counted,
+    duration,
+    expected_time,
+    measure_speeds,
+)
+from cosd_api.types import Estimate
+from cosd_providers import Message, ProviderError
 
 __all__ = ["bounded"]
 
@@ -68,7 +72,7 @@ async def bounded(
             seconds = await _seconds(fusion, prompt, estimate)
             time = ""
             if seconds is not None:
-                time = f", and to take about {duration(seconds)} (measured on {MEASURED} tokens of each model)"
+                time = f", and to take about {duration(seconds)} (measured on {MEASURED_TOKENS} tokens of each model)"
             announce(
                 f"note: the method {fusion.settings.method.name!r} is dear: this answer is expected to bill about "
                 f"{counted(expected, 'token')}, {times:,.0f} times the draft alone{time}. It stops at {most:,} billed "
@@ -82,6 +86,6 @@ async def _seconds(fusion: Fusion, prompt: str | Sequence[Message], estimate: Es
     """The expected seconds of an answer; None where a model does not answer, or takes long for a few tokens."""
     special = fusion.settings.on_special_tokens
     with suppress(ProviderError), move_on_after(_PATIENCE):
-        speeds = await measured(fusion.endpoints, prompt, on_special_tokens=special)
-        return time_of(estimate.endpoints, speeds, estimate.max_tokens)
+        speeds = await measure_speeds(fusion.endpoints, prompt, on_special_tokens=special)
+        return expected_time(estimate.endpoints, speeds, estimate.max_tokens)
     return None

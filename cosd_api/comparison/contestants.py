@@ -16,25 +16,37 @@ from pydantic_core import to_jsonable_python
 from cosd_api import (
     ChowVerifier,
     CoSD,
-    CustomVerifier,
     DiffVerifier,
     Fusion,
-    Method,
     RandomVerifier,
     RuleVerifier,
     SettingError,
     SurpriseVerifier,
     Switch,
 )
-from cosd_api.alignment import Unit
-from cosd_api.decoding.commands import Contender, DecidedSegment
-from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import METHODS, Models, Written, method_named
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.gated import check_draws
-from cosd_api.settings import FusionOptions, describe_verifier
-from cosd_api.verification import KnownVerifier
-from cosd_providers.contract import Provider
+from cosd_api.extend import (
+    FINER,
+    METHODS,
+    AnswerWriter,
+    Assumptions,
+    Bounds,
+    Contender,
+    Cost,
+    DecidedSegment,
+    FusionOptions,
+    KnownVerifier,
+    Method,
+    Models,
+    Plan,
+    Reading,
+    Unit,
+    Written,
+    check_draws,
+    describe_verifier,
+    method_named,
+)
+from cosd_api.types import CustomVerifier
+from cosd_providers import Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
 """A model alone; a method; a baseline that asks the models; one that follows from the models' own answers; and one that

@@ -11,11 +11,10 @@ from typing import Any, cast
 
 from pydantic import Field
 
-from cosd_api import EndpointEstimate, Example, Fusion, Message, Range, SettingError
+from cosd_api import Example, Fusion, Message, SettingError
 from cosd_api.comparison.contestants import SELF_CONSISTENCY
-from cosd_api.records import Record
-from cosd_api.speed import MEASURED, Speed, time_of
-from cosd_api.wording import counted, duration, in_words, the
+from cosd_api.extend import MEASURED_TOKENS, Record, Speed, counted, duration, expected_time, in_words, with_article
+from cosd_api.types import EndpointEstimate, Range
 
 MILLION = 1_000_000
 _EXAMPLE = '{"draft": [0.2, 0.6], "assistant": [3, 15]}'
@@ -121,7 +120,7 @@ def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str,
     for name, model in models.items():
         price = given.get(name, given.get(model))
         if price is None:
-            raise SettingError(f"the price of {the(name)} ({model}) is missing: {names}")
+            raise SettingError(f"the price of {with_article(name)} ({model}) is missing: {names}")
         try:
             found[name] = price if isinstance(price, Price) else Price(*price)
         except TypeError:
@@ -197,7 +196,7 @@ class ComparisonEstimate(Record):
 
     def _basis_of_time(self) -> str:
         together = f" with {self.concurrency} answers at the same time" if self.concurrency > 1 else ""
-        words = f"{together}, estimated from {MEASURED} tokens of each model"
+        words = f"{together}, estimated from {MEASURED_TOKENS} tokens of each model"
         if len(self.durations) > 1:
             longest = max(self.durations, key=self.durations.__getitem__)
             words += f" (the longest part: {longest}, {duration(self.durations[longest])})"
@@ -406,7 +405,7 @@ def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, 
         low += tokens.low * price.least / MILLION
         expected += price.of(tokens.expected - written, written)
         high += tokens.high * price.most / MILLION
-    seconds = time_of(answer, speeds, max_tokens)
+    seconds = expected_time(answer, speeds, max_tokens)
     return {
         "requests": _total([_bound(one.requests) for one in answer.values()]),
         "tokens": _total([_bound(one.billed_tokens) for one in answer.values()]),

@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema
 
 from cosd_api.alignment import Unit
 from cosd_api.config.document import Document, as_json, as_yaml, read_document
-from cosd_api.config.faults import fault, faults_of, refuse_keys, refuse_other_types
+from cosd_api.config.faults import config_error, config_errors, refuse_keys, refuse_other_types
 from cosd_api.config.shape import (
     TRAINED,
     AnyMethod,
@@ -137,7 +137,7 @@ class FusionConfig(BaseModel):
             words = "it holds no fields; a fusion has draft: and assistants:"
             if not document.prefix:
                 raise SettingError(f"{path} holds no fields; a settings file begins with draft: and assistants:")
-            raise fault(path, document, (), words)
+            raise config_error(path, document, (), words)
         refuse_keys(path, document)
         _check_version(path, document)
         try:
@@ -145,7 +145,7 @@ class FusionConfig(BaseModel):
             refuse_other_types(path, document, read)
             found = read._from(path.parent)
         except ValidationError as error:
-            raise faults_of(path, document, error, cls) from None
+            raise config_errors(path, document, error, cls) from None
         found._check(path, document)
         return found
 
@@ -244,14 +244,14 @@ class FusionConfig(BaseModel):
             try:
                 make()
             except SettingError as error:
-                raise fault(path, document, (name,), str(error)) from None
+                raise config_error(path, document, (name,), str(error)) from None
             except OSError as error:
                 words = f"{error.filename} cannot be read: {error.strerror}. Paths are from the folder of this file"
-                raise fault(path, document, (name,), words) from None
+                raise config_error(path, document, (name,), words) from None
         try:
             FusionSettings.checked(**self.options())
         except SettingError as error:
-            raise fault(path, document, (), str(error)) from None
+            raise config_error(path, document, (), str(error)) from None
 
     def _from(self, folder: Path) -> Self:
         """The same with paths from this folder, which may be used anywhere."""
@@ -277,7 +277,7 @@ def _check_version(path: Path, document: Document) -> None:
     if version != 1 or isinstance(version, bool):
         newer = isinstance(version, int) and version > 1
         words = "this version of cosd-api reads 1" + (": update cosd-api" if newer else "")
-        raise fault(path, document, ("schema_version",), words)
+        raise config_error(path, document, ("schema_version",), words)
 
 
 def _absolute(folder: Path, path: str) -> str:

@@ -10,13 +10,17 @@ from typing import Annotated, Any, Self, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.methods.base import DEFAULT_METHOD, Method, method_from_text
-from cosd_api.settings import AnswerOptions, FusionOptions, Tuning
-from cosd_api.verification import KnownVerifier, TreeVerifier, Verifier
-from cosd_providers import connect
-from cosd_providers.contract import Provider
+from cosd_api import Fusion, SettingError, TreeVerifier, Tuning
+from cosd_api.extend import (
+    DEFAULT_METHOD,
+    AnswerOptions,
+    FusionOptions,
+    KnownVerifier,
+    Method,
+    Verifier,
+    method_from_text,
+)
+from cosd_providers import Provider, connect
 
 __all__ = ["FusionArguments"]
 

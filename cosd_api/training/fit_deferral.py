@@ -21,9 +21,19 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from cosd_api.checks import check_count
-from cosd_api.errors import SettingError
-from cosd_api.training.dataset import DeferralSample, Samples
+from cosd_api import CoLLMVerifier, DeferralVerifier, SettingError, __version__
+from cosd_api.extend import (
+    DEFERRAL_FEATURES,
+    DeferralSample,
+    DeferralWeights,
+    check_count,
+    counted,
+    deferral_features,
+    paragraph,
+    state_from_text,
+    with_notes,
+)
+from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import ENOUGH_EXAMPLES
 from cosd_api.training.fit import (
     LARGEST_SEED,
@@ -44,11 +54,6 @@ from cosd_api.training.gate_fit import (
     held_out,
     youden,
 )
-from cosd_api.training.states import state_from_text
-from cosd_api.verification import CoLLMVerifier, DeferralVerifier
-from cosd_api.verification.deferral import FEATURES, DeferralWeights, features
-from cosd_api.version import __version__
-from cosd_api.wording import counted, paragraph, with_notes
 
 __all__ = [
     "PENALTIES",
@@ -179,11 +184,11 @@ def train_deferral(samples: Samples | Sequence[Samples], *, folds: int = 5, seed
     """
     data = _Data(samples, folds, seed)
     listed = _listed(data.sets)
-    data.read(lambda place: features(place.draft, place.listed, end=not place.draft))
+    data.read(lambda place: deferral_features(place.draft, place.listed, end=not place.draft))
     fitted, evidence = data.trained(PENALTY)
-    weights = DeferralWeights.model_validate(dict(zip(("bias", *FEATURES), fitted.weights(), strict=True)))
+    weights = DeferralWeights.model_validate(dict(zip(("bias", *DEFERRAL_FEATURES), fitted.weights(), strict=True)))
     gate = DeferralVerifier(
-        listed=listed, weights=weights, eta=data.eta, trained_on=data.trained_on(features=[*FEATURES])
+        listed=listed, weights=weights, eta=data.eta, trained_on=data.trained_on(features=[*DEFERRAL_FEATURES])
     )
     return DeferralTraining(gate=gate, **evidence)
 

@@ -47,7 +47,7 @@ _EXPECTED = {
 _Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 
 
-class Node(BaseModel):
+class TreeNode(BaseModel):
     """One node: a question (`feature`, `threshold`, `left`, `right`) or, without them, an answer (`value`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -77,7 +77,7 @@ class TreeVerifier(BaseModel):
 
     kind: Literal["tree"] = "tree"
     schema_version: Literal[1, 2] = 2
-    nodes: tuple[Node, ...] = Field(min_length=1, max_length=MAX_NODES)
+    nodes: tuple[TreeNode, ...] = Field(min_length=1, max_length=MAX_NODES)
     contexts: Literal["ids", "text"] | None = None
     trained_on: dict[str, JsonValue] = Field(default_factory=dict)
 
@@ -193,7 +193,7 @@ class TreeVerifier(BaseModel):
                 ways += [(child, ">", f"{indent}  "), (child, "<=", f"{indent}  ")]
         return "\n".join(lines)
 
-    def _path(self, p: float, q: float) -> Iterator[Node]:
+    def _path(self, p: float, q: float) -> Iterator[TreeNode]:
         node = self.nodes[0]
         yield node
         while node.threshold is not None:

@@ -12,9 +12,10 @@ import pytest
 import contests
 import naive
 import naive_cool
-from cosd_api import Fusion, Method
+from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Three
+from cosd_api.extend import Method
 from cosd_api.methods.base import method_named
 from drawn import partly
 from near_ties import CLOSE, closest

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from cosd_api import Method, SettingError, Speculative
+from cosd_api import SettingError, Speculative
 from cosd_api.comparison.contestants import SelfConsistency
+from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS, method_named
 from cosd_providers import Capabilities, UnsupportedError
 from cosd_providers.contract import ServerInfo

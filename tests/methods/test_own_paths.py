@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import contests
 import toys
-from cosd_api import FusionResult, Method, fuse
+from cosd_api import FusionResult, fuse
+from cosd_api.extend import Method
 from cosd_api.methods.base import method_named
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import sendable

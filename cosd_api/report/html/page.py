@@ -11,7 +11,8 @@ from dataclasses import asdict
 from itertools import islice
 from xml.etree.ElementTree import Element
 
-from cosd_api import FusedToken, FusionResult, TreeVerifier
+from cosd_api import FusionResult, TreeVerifier
+from cosd_api.extend import counted
 from cosd_api.report.decisions import JudgedPlace, judged
 from cosd_api.report.html.cards import Cards, Standing, request_key, standing
 from cosd_api.report.html.document import (
@@ -39,7 +40,7 @@ from cosd_api.report.html.elements import (
 from cosd_api.report.html.plots import acceptance, plane, points, rule_in_words
 from cosd_api.report.html.timeline import timeline
 from cosd_api.report.terminal import definition, measure, unchanged
-from cosd_api.wording import counted
+from cosd_api.types import FusedToken
 
 _LARGEST_TREE = 31  # nodes: a full tree of depth 4
 _MOST_ROWS = 100  # the page stays fast, and `cosd explain` prints them all

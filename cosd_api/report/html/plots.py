@@ -11,17 +11,15 @@ from cosd_api import (
     AgreementVerifier,
     ChowVerifier,
     CoLLMVerifier,
-    CustomVerifier,
     DeferralVerifier,
     DiffVerifier,
-    FusedToken,
     MatchVerifier,
     RandomVerifier,
     RuleVerifier,
     SurpriseVerifier,
     TreeVerifier,
 )
-from cosd_api.records import DRAFT
+from cosd_api.extend import DRAFT, KnownVerifier, counted
 from cosd_api.report.decisions import JudgedPlace, Outcome
 from cosd_api.report.html.charts import (
     Corner,
@@ -37,8 +35,7 @@ from cosd_api.report.html.charts import (
     tick,
 )
 from cosd_api.report.html.elements import element, in_line
-from cosd_api.verification import KnownVerifier
-from cosd_api.wording import counted
+from cosd_api.types import CustomVerifier, FusedToken
 
 # The plane of p and q: where the verifier replaces, and where the decisions of this answer are.
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import ngrams
 import test_leads
 from cosd_api import FusionResult, Samples, SettingError, collect, fuse
+from cosd_api.forcing.samples import Label, Sample
 from cosd_api.settings import DEFAULT_TIE
-from cosd_api.training.dataset import Label, Sample
 from cosd_providers.chat.leading_space import WithoutLeadingSpace
 from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import ScriptedProvider
