@@ -18,11 +18,11 @@ from benchmarks.noisy import write_noisy
 from benchmarks.prompts import MAX_TOKENS
 from benchmarks.report import Cell, Options, Table
 from cosd_api import Example, advise, compare
+from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
 from cosd_api.comparison.contestants import RANDOM, SELF_CONSISTENCY
 from cosd_api.comparison.statistics import Estimated
 from cosd_api.demo.questions import is_right, sample
 from cosd_api.demo.servers import BUNDLED, MODELS, serve
-from cosd_api.types import Advice, Comparison, ComparisonEstimate
 
 __all__ = ["ADVICE", "CASES", "COMPARED", "Case", "asked", "run"]
 

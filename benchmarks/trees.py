@@ -23,9 +23,9 @@ from cosd_api.demo.sample import MAX_TOKENS, SampleScore, Setup, measure
 from cosd_api.demo.servers import bundled_pair
 from cosd_api.extend import Verifier
 from cosd_api.report.heatmap import Heatmap, save_heatmaps
+from cosd_api.training import RuleTuning, Training
 from cosd_api.training.evaluation import places_of
 from cosd_api.training.fit import nodes_of
-from cosd_api.types import RuleTuning, Training
 
 __all__ = ["run"]
 

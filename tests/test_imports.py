@@ -11,11 +11,14 @@ import pytest
 
 import cosd_api
 import cosd_api.batch
+import cosd_api.comparison
 import cosd_api.extend
+import cosd_api.training
 import cosd_api.types
 import cosd_providers
 from cosd_providers import engines
 
+RECORDS = (cosd_api.types, cosd_api.comparison, cosd_api.training)
 LATER = (
     "cosd_api.demo",
     "cosd_api.gateway",
@@ -74,7 +77,7 @@ def test_what_is_used_later_is_imported_later(code: str, later: tuple[str, ...])
     assert sorted(found.intersection(later)) == []
 
 
-@pytest.mark.parametrize("face", [cosd_api, cosd_api.types, cosd_api.extend, cosd_providers, engines])
+@pytest.mark.parametrize("face", [cosd_api, *RECORDS, cosd_api.extend, cosd_providers, engines])
 def test_every_public_name_is_there(face: object) -> None:
     names: list[str] = face.__all__  # type: ignore[attr-defined]
     assert names == sorted(names, key=lambda name: (not name.isupper(), name.lower())) or len(names) == len(set(names))
@@ -89,7 +92,7 @@ MOVED = (
     (cosd_providers, "RenderedPrompt", "cosd_providers.messages"),
     (cosd_providers, "Tokenizer", "cosd_providers.tokenizers"),
     (cosd_providers, "load_tokenizer", "cosd_providers.tokenizers"),
-    *((cosd_api, name, "cosd_api.types") for name in cosd_api.types.__all__),
+    *((cosd_api, name, face.__name__) for face in RECORDS for name in face.__all__),
     *((cosd_api, name, "cosd_api.extend") for name in ("Method", "Needs", "Place", "Verifier")),
     (cosd_api, "FusionActor", "cosd_api.batch"),
 )

@@ -11,9 +11,10 @@ import pytest
 
 import virtual_time
 from cosd_api import Example, Fusion, advise, compare
+from cosd_api.comparison import ComparisonEstimate
 from cosd_api.endpoints import Endpoints
 from cosd_api.speed import Speed, expected_time, measure_speeds
-from cosd_api.types import ComparisonEstimate, EndpointEstimate, Range
+from cosd_api.types import EndpointEstimate, Range
 from cosd_api.wording import duration
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel

@@ -11,8 +11,8 @@ from typer.testing import Result
 from commands import Scripted, cosd, words
 from compared import in_parts, pair
 from cosd_api import Fusion, RuleVerifier
+from cosd_api.comparison import Advice
 from cosd_api.training.file_lock import lock
-from cosd_api.types import Advice
 from cosd_providers.connect import Connection
 
 

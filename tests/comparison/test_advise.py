@@ -11,9 +11,9 @@ import pytest
 
 from compared import in_parts, pair
 from cosd_api import CoSD, Example, Fusion, RuleVerifier, SettingError, advise, compare
+from cosd_api.comparison import Advice, ComparisonEstimate
 from cosd_api.comparison.advice import parts
 from cosd_api.comparison.graders import ExactGrader
-from cosd_api.types import Advice, ComparisonEstimate
 from cosd_providers.testing import ScriptedProvider
 
 QUESTIONS = 30

@@ -14,6 +14,7 @@ import pytest
 
 from compared import examples, pair
 from cosd_api import CoSD, Example, Fusion, FusionResult, RandomVerifier, RuleVerifier, SettingError, compare
+from cosd_api.comparison import Comparison, ComparisonEstimate, Price
 from cosd_api.comparison.contestants import Contestant, LeftOut
 from cosd_api.comparison.exports import answers_jsonl
 from cosd_api.comparison.graders import ExactGrader
@@ -22,7 +23,6 @@ from cosd_api.comparison.page import comparison_page
 from cosd_api.comparison.settings import Tally
 from cosd_api.comparison.standings import _verdicts  # pyright: ignore[reportPrivateUsage]
 from cosd_api.comparison.statistics import PairedCounts, wilson
-from cosd_api.types import Comparison, ComparisonEstimate, Price
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 

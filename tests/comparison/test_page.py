@@ -10,8 +10,8 @@ import pytest
 
 from compared import in_parts, pair
 from cosd_api import Example, Message, advise, compare
+from cosd_api.comparison import Advice
 from cosd_api.comparison.page import advice_page, comparison_page
-from cosd_api.types import Advice
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault
 from sample_comparison import EXAMPLES, KEYS, sample_comparison

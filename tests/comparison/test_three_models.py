@@ -10,12 +10,12 @@ import pytest
 
 from compared import examples, in_parts, trio
 from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier, SettingError, advise, compare, fuse
+from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
 from cosd_api.comparison.contestants import VERIFIERS
 from cosd_api.comparison.exports import answers_jsonl, standings_csv
 from cosd_api.comparison.page import advice_page, comparison_page
 from cosd_api.comparison.statistics import PairedCounts
 from cosd_api.methods.base import METHODS, Method, method_named
-from cosd_api.types import Advice, Comparison, ComparisonEstimate
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cosd_api import Example, compare, fuse
+from cosd_api.comparison import ComparisonEstimate
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, Three
-from cosd_api.types import ComparisonEstimate
 
 pytestmark = [pytest.mark.live, pytest.mark.extended, pytest.mark.timeout(300)]
 

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 import cosd_api
 from cosd_api import SettingError, TreeVerifier, train_tree
 from cosd_api.forcing.samples import Example, ExampleSamples, Sample
+from cosd_api.training import Training
 from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE, LabelledPlace
 from cosd_api.training.fit import FittedTree, TreeFit, check_sklearn, compare, nodes_of
-from cosd_api.types import Endpoint, Training
+from cosd_api.types import Endpoint
 from cosd_api.verification.tree import TreeNode
 from drawn import costly
 from trees import neighbours

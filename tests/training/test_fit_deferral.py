@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from cosd_api import DeferralVerifier, Example, Samples, SettingError, train_co_llm, train_deferral
 from cosd_api.forcing.samples import DeferralSample, ExampleSamples
 from cosd_api.forcing.states import state_from_text, state_in_text
+from cosd_api.training import CoLLMTraining, DeferralTraining
 from cosd_api.training.fit_deferral import PENALTIES
 from cosd_api.training.gate_fit import HeldOutPlaces, marginal, youden
-from cosd_api.types import CoLLMTraining, DeferralTraining
 from cosd_providers.contract import Token
 from drawn import examples as drawn_examples
 

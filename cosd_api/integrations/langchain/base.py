@@ -29,6 +29,7 @@ from pydantic import (
     model_validator,
 )
 
+import cosd_providers as ours
 from cosd_api import Fusion, FusionResult, SettingError, Tuning
 from cosd_api.extend import (
     AnswerLimits,
@@ -56,7 +57,6 @@ from cosd_api.extend import (
 from cosd_api.integrations.connections import LoopFusions
 from cosd_api.types import CustomVerifier, FusedToken
 from cosd_providers import Message, Provider, ProviderError, UnsupportedError, connect
-import cosd_providers as ours
 
 __all__ = ["LangChainFusion", "conversation", "digest", "langchain_error"]
 
