@@ -14,7 +14,7 @@ from cosd_api.config.faults import refuse_keys
 from cosd_api.config.file import FusionConfig, placed, server_of
 from cosd_api.config.shape import TRAINED, is_trained, method_hints
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import Method
+from cosd_api.methods.base import Method, is_registered
 from cosd_api.settings import DEFAULT_TIE, AnswerOptions, FusionSettings, describe_verifier
 from cosd_api.verification import Verifier
 from cosd_providers import Limits
@@ -32,10 +32,13 @@ def config_of(
     """The settings file that stands for a fusion, and the trained parts that it names, by the paths of their files.
 
     Raises:
-        SettingError: a part of it cannot be written: a provider or a verifier of the user's own, or a key.
+        SettingError: a part of it cannot be written: a provider, a method or a verifier of the user's own, or a key.
     """
     trained: dict[Path, Any] = {}
     method = settings.method
+    if not is_registered(method):
+        words = f"the method is a {type(method).__name__} of your own, which a settings file cannot hold"
+        raise SettingError(f"{words}: save the fusion without it, and give it to Fusion.load(path, method=...)")
     if limits.get("own"):
         words = "a settings file has no messages for single answers (own)"
         raise SettingError(f"{words}: give them to connect(url, system=..., messages=...)")
