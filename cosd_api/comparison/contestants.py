@@ -14,16 +14,13 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from cosd_api import (
-    ChowVerifier,
     CoSD,
     CustomVerifier,
-    DiffVerifier,
     Fusion,
     Method,
     RandomVerifier,
     RuleVerifier,
     SettingError,
-    SurpriseVerifier,
     Switch,
 )
 from cosd_api.alignment import Unit
@@ -33,7 +30,7 @@ from cosd_api.methods.base import METHODS, Models, Written, method_named
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
 from cosd_api.settings import FusionOptions, describe_verifier
-from cosd_api.verification import KnownVerifier
+from cosd_api.verification import KINDS, KnownVerifier, default_of
 from cosd_providers.contract import Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
@@ -55,9 +52,11 @@ _ModelT = TypeVar("_ModelT")
 
 VERIFIERS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
-    "cosd-chow": CoSD(verifier=ChowVerifier()),
-    "cosd-diff": CoSD(verifier=DiffVerifier()),
-    "cosd-surprise": CoSD(verifier=SurpriseVerifier()),
+    **{
+        f"cosd-{kind}": CoSD(verifier=default_of(kind))
+        for kind, one in KINDS.items()
+        if getattr(one, "compared", False)
+    },
 }
 """Further verifiers of CoSD, by the names that they have in a comparison."""
 

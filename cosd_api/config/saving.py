@@ -12,11 +12,11 @@ from pydantic import BaseModel
 from cosd_api.config.document import Document
 from cosd_api.config.faults import refuse_keys
 from cosd_api.config.file import FusionConfig, placed, server_of
-from cosd_api.config.shape import TRAINED, is_trained, method_hints
+from cosd_api.config.shape import is_trained, method_hints
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import Method, is_registered
 from cosd_api.settings import DEFAULT_TIE, AnswerOptions, FusionSettings, describe_verifier
-from cosd_api.verification import Verifier
+from cosd_api.verification import TRAINED, Verifier
 from cosd_providers import Limits
 from cosd_providers.chat.templates import is_template
 from cosd_providers.connect import connection_of
