@@ -48,7 +48,7 @@ def _choice() -> str:
         kinds = " or ".join(f"the {kind}" if kind == DEFAULT else kind for kind in alike)
         groups.append(f"{kinds} ({', '.join(settings)})")
     *most, last = groups
-    return f"Decide by {', '.join(most)}, or {last}."
+    return f"Decide by {', '.join(most)}, or {last}." if most else f"Decide by {last}."
 
 
 def _help(name: str, users: Mapping[str, FieldInfo]) -> str:
