@@ -14,5 +14,7 @@ _MADE: Mapping[str, Any] = runpy.run_path(str(Path(__file__).resolve().parents[1
 
 STATED: Mapping[str, Mapping[str, Capabilities]] = _MADE["ENGINES"]
 """The facts that docs/methods.md takes for granted of each engine, by its condition."""
+NEEDED: Mapping[str, Mapping[str, Any]] = _MADE["NEEDED"]
+"""The settings of methods that have no default."""
 sample_method: Callable[[str], Method] = _MADE["sample_method"]
 sample_verifier: Callable[[str], Verifier] = _MADE["sample_verifier"]
