@@ -25,6 +25,7 @@ from cosd_api.checks import (
     missing_members,
 )
 from cosd_api.decoding.commands import Contender, DecidedSegment
+from cosd_api.decoding.passage import Passage
 from cosd_api.decoding.timeline import RequestKind
 from cosd_api.decoding.writer import AnswerWriter
 from cosd_api.endpoints import Endpoints, Facts
@@ -60,7 +61,19 @@ from cosd_api.speed import MEASURED_TOKENS, Speed, expected_time, measure_speeds
 from cosd_api.sync import iterate_sync, sync_portal, synchronous
 from cosd_api.telemetry.start import callers_context
 from cosd_api.together import together
-from cosd_api.verification import KnownVerifier, Needs, Place, Verifier
+from cosd_api.verification import (
+    KINDS,
+    TRAINED,
+    KnownVerifier,
+    Needs,
+    Place,
+    Verifier,
+    WithOutline,
+    condition_of,
+    decides_by_place,
+    default_of,
+    numbers_of,
+)
 from cosd_api.verification.deferral import (
     DEFAULT_LISTED,
     DEFERRAL_FEATURES,
@@ -104,6 +117,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "DraftFirst",
     "Method",
     "Models",
+    "Passage",
     "Plan",
     "Reading",
     "Unit",
@@ -114,14 +128,21 @@ __all__ = [  # noqa: RUF022 - by subject
     # Verifiers.
     "DEFAULT_LISTED",
     "DEFERRAL_FEATURES",
+    "KINDS",
     "MOST_LISTED",
+    "TRAINED",
     "DeferralWeights",
     "KnownVerifier",
     "Needs",
     "Place",
     "TreeNode",
     "Verifier",
+    "WithOutline",
+    "condition_of",
+    "decides_by_place",
+    "default_of",
     "deferral_features",
+    "numbers_of",
     "shortened",
     "write_whole",
     # Settings.

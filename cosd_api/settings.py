@@ -286,6 +286,9 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
         hoisted = method_class(method).hoisted
         method = method_named(method, **{name: one for name, one in beside.items() if name in hoisted})
     elif isinstance(method, Method):
+        if not isinstance(getattr(method, "name", None), str):
+            words = f"the class {type(method).__name__} has no name for results and messages"
+            raise SettingError(f'{words}: give it one, name: ClassVar[str] = "..."')
         for name, one in beside.items():
             if name in method.hoisted and one != getattr(method, name):
                 place = f"in {type(method).__name__}(...), and beside it"

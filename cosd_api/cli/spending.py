@@ -44,13 +44,14 @@ async def bounded(
     """Bound the billed tokens of a dear answer, and announce it: its tokens, its time and the bound.
 
     CoSD and answers with a limit of billed tokens keep their limits, and so does one that cannot be estimated: it fails
-    with a better message, or continues without the model that has failed.
+    with a better message, or continues without the model that has failed. Of a method that makes no forecast, the note
+    says that nothing bounds its answers.
 
     Args:
         fusion: the open fusion that is to answer.
         prompt: text or a conversation.
         limits: of the answer.
-        told: whether a dear answer has been announced already. Then nothing is measured or printed.
+        told: whether a note was announced already. Then nothing is measured or printed.
         announce: gets the note, one line.
 
     Returns:
@@ -63,6 +64,10 @@ async def bounded(
         return limits
     with suppress(ProviderError), move_on_after(limits.timeout):
         estimate = await fusion.estimate(prompt, max_tokens=limits.max_tokens)
+        if not estimate.forecast:
+            if not told:
+                announce(f"note: {'; '.join(estimate.assumptions)}. --max-billed-tokens N bounds this answer")
+            return limits
         expected = estimate.billed_tokens.expected
         times = expected / (estimate.endpoints[DRAFT].prompt_tokens + limits.max_tokens)
         if times <= _DEAR:

@@ -13,19 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from cosd_api import (
-    ChowVerifier,
-    CoSD,
-    DiffVerifier,
-    Fusion,
-    RandomVerifier,
-    RuleVerifier,
-    SettingError,
-    SurpriseVerifier,
-    Switch,
-)
+from cosd_api import CoSD, Fusion, RandomVerifier, RuleVerifier, SettingError, Switch
 from cosd_api.extend import (
     FINER,
+    KINDS,
     METHODS,
     AnswerWriter,
     Assumptions,
@@ -42,6 +33,7 @@ from cosd_api.extend import (
     Unit,
     Written,
     check_draws,
+    default_of,
     describe_verifier,
     method_named,
 )
@@ -67,19 +59,13 @@ _ModelT = TypeVar("_ModelT")
 
 VERIFIERS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
-    "cosd-chow": CoSD(verifier=ChowVerifier()),
-    "cosd-diff": CoSD(verifier=DiffVerifier()),
-    "cosd-surprise": CoSD(verifier=SurpriseVerifier()),
+    **{
+        f"cosd-{kind}": CoSD(verifier=default_of(kind))
+        for kind, one in KINDS.items()
+        if getattr(one, "compared", False)
+    },
 }
 """Further verifiers of CoSD, by the names that they have in a comparison."""
-
-_TRAINED = {
-    "defer": "it needs a gate that was trained for these models: give Defer(gate=...), see train_deferral",
-    "co-llm": "it needs a gate that was trained for these models: give CoLLM(gate=...), see train_co_llm",
-}
-"""Methods that have no defaults, with the reason."""
-_ORDERED = frozenset({"safe", "switch", "mixture"})
-"""Methods in which all models are equal, and the answer depends on which of them is listed first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +292,7 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
                 raise SettingError(f"{words}. Leave it out, or compare it by itself") from None
             without.append(LeftOut(name, str(error)))
             continue
-        turns = both_ways and (not method.symmetric or method.name in _ORDERED)
+        turns = both_ways and (not method.symmetric or method.ordered)
         found += [Contestant(name + turned(at, count), "method", method, at) for at in range(count if turns else 1)]
     taken = {one.name for one in (*alone(count), *derived(count))} | {one.name for one in baselines_of(count)}
     for one in found:
@@ -319,10 +305,14 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
 def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
     """The methods by name, and those of `"all"` that have no defaults."""
     if chosen == "all":
-        several = {name: name for name in METHODS if name not in _TRAINED} | {name: name for name in VERIFIERS}
-        return [(name, _made(name)) for name in several], [
-            LeftOut(name, reason) for name, reason in _TRAINED.items() if name in METHODS
-        ]
+        found: list[tuple[str, Method]] = []
+        without: list[LeftOut] = []
+        for name in (*METHODS, *VERIFIERS):
+            try:
+                found.append((name, _made(name)))
+            except SettingError as error:  # one that has no defaults
+                without.append(LeftOut(name, str(error)))
+        return found, without
     if isinstance(chosen, Mapping):
         named = [(str(name), _made(one)) for name, one in chosen.items()]
     elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):
@@ -339,9 +329,14 @@ def _made(one: str | Method) -> Method:
         return one
     if not isinstance(one, str):
         raise SettingError(f'a method must be a name such as "cosd", or an object such as CoSD(), not {one!r}')
-    if one in _TRAINED and one in METHODS:
-        raise SettingError(f"{one!r} has no defaults: {_TRAINED[one]}")
-    return VERIFIERS[one] if one in VERIFIERS else method_named(one, also=[*VERIFIERS])
+    if one in VERIFIERS:
+        return VERIFIERS[one]
+    try:
+        return method_named(one, also=[*VERIFIERS])
+    except SettingError as error:
+        if one not in METHODS:
+            raise
+        raise SettingError(f"{one!r} has no defaults: {error}") from None
 
 
 def _name(method: Method) -> str:
@@ -376,8 +371,11 @@ def method_of(settings: Mapping[str, Any]) -> Method:
     """The method of a contestant's settings; see `Contestant.settings`.
 
     Raises:
-        SettingError: it has a verifier of the user's own.
+        SettingError: it is one of the user's own, or it has such a verifier.
     """
+    if settings["method"] not in METHODS:
+        words = f"the method that is advised, {settings['method']!r}, is one of your own, which is not in the advice"
+        raise SettingError(f"{words}: make the fusion with method=...")
     if settings["method"] != CoSD.name:
         return method_named(settings["method"], **settings["options"])
     try:

@@ -17,7 +17,6 @@ from cosd_api.alignment import Unit
 from cosd_api.config.document import Document, as_json, as_yaml, read_document
 from cosd_api.config.faults import config_error, config_errors, refuse_keys, refuse_other_types
 from cosd_api.config.shape import (
-    TRAINED,
     AnyMethod,
     AnyVerifier,
     LimitsConfig,
@@ -30,7 +29,7 @@ from cosd_api.config.shape import (
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_METHOD, Method, method_named
 from cosd_api.settings import AnswerOptions, Asking, FusionOptions, FusionSettings, OnAssistantError
-from cosd_api.verification import Verifier
+from cosd_api.verification import TRAINED, Verifier
 from cosd_api.verification.trained_file import write_whole
 from cosd_providers import Limits, connect
 from cosd_providers.chat.templates import is_template
@@ -319,7 +318,7 @@ def _short(given: Any) -> Any:
 
 def _verifier(given: Any) -> Verifier:
     if isinstance(given, TrainedConfig):
-        return TRAINED[given.kind].load(given.file)
+        return cast("Verifier", TRAINED[given.kind].load(given.file))
     return cast("Verifier", given)
 
 

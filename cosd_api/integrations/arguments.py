@@ -10,15 +10,18 @@ from typing import Annotated, Any, Self, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from cosd_api import Fusion, SettingError, TreeVerifier, Tuning
+from cosd_api import Fusion, SettingError, Tuning
 from cosd_api.extend import (
     DEFAULT_METHOD,
+    KINDS,
+    TRAINED,
     AnswerOptions,
     FusionOptions,
     KnownVerifier,
     Method,
     Verifier,
     method_from_text,
+    numbers_of,
 )
 from cosd_providers import Provider, connect
 
@@ -26,7 +29,7 @@ __all__ = ["FusionArguments"]
 
 _OF_THE_TASK = ("max_tokens", "stop")
 _SERVERS = ("draft", "assistant", "draft_model", "assistant_model")
-_NUMBERS = ("alpha", "beta", "tau", "rate", "seed", "gamma", "window", "tree")
+_NUMBERS = (*dict.fromkeys(name for kind in KINDS for name in numbers_of(kind)), "tree")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ def _verifier(given: object, numbers: Mapping[str, Any]) -> Verifier | None:
     if numbers and not (given is None or isinstance(given, str)):
         raise SettingError(f"{', '.join(numbers)}: the given verifier has its own settings. Leave them out")
     if given in (None, "tree") and list(numbers) == ["tree"]:
-        return TreeVerifier.load(numbers["tree"])
+        return cast("Verifier", TRAINED["tree"].load(numbers["tree"]))
     if not isinstance(given, str):
         if given is not None or not numbers:
             return cast("Verifier | None", given)

@@ -46,6 +46,7 @@ class Mixture(Weighted):
     name: ClassVar[str] = "mixture"
     accepts: ClassVar[frozenset[str]] = Weighted.accepts | {"unit"}
     decides: ClassVar[str] = "a draw of the model for each token"
+    ordered: ClassVar[bool] = True
     compares_tokenizers: ClassVar[bool] = True
     one_tokenizer: ClassVar[bool] = True
 

@@ -28,7 +28,14 @@ class AgreementVerifier(BaseModel):
     needs: ClassVar[Needs] = Needs(q=False)
 
     kind: Literal["agreement"] = "agreement"
-    alpha: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    alpha: float = Field(
+        default=0.5, ge=0, allow_inf_nan=False, description="the draft is unsure below this probability"
+    )
+
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return f"replaces where p < {self.alpha:g}, whatever q is"
 
     def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - it asks only whether the two differ
         """Equation (5)."""

@@ -31,9 +31,15 @@ class ChowVerifier(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     needs: ClassVar[Needs] = Needs(q=False)
+    compared: ClassVar[bool] = True
 
     kind: Literal["chow"] = "chow"
-    tau: float = Field(default=0.5, ge=0, le=1)
+    tau: float = Field(default=0.5, ge=0, le=1, description="margin, between 0 and 1")
+
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return f"replaces where p < 1 - {self.tau:g}, whatever q is"
 
     def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - it asks only whether the two differ
         """True if `p < 1 - tau`."""
@@ -62,8 +68,15 @@ class DiffVerifier(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
+    compared: ClassVar[bool] = True
+
     kind: Literal["diff"] = "diff"
-    tau: float = Field(default=0.0, ge=0, le=1)
+    tau: float = Field(default=0.0, ge=0, le=1, description="margin, between 0 and 1")
+
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return f"replaces where q > p + {self.tau:g}"
 
     def replaces(self, p: float, q: float) -> bool:
         """True if `q > p + tau`."""

@@ -21,6 +21,11 @@ class MatchVerifier(BaseModel):
 
     kind: Literal["match"] = "match"
 
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return "replaces wherever the two differ"
+
     def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - it asks only whether the two differ
         """True."""
         return True

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from cosd_api.errors import SettingError
 from cosd_api.verification.trained_file import TrainedFile, shown, write_whole
+from cosd_api.wording import counted
 
 MAX_NODES = 10_000
 
@@ -137,6 +138,11 @@ class TreeVerifier(BaseModel):
             OSError: the file cannot be written; an old one is unchanged.
         """
         write_whole(Path(path), self.model_dump_json(indent=2, exclude_none=True) + "\n")
+
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return f"a decision tree of {counted(len(self.nodes), 'node')}"
 
     def replaces(self, p: float, q: float) -> bool:
         """`T(p, q) = 1`."""

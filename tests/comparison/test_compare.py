@@ -788,7 +788,7 @@ async def test_progress() -> None:
         ({"methods": "cosd"}, "methods must be \"all\", or several names or objects, not 'cosd'"),
         ({"methods": []}, 'methods is empty: give some, or "all"'),
         ({"methods": ["cosy"]}, "there is no method 'cosy'; did you mean 'cosd'?"),
-        ({"methods": ["defer"]}, "'defer' has no defaults: it needs a gate that was trained"),
+        ({"methods": ["defer"]}, "'defer' has no defaults: the method 'defer' needs a gate"),
         ({"methods": [1]}, 'a method must be a name such as "cosd", or an object such as CoSD(), not 1'),
         ({"methods": ["cosd", CoSD()]}, "two contestants would be called 'cosd': give the methods names"),
         ({"methods": {"oracle": "cosd"}}, "two contestants would be called 'oracle'"),

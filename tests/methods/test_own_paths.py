@@ -13,19 +13,18 @@ import contests
 import toys
 from cosd_api import FusionResult, fuse
 from cosd_api.extend import Method
+from cosd_api.methods.base import METHODS as REGISTERED
 from cosd_api.methods.base import method_named
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import sendable
 from drawn import examples
 from on_paths import PROMPT, TEXTS, Reciter
+from samples import NEEDED
 
 METHODS: dict[str, Method] = {
-    name: method_named(name)
-    for name in (
-        *("average", "cool", "cool-align", "cool+rerank", "rerank", "adafuse", "safe", "chared"),
-        *("nudging", "route", "cascade", "steps", "cosd", "speculative"),
-    )
+    name: made for name in REGISTERED if name not in NEEDED and not (made := method_named(name)).temperature
 }
+"""Those that draw nothing, and need no gate that was trained."""
 DRAWN: dict[str, Method] = {
     "mixture": method_named("mixture"),
     "switch": method_named("switch", samples=2),

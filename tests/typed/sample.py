@@ -165,6 +165,7 @@ async def what_it_costs(prompt: str) -> int:
         estimate = await fusion.estimate(prompt, max_tokens=100)
         assert_type(estimate, Estimate)
         assert_type(estimate.endpoints, dict[str, EndpointEstimate])
+        assert_type(estimate.forecast, bool)
         assert_type(estimate.billed_tokens, Range)
         result = await fusion.generate(
             prompt, timeout=60, max_billed_tokens=estimate.billed_tokens.high, on_budget="end"
