@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.prompts import MAX_TOKENS, prompts
 from benchmarks.report import Cell, Options, Table
-from cosd_api import ChowVerifier, CoSD, DiffVerifier, Fusion, RandomVerifier, SurpriseVerifier
+from cosd_api import Average, ChowVerifier, CoSD, DiffVerifier, Fusion, MatchVerifier, RandomVerifier, SurpriseVerifier
 from cosd_api.demo.servers import BUNDLED, MODELS, serve
 from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS, method_named
@@ -59,6 +59,12 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {"defer": {"gate": _GATE}}
 
 UNMEASURED = {"co-llm": "its draft is served with embeddings, and its cost beside `defer` is the states alone"}
 """The methods without a row, and why."""
+
+LABELLED: Mapping[str, Method] = {
+    "speculative": CoSD(verifier=MatchVerifier(), unit="token"),
+    "mixture": Average(temperature=1),
+}
+"""Rows by the names that they have had since the first run; their models have one tokenizer."""
 
 VERIFIERS: Mapping[str, CoSD] = {
     "chow": CoSD(verifier=ChowVerifier()),
@@ -156,19 +162,19 @@ def contenders(alike: Sequence[str]) -> list[Contender]:
     """Two models alone, every method, and verifiers of `cosd`; `alike` are the models with one tokenizer."""
     pair = ("sums", "facts")
     found = [Contender(f"{name} alone", (name,)) for name in pair]
-    for name in [one for one in METHODS if one not in UNMEASURED]:
+    for name in [one for one in METHODS if one not in {*UNMEASURED, *LABELLED}]:
         method = method_named(name, **SETTINGS.get(name, {}))
         found.append(Contender(name, alike if method.one_tokenizer else pair, method))
         if name == "cosd":
             found += [Contender(f"cosd, {verifier}", pair, made) for verifier, made in VERIFIERS.items()]
-    return found
+    return found + [Contender(name, alike, method) for name, method in LABELLED.items()]
 
 
 async def one_tokenizer(urls: Mapping[str, str]) -> tuple[str, str]:
     """Two of the models that have one tokenizer; a model and itself where no two have."""
     for draft, assistant in permutations(urls, 2):
         try:
-            async with Fusion(draft=urls[draft], assistant=urls[assistant], method="speculative") as fusion:
+            async with Fusion(draft=urls[draft], assistant=urls[assistant], method="average") as fusion:
                 await fusion.generate("Q:", max_tokens=1)
         except UnsupportedError:
             continue

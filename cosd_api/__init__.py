@@ -20,7 +20,6 @@ from cosd_api.methods.co_llm import CoLLM
 from cosd_api.methods.cool import CoolFusion
 from cosd_api.methods.cosd import CoSD
 from cosd_api.methods.defer import Defer
-from cosd_api.methods.mixture import Mixture
 from cosd_api.methods.nudging import Nudging
 from cosd_api.methods.rerank import Rerank
 from cosd_api.methods.route import Route
@@ -82,7 +81,6 @@ __all__ = [
     "GradingError",
     "MatchVerifier",
     "Message",
-    "Mixture",
     "Nudging",
     "RandomVerifier",
     "Rerank",
@@ -121,6 +119,7 @@ if not TYPE_CHECKING:
         {
             "Example": "cosd_api.forcing.samples",
             "FusionConfig": "cosd_api.config.file",
+            "Mixture": "cosd_api.methods.average",  # a name that ends
             "Samples": "cosd_api.training.dataset",
             "advise": "cosd_api.comparison.compare",
             "collect": "cosd_api.training.collect",
@@ -162,7 +161,6 @@ if not TYPE_CHECKING:
             **dict.fromkeys(("Method", "Needs", "Place", "Verifier"), "cosd_api.extend"),
             "FusionActor": "cosd_api.batch",
         },
-        until="0.2",
     )
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -39,6 +39,7 @@ from cosd_api.methods.base import (
     Written,
     method_from_text,
     method_named,
+    recorded_name,
 )
 from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
 from cosd_api.methods.gated import check_draws
@@ -125,6 +126,7 @@ __all__ = [  # noqa: RUF022 - by subject
     "check_draws",
     "method_from_text",
     "method_named",
+    "recorded_name",
     # Verifiers.
     "DEFAULT_LISTED",
     "DEFERRAL_FEATURES",

@@ -302,8 +302,7 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
             raise SettingError(f"{name} means nothing to the method {method.name!r}: {words}. Leave it out")
     if method.one_tokenizer and given.get("unit") == "word":
         raise SettingError(f'unit="word" means nothing to the method {method.name!r}: it compares single tokens')
-    if given.get("temperature") is not None:
-        method = method.at_temperature(given["temperature"])
+    method = method.at_temperature(given.get("temperature")).with_unit(given.get("unit"))
     chosen: dict[str, Any] = {"method": method, "temperature": method.temperature}
     chosen |= {name: getattr(method, name) for name in method.hoisted}
     return chosen if method.judge is None else {**chosen, "verifier": method.judge}

@@ -67,7 +67,11 @@ ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
 
 _LISTED_GATE = {"listed": 5, "weights": dict.fromkeys(("bias", *DEFERRAL_FEATURES), 0.0), "eta": 0.5}
 _STATES_GATE = {"width": _WIDTH, "bias": 0.0, "weights": [0.0] * _WIDTH, "eta": 0.5}
-NEEDED: Mapping[str, Mapping[str, Any]] = {"co-llm": {"gate": _STATES_GATE}, "defer": {"gate": _LISTED_GATE}}
+NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "co-llm": {"gate": _STATES_GATE},
+    "defer": {"gate": _LISTED_GATE},
+    "speculative": {"temperature": 1},
+}
 """The settings of a method that have no default."""
 NEEDED_BY_VERIFIERS: Mapping[str, Mapping[str, Any]] = {
     "tree": {

@@ -20,6 +20,7 @@ import naive
 import same_answers
 from cosd_api import (
     AgreementVerifier,
+    Average,
     ChowVerifier,
     CoLLM,
     CoLLMVerifier,
@@ -107,17 +108,17 @@ _CHOSEN = (
     Line("surprise", CoSD(verifier=SurpriseVerifier(), unit="token")),
     Line("random", CoSD(verifier=RandomVerifier(rate=0.2, seed=7))),
     Line("match", CoSD(verifier=MatchVerifier(), unit="token")),
+    Line("match by words", CoSD(verifier=MatchVerifier())),
     Line("two assistants", "cosd", ("sums", "facts", "sums")),
     # These two tokenizers cut an answer in plain letters alike nearly everywhere.
-    Line("speculative", "speculative", settings=_TOKEN),
-    Line("speculative drawn", Speculative(greedy=False), settings=_TOKEN, answer={"seed": 1}, drawn=True),
+    Line("speculative drawn", Speculative(temperature=1), settings=_TOKEN, answer={"seed": 1}, drawn=True),
     Line("average", "average", ("facts", "sums"), settings=_TOKEN),
     Line("safe", "safe"),
     Line("safe of three", "safe", ("facts", "sums", "facts")),
     Line("chared", "chared"),
     Line("chared of three", "chared", ("facts", "sums", "facts")),
     Line("switch", Switch(samples=3, answer=r"\d+"), answer={"seed": 1}, drawn=True),
-    Line("mixture", "mixture", ("facts", "sums"), settings=_TOKEN, answer={"seed": 1}, drawn=True),
+    Line("average drawn", Average(temperature=1), ("facts", "sums"), settings=_TOKEN, answer={"seed": 1}, drawn=True),
     Line("cosd drawn", CoSD(unit="token", temperature=1), answer={"seed": 1}, drawn=True),
     Line("cool", "cool"),
     Line("cool of three", "cool", ("facts", "sums", "sums")),

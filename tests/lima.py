@@ -44,5 +44,5 @@ def sampled() -> dict[str, Any]:
         {"Q:": [" The", " total", "."]},
     ]
     draft, assistant = (ScriptedProvider.from_texts(script) for script in scripts)
-    settings = {"method": Speculative(greedy=False), "unit": "token", "seed": 1}
+    settings = {"method": Speculative(temperature=1), "unit": "token", "seed": 1}
     return {"draft": draft, "assistant": assistant, **settings}

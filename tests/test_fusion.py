@@ -1403,8 +1403,7 @@ def test_tokens_from_a_cache_count_a_tenth(asked: tuple[int, int], drafted: tupl
         ({}, True),
         ({"method": CoSD(verifier=AgreementVerifier())}, True),
         ({"verifier": MatchVerifier()}, False),
-        ({"method": "speculative", "unit": "token"}, False),
-        ({"method": Speculative(greedy=False), "unit": "token", "seed": 1}, False),
+        ({"method": Speculative(temperature=1), "unit": "token", "seed": 1}, False),
     ],
 )
 async def test_only_who_has_an_alpha_is_told_to_lower_it(settings: dict[str, Any], alpha: bool) -> None:

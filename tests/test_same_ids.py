@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import virtual_time
 from cosd_api import (
     AgreementVerifier,
+    Average,
     Fusion,
     FusionResult,
     MatchVerifier,
@@ -437,7 +438,7 @@ async def test_an_assistant_that_is_left_out_leaves_the_others_their_places() ->
             assert (await fusion.generate("Q")).text == "b"
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 1}, {"method": "mixture"}])
+@pytest.mark.parametrize("settings", [{"temperature": 1}, {"method": Average(temperature=1)}])
 @pytest.mark.parametrize("ids", [False, True])
 async def test_a_method_without_ties_says_how_it_asked(settings: dict[str, Any], ids: bool) -> None:
     draft, assistant = served(Written((97, 0xFF))), ScriptedProvider(Written((97, 0xFF), prob=0.9), ids=ids)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import product
 
 from benchmarks.lab.protocol import Cell, Size
-from cosd_api import CoSD, RuleVerifier, Speculative, SurpriseVerifier
-from cosd_api.comparison.contestants import VERIFIERS
+from cosd_api import Average, CoSD, MatchVerifier, RuleVerifier, Speculative, SurpriseVerifier
+from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.methods.base import Method, method_named
 
 __all__ = ["BACKWARD", "GRID", "PRINTED_SPECULATIVE", "TREE", "WAYS", "ways_of"]
@@ -32,6 +32,8 @@ _METHODS = (
     "adafuse",
 )
 _NAMED = ("cosd", *_METHODS, "cool-align", "cool+rerank", "chared")
+_LABELLED = {"speculative": CoSD(verifier=MatchVerifier()), "mixture": Average(temperature=1)}
+"""Ways by the names that they have had since the first run."""
 _THRESHOLDS = (0.25, 0.5, 0.75, 1.0)
 GRID = {
     f"rule {alpha} {beta}": CoSD(verifier=RuleVerifier(alpha=alpha, beta=beta))
@@ -46,9 +48,10 @@ _SURPRISES = {
 _WINDOWS = {f"cosd-surprise, window {window}": CoSD(verifier=SurpriseVerifier(window=window)) for window in (1, 4, 64)}
 
 WAYS: Mapping[str, Method] = {
-    **{name: method_named(name) for name in _NAMED},
-    PRINTED_SPECULATIVE: Speculative(greedy=False, test="cosd"),
-    **VERIFIERS,
+    **{name: method_named(name) for name in _NAMED if name not in _LABELLED},
+    **_LABELLED,
+    PRINTED_SPECULATIVE: Speculative(temperature=1, test="cosd"),
+    **VARIANTS,
     **GRID,
     **_SURER,
     **_SURPRISES,

@@ -20,7 +20,7 @@ from cosd_api.cli.options import (
     connect_assistants,
     connect_server,
 )
-from cosd_api.comparison.contestants import VERIFIERS
+from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.comparison.graders import GRADERS, grader_named
 from cosd_api.comparison.grading import Grader
 from cosd_api.comparison.prices import Price, prices_from
@@ -88,7 +88,7 @@ class ComparingOptions(GraderOptions):
         list[str] | None,
         typer.Option(
             metavar="NAME,...",
-            help=f"Methods, with commas between them or repeated; all by default. Also {', '.join(VERIFIERS)}.",
+            help=f"Methods, with commas between them or repeated; all by default. Also {', '.join(VARIANTS)}.",
         ),
     ] = None
     one_way: Annotated[bool, typer.Option("--one-way", help="No assistant drafts.")] = False

@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
-from typing import Self
+from typing import Self, TextIO
 
 import typer
 from rich.console import Console
@@ -45,7 +46,8 @@ def guarded() -> Iterator[None]:
         typer.BadParameter: a setting is invalid (exit code 2).
     """
     try:
-        yield
+        with _noting():
+            yield
     except (ProviderError, LocalServerError) as error:
         _log_frames(error)
         say(str(error))
@@ -63,6 +65,30 @@ def guarded() -> Iterator[None]:
             _log_frames(error)
             say(f"unexpected {type(error).__name__}: {error} (COSD_LOG=debug shows where)")
         raise typer.Exit(1) from error
+
+
+@contextmanager
+def _noting() -> Iterator[None]:
+    """Say which names end: Python shows such warnings to programmers alone."""
+
+    def shown(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, DeprecationWarning):
+            say(f"note: {message}")
+        else:
+            others(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+        warnings.showwarning = shown
+        warnings.filterwarnings("default", ".*; the old name ends with release", DeprecationWarning)
+        yield
 
 
 def _log_frames(error: Exception) -> None:

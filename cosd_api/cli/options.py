@@ -370,7 +370,8 @@ class SharedOptions:
             given["tree"] = self.tree
         taken = [*VERIFIERS[name or DEFAULT]]
         if wrong := [option for option in given if option not in taken]:
-            words = f"{name or 'the rule'} takes only {' and '.join(taken)}, no {wrong[0]}"
+            only = f"only {' and '.join(taken)}, " if taken else ""
+            words = f"{name or 'the rule'} takes {only}no {wrong[0]}"
             raise typer.BadParameter(words, param_hint=f"--{wrong[0]}")
         try:
             made: Any = KINDS[name or DEFAULT].model_validate(given)

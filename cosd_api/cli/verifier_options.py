@@ -16,8 +16,10 @@ __all__ = ["DEFAULT", "NUMBERS", "VERIFIERS", "verifier_parameters"]
 
 DEFAULT = "rule"
 """The kind of the verifier that decides where none is chosen."""
-VERIFIERS: Mapping[str, Mapping[str, FieldInfo]] = {kind: found for kind in KINDS if (found := numbers_of(kind))}
-"""The verifiers that are made of numbers, by kind: their settings are the options of the same names."""
+VERIFIERS: Mapping[str, Mapping[str, FieldInfo]] = {
+    kind: found for kind in KINDS if (found := numbers_of(kind)) is not None
+}
+"""The verifiers that are made of numbers, or of no settings, by kind; the settings are the options of their names."""
 SEED = "seed"
 """The setting that is also one of an answer."""
 NUMBERS = tuple(dict.fromkeys([*(name for several in VERIFIERS.values() for name in several), SEED]))
@@ -45,7 +47,7 @@ def _choice() -> str:
     groups: list[str] = []
     for settings, alike in groupby(VERIFIERS, key=lambda kind: tuple(VERIFIERS[kind])):
         kinds = " or ".join(f"the {kind}" if kind == DEFAULT else kind for kind in alike)
-        groups.append(f"{kinds} ({', '.join(settings)})")
+        groups.append(f"{kinds} ({', '.join(settings)})" if settings else kinds)
     *most, last = groups
     return f"Decide by {', '.join(most)}, or {last}." if most else f"Decide by {last}."
 

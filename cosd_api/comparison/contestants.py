@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
-from cosd_api import CoSD, Fusion, RandomVerifier, RuleVerifier, SettingError, Switch
+from cosd_api import Average, CoSD, Fusion, MatchVerifier, RandomVerifier, RuleVerifier, SettingError, Switch
 from cosd_api.extend import (
     FINER,
     KINDS,
@@ -36,6 +36,7 @@ from cosd_api.extend import (
     default_of,
     describe_verifier,
     method_named,
+    recorded_name,
 )
 from cosd_api.types import CustomVerifier
 from cosd_providers import Provider
@@ -57,15 +58,19 @@ _RUN = secrets.token_hex(8)
 """This process, in keys that no other run is to know again."""
 _ModelT = TypeVar("_ModelT")
 
-VERIFIERS: Mapping[str, Method] = {
+VARIANTS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
     **{
         f"cosd-{kind}": CoSD(verifier=default_of(kind))
         for kind, one in KINDS.items()
         if getattr(one, "compared", False)
     },
+    "average-drawn": Average(temperature=1),
 }
-"""Further verifiers of CoSD, by the names that they have in a comparison."""
+"""Further settings of methods, by the names that they have in a comparison."""
+
+_UNASKED = {"speculative": "it draws what the assistant would write, whose greedy text is that of cosd-match"}
+"""Methods that are compared by name alone, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +297,7 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
                 raise SettingError(f"{words}. Leave it out, or compare it by itself") from None
             without.append(LeftOut(name, str(error)))
             continue
-        turns = both_ways and (not method.symmetric or method.ordered)
+        turns = both_ways and (not method.symmetric or method.ordered or method.temperature > 0)
         found += [Contestant(name + turned(at, count), "method", method, at) for at in range(count if turns else 1)]
     taken = {one.name for one in (*alone(count), *derived(count))} | {one.name for one in baselines_of(count)}
     for one in found:
@@ -307,7 +312,10 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
     if chosen == "all":
         found: list[tuple[str, Method]] = []
         without: list[LeftOut] = []
-        for name in (*METHODS, *VERIFIERS):
+        for name in (*METHODS, *VARIANTS):
+            if name in _UNASKED:
+                without.append(LeftOut(name, _UNASKED[name]))
+                continue
             try:
                 found.append((name, _made(name)))
             except SettingError as error:  # one that has no defaults
@@ -318,7 +326,8 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
     elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):
         raise SettingError(f'methods must be "all", or several names or objects, not {chosen!r}')
     else:
-        named = [(one, _made(one)) if isinstance(one, str) else (_name(_made(one)), one) for one in chosen]
+        made = [(one, _made(one)) for one in chosen]
+        named = [(one if isinstance(one, str) else _name(method), method) for one, method in made]
     if not named:
         raise SettingError('methods is empty: give some, or "all"')
     return named, []
@@ -326,13 +335,13 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
 
 def _made(one: str | Method) -> Method:
     if isinstance(one, Method):
-        return one
+        return one.at_temperature(None)
     if not isinstance(one, str):
         raise SettingError(f'a method must be a name such as "cosd", or an object such as CoSD(), not {one!r}')
-    if one in VERIFIERS:
-        return VERIFIERS[one]
+    if one in VARIANTS:
+        return VARIANTS[one]
     try:
-        return method_named(one, also=[*VERIFIERS])
+        return method_named(one, also=[*VARIANTS]).at_temperature(None)
     except SettingError as error:
         if one not in METHODS:
             raise
@@ -341,10 +350,11 @@ def _made(one: str | Method) -> Method:
 
 def _name(method: Method) -> str:
     """The name of a method that was given as an object."""
+    for name, one in VARIANTS.items():
+        if one == method:
+            return name
     if "verifier" in method.hoisted and method.judge is not None and method.judge != RuleVerifier():
-        known = {one: name for name, one in VERIFIERS.items()}
-        described = describe_verifier(method.judge)
-        return known.get(method, f"{method.name}-{described.kind}")
+        return f"{method.name}-{describe_verifier(method.judge).kind}"
     return method.name
 
 
@@ -373,11 +383,15 @@ def method_of(settings: Mapping[str, Any]) -> Method:
     Raises:
         SettingError: it is one of the user's own, or it has such a verifier.
     """
-    if settings["method"] not in METHODS:
+    name, former = recorded_name(settings["method"])
+    if name not in METHODS:
         words = f"the method that is advised, {settings['method']!r}, is one of your own, which is not in the advice"
         raise SettingError(f"{words}: make the fusion with method=...")
-    if settings["method"] != CoSD.name:
-        return method_named(settings["method"], **settings["options"])
+    if name != CoSD.name:
+        options = {**former, **settings["options"]}
+        if (greedy := options.pop("greedy", None)) is not None:  # of `speculative`, in records before 0.2
+            options["temperature"] = 1
+        return CoSD(verifier=MatchVerifier()) if greedy else method_named(name, **options)
     try:
         verifier = _VERIFIER.validate_python(settings["verifier"])
     except ValidationError:

@@ -27,7 +27,7 @@ from pydantic import Field as ModelField
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from cosd_api.methods.base import METHODS, PRESETS, Method, method_class
+from cosd_api.methods.base import METHODS, PRESETS, Method, method_class, present_name
 from cosd_api.settings import AnswerLimits, OnBudget, Tuning
 from cosd_api.verification import KINDS, TRAINED
 from cosd_providers.messages import Role
@@ -268,6 +268,15 @@ def method_shapes() -> Mapping[str, type[MethodConfig]]:
     return {name: _method_shape(name) for name in METHODS}
 
 
+def _present(given: object) -> object:
+    """A method in a file; one by a name that it had before as it is written now, with a warning."""
+    fields = {"name": given} if isinstance(given, str) else given
+    if not isinstance(fields, Mapping) or not isinstance(name := cast("Mapping[str, Any]", fields).get("name"), str):
+        return given
+    method, settings = present_name(name)
+    return given if method == name else {**settings, **cast("Mapping[str, Any]", fields), "name": method}
+
+
 def _named(given: object) -> object:
     """The name of a method in a file."""
     if isinstance(given, Mapping):
@@ -281,7 +290,8 @@ class AnyMethod:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         tagged = tuple(Annotated[shape, Tag(name)] for name, shape in method_shapes().items())
-        return handler.generate_schema(Annotated[typing.Union[tagged], Discriminator(_named)])  # noqa: UP007
+        union: Any = Annotated[typing.Union[tagged], Discriminator(_named)]  # noqa: UP007
+        return handler.generate_schema(Annotated[union, BeforeValidator(_present)])
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

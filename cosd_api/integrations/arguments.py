@@ -29,7 +29,7 @@ __all__ = ["FusionArguments"]
 
 _OF_THE_TASK = ("max_tokens", "stop")
 _SERVERS = ("draft", "assistant", "draft_model", "assistant_model")
-_NUMBERS = (*dict.fromkeys(name for kind in KINDS for name in numbers_of(kind)), "tree")
+_NUMBERS = (*dict.fromkeys(name for kind in KINDS for name in numbers_of(kind) or ()), "tree")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,22 +15,26 @@ upper bound of every other token, listed or not. Until then the models are asked
 token with the largest lower bound is written, and a warning counts such places.
 
 Of equal means x~_i wins, then the end of sequence, then the first in the order of bytes.
+
+With a temperature each token is drawn from E instead; `mixture` has the steps.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 from cosd_api.alignment import Unit
-from cosd_api.checks import check_count
+from cosd_api.checks import check_count, check_temperature
 from cosd_api.decoding.commands import Contender
 from cosd_api.decoding.passage import Passage, numbered
 from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import Models
+from cosd_api.errors import SettingError
+from cosd_api.methods.base import Method, Models
 from cosd_api.methods.cost import FINER, ROUNDS, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.gated import check_sampling
 from cosd_api.methods.lists import ROUNDING, Key, is_joined, key_of, lists_needed, probs_of
 from cosd_api.methods.mean import (
     SURE,
@@ -43,9 +47,11 @@ from cosd_api.methods.mean import (
     reason_for,
     token_of,
 )
+from cosd_api.methods.mixture import DRAWN, MeanDraws, cost_of_draws
 from cosd_api.methods.weighted import Weighted
 from cosd_api.wording import counted
 from cosd_providers.contract import Question, Token
+from cosd_providers.deferred import outdated
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import readable
 
@@ -57,6 +63,9 @@ class Average(Weighted):
     It takes two or more models with one tokenizer, each of which lists its most probable tokens. The first one writes
     ahead, and all others are asked about every token.
 
+    With `temperature=1` each token is drawn from that mean: from one of the models, which is drawn by its weight. That
+    needs no lists: a model has to draw, and nothing else. The `seed` of an answer decides both draws.
+
     Attributes:
         weights: of the models, in their order; equal by default. Only their ratios count.
             `"route"` weighs the models by the prompt, as `Route` does.
@@ -64,6 +73,8 @@ class Average(Weighted):
         ahead: tokens that are written before the others are asked. It changes the cost only.
         listed: tokens to ask for in each place at first; more where they do not prove the choice. It changes the cost
             only, where the endpoints list enough.
+        temperature: 0 for the most probable token of the mean, 1 to draw one from it; `ahead` and `listed` mean nothing
+            then.
 
     Raises:
         SettingError: one of them is invalid.
@@ -77,19 +88,39 @@ class Average(Weighted):
 
     ahead: int = 8
     listed: int = 20
+    temperature: float = 0.0  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("ahead", self.ahead)
         check_count("listed", self.listed)
+        object.__setattr__(self, "temperature", check_temperature(self.temperature))
+        if self.temperature and (self.ahead, self.listed) != (Average.ahead, Average.listed):
+            raise SettingError("ahead and listed mean nothing where tokens are drawn: leave them out, or temperature")
+
+    def _at(self, temperature: float) -> Method:
+        return replace(self, temperature=temperature)
+
+    def options(self) -> dict[str, Any]:
+        """Its own settings, as a result records them: those that mean something at its temperature."""
+        found = super().options()
+        for name in ("ahead", "listed") if self.temperature else ("temperature",):
+            del found[name]
+        return found
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model whose distribution is not reported; see `Method.examine`."""
-        lists_needed(models, self.name)
+        """Refuse a model whose distribution is not reported, or that does not draw; see `Method.examine`."""
+        if self.temperature:
+            check_sampling(models, f"{self.name!r} with a temperature")
+        else:
+            lists_needed(models, self.name)
         return super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write one answer to its end."""
+        if self.temperature:
+            await MeanDraws(writer, self.shares).write()
+            return
         unproved, before = 0, None
         try:
             while not writer.over:
@@ -184,6 +215,9 @@ class Average(Weighted):
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """The cost of an answer at one model: rounds of the first, and places for the others; see `Method.cost`."""
+        if self.temperature:
+            share = self.shares(plan.models, range(plan.models)).get(model, 0.0)
+            return self.with_weights(cost_of_draws(plan, model, share, prompt), prompt)
         n = plan.max_tokens
         expected = 2 * n / self.ahead if model == 0 else n
         written = self.ahead if model == 0 else 1
@@ -197,12 +231,22 @@ class Average(Weighted):
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
         """The basis of `cost`."""
+        if self.temperature:
+            return self.with_measure(DRAWN)
         words = Assumptions(
             f"max_tokens tokens; the first model writes {self.ahead} of them in a request, and again behind every "
             f"{self.ahead}th; the others are asked about each, in a request of its own that reads all before it",
             f"every token is another one than was written ahead, and a place takes at most {ROUNDS} requests",
         )
         return self.with_measure(words)
+
+
+def Mixture(  # noqa: N802 - it was a class
+    *, weights: tuple[float, ...] | Literal["route"] | None = None, tau: float = 1.0
+) -> Average:
+    """The former name of `Average(temperature=1)`."""
+    outdated("Mixture(...)", "Average(temperature=1, ...)")
+    return Average(weights=weights, tau=tau, temperature=1)
 
 
 Listing = Mapping[int, Token | None]

@@ -21,6 +21,7 @@ from cosd_api.errors import SettingError
 from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_cost, draft_cost, draft_first_assumptions
 from cosd_api.verification import Verifier
 from cosd_providers.contract import ServerInfo
+from cosd_providers.deferred import outdated
 
 METHODS: Mapping[str, str] = {
     "cosd": "cosd:CoSD",
@@ -32,7 +33,6 @@ METHODS: Mapping[str, str] = {
     "route": "route:Route",
     "cascade": "cascade:Cascade",
     "average": "average:Average",
-    "mixture": "mixture:Mixture",
     "nudging": "nudging:Nudging",
     "steps": "steps:Steps",
     "defer": "defer:Defer",
@@ -49,6 +49,11 @@ DEFAULT_METHOD = "cosd"
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {"cool-align": {"align": True}, "cool+rerank": {"rerank": True}}
 """The settings that a name stands for, where it is not the method's own."""
+
+_FORMER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
+    "mixture": ("average", {"temperature": 1}, "Average(temperature=1), or --method average --temperature 1"),
+}
+"""Names that methods had, with the method, the settings that the name stood for, and what to write instead."""
 
 Models = Sequence[tuple[str, ServerInfo]]
 """The models of a fusion that are known, by their names in results; the draft first."""
@@ -106,13 +111,15 @@ class Method(ABC):
         """The temperature of what the models write."""
         return 0.0
 
-    def at_temperature(self, temperature: float) -> Method:
-        """The same method at a temperature, 0 or 1.
+    def at_temperature(self, temperature: float | None) -> Method:
+        """The same method at a temperature, 0 or 1; at its own if that is None.
 
         Raises:
             SettingError: it is another temperature, or the method has no such form.
         """
-        return self if check_temperature(temperature) == self.temperature else self._at(temperature)
+        if temperature is None or check_temperature(temperature) == self.temperature:
+            return self
+        return self._at(temperature)
 
     def _at(self, temperature: float) -> Method:
         """The form at the other temperature, where there is one; see `at_temperature`."""
@@ -245,13 +252,29 @@ def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Meth
         SettingError: there is no such method, or it has no such setting.
     """
     made = method_class(name, also)
+    name, former = present_name(name)
     known = [one.name for one in fields(made)]
     for option in options:
         if option not in known:
             near = difflib.get_close_matches(option, known, 1)
             more = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
             raise SettingError(f"the method {name!r} has no setting {option!r}; {more}")
-    return made(**{**PRESETS.get(name, {}), **options})
+    return made(**{**PRESETS.get(name, {}), **former, **options})
+
+
+def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
+    """The name of a method, and the settings that come with it, where it is given by a name that it had before.
+
+    Such a name is warned of (`DeprecationWarning`).
+    """
+    if name in _FORMER:
+        outdated(f"the method {name!r}", _FORMER[name][2])
+    return recorded_name(name)
+
+
+def recorded_name(name: str) -> tuple[str, Mapping[str, Any]]:
+    """The same for a name in a record, of which nobody is warned."""
+    return _FORMER[name][:2] if name in _FORMER else (name, {})
 
 
 def method_from_text(name: str, options: Mapping[str, str]) -> Method:
@@ -280,11 +303,12 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
 
 
 def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
-    """The class of a method, by its name; `also` are other names for the error message.
+    """The class of a method, by its name, or by one that it had; `also` are other names for the error message.
 
     Raises:
         SettingError: there is no such method.
     """
+    name = _FORMER[name][0] if name in _FORMER else name
     if name not in METHODS:
         names = [*METHODS, *also]
         near = difflib.get_close_matches(name, names, 1)

@@ -93,7 +93,7 @@ def default_of(kind: str) -> Verifier:
     return found
 
 
-def numbers_of(kind: str) -> dict[str, FieldInfo]:
-    """The settings of a known verifier that is made of numbers alone, by name; empty if it is not, or has none."""
+def numbers_of(kind: str) -> dict[str, FieldInfo] | None:
+    """The settings of a known verifier that is made of numbers alone, by name, or of none; None of another one."""
     fields = {name: field for name, field in KINDS[kind].model_fields.items() if name != "kind"}
-    return fields if all(field.annotation in (int, float) for field in fields.values()) else {}
+    return fields if all(field.annotation in (int, float) for field in fields.values()) else None

@@ -19,6 +19,8 @@ class MatchVerifier(BaseModel):
 
     needs: ClassVar[Needs] = Needs(q=False, ties=False)
 
+    compared: ClassVar[bool] = True
+
     kind: Literal["match"] = "match"
 
     @property

@@ -19,7 +19,7 @@ TABLE = Table(
     columns=(
         alone("Draft", 0),
         alone("Assist.", 1),
-        Column("Spec. Decoding", Speculative(greedy=False, test="cosd")),
+        Column("Spec. Decoding", Speculative(temperature=1, test="cosd")),
         Column("Avg. Decoding", Average()),
         Column("Co-LLM", co_llm),
         Column("CoSD-Rule", rule()),

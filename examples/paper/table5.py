@@ -18,7 +18,7 @@ TABLE = Table(
     name="table5",
     title=f"Table 5 of {COSD}: efficiency",
     columns=(
-        Column("Spec. Decoding", Speculative(greedy=False, test="cosd")),
+        Column("Spec. Decoding", Speculative(temperature=1, test="cosd")),
         Column("CoSD-Rule", rule()),
         Column("CoSD-Tree", tree()),
     ),

@@ -20,7 +20,7 @@ TABLE = Table(
     columns=(
         Column("CoSD-Rule", rule()),
         Column("CoSD-Tree", tree()),
-        Column("Spec. Decoding", Speculative(greedy=False, test="cosd")),
+        Column("Spec. Decoding", Speculative(temperature=1, test="cosd")),
     ),
     rows=tuple(Row(f"{n} tokens", ("alpacaeval",), ITERATIONS, max_tokens=n) for n in (128, 256, 512)),
     models={"pair 3": "models that the paper does not name"},

@@ -88,7 +88,6 @@ if not TYPE_CHECKING:
             **dict.fromkeys(("ChatProvider", "RenderedPrompt"), "cosd_providers.messages"),
             **dict.fromkeys(("Tokenizer", "load_tokenizer"), "cosd_providers.tokenizers"),
         },
-        until="0.2",
     )
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

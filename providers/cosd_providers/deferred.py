@@ -1,42 +1,53 @@
-"""Deferred imports: names of a package whose modules are imported when they are first used."""
+"""Names that are found late, and names that end: deferred imports, and the warning of a name that has a new one."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-__all__ = ["deferred"]
+__all__ = ["deferred", "outdated"]
 
-
+_UNTIL = "0.2"
+"""The release from which on the old names are not found."""
+_INSIDE = ("cosd_api", "cosd_providers", "pydantic")
+"""Packages whose code calls on behalf of a user's."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def deferred(
-    package: str, modules: Mapping[str, str], *, moved: Mapping[str, str] = _NONE, until: str = ""
-) -> Callable[[str], object]:
+def deferred(package: str, modules: Mapping[str, str], *, moved: Mapping[str, str] = _NONE) -> Callable[[str], object]:
     """Make the `__getattr__` of a package.
 
     Define it `if not TYPE_CHECKING`, beside imports `if TYPE_CHECKING`: then type checkers know the names exactly.
 
     Args:
         package: its `__name__`.
-        modules: the module of each name.
-        moved: the module of each name that has moved there, and is found here with a `DeprecationWarning`.
-        until: the release from which on a name that has moved is not found here.
+        modules: the module of each name; or, after a colon, the module and the name there.
+        moved: the same of each name that has moved there, and is found here with a `DeprecationWarning`.
     """
 
     def find(name: str) -> object:
         if name in moved:
-            words = f"{package}.{name} is {moved[name]}.{name} now; the old name ends with release {until}"
-            warnings.warn(words, DeprecationWarning, stacklevel=2)
-            return getattr(import_module(moved[name]), name)
+            module, _, there = moved[name].partition(":")
+            outdated(f"{package}.{name}", f"{module}.{there or name}")
+            return getattr(import_module(module), there or name)
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found: object = getattr(import_module(modules[name]), name)
+        module, _, there = modules[name].partition(":")
+        found: object = getattr(import_module(module), there or name)
         setattr(sys.modules[package], name, found)
         return found
 
     return find
+
+
+def outdated(old: str, new: str) -> None:
+    """Warn that a name ends, with what to write instead, at the line of the user's code that has it."""
+    inside, frame = 0, inspect.currentframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE:
+        inside, frame = inside + 1, frame.f_back
+    words = f"{old} is {new} now; the old name ends with release {_UNTIL}"
+    warnings.warn(words, DeprecationWarning, stacklevel=inside + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.each_method import COLUMNS, UNMEASURED, Contender, Spent, contenders, measure, one_tokenizer
+from benchmarks.each_method import COLUMNS, LABELLED, UNMEASURED, Contender, Spent, contenders, measure, one_tokenizer
 from benchmarks.page import tables
 from benchmarks.report import Options
 from cosd_api import CoSD, fuse
@@ -16,8 +16,10 @@ PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and th
 
 def test_every_method_is_measured() -> None:
     found = contenders(("one", "other"))
-    assert [one.name for one in found if one.name in METHODS] == [one for one in METHODS if one not in UNMEASURED]
-    assert all((one.models == ("one", "other")) == one.method.one_tokenizer for one in found if one.method)
+    wanted = METHODS.keys() - UNMEASURED.keys() | LABELLED.keys()
+    assert {one.name for one in found} >= wanted and len({one.name for one in found}) == len(found)
+    alike = {one.name for one in found if one.models == ("one", "other")}
+    assert alike == LABELLED.keys() | {one.name for one in found if one.method and one.method.one_tokenizer}
 
 
 def test_a_row_has_the_medians() -> None:
@@ -44,7 +46,9 @@ def test_every_method_has_its_row() -> None:
     [table] = tables("methods")
     assert list(table.columns) == COLUMNS
     named = {str(row[0]).partition(",")[0] for row in table.rows if not str(row[0]).endswith(" alone")}
-    assert named == METHODS.keys() - UNMEASURED.keys(), "run `make bench ARGS=methods`, and `make docs`"
+    assert named == METHODS.keys() - UNMEASURED.keys() | LABELLED.keys(), (
+        "run `make bench ARGS=methods`, and `make docs`"
+    )
 
 
 @pytest.mark.live

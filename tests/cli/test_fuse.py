@@ -18,6 +18,7 @@ from cosd_api import (
     ChowVerifier,
     DiffVerifier,
     FusionResult,
+    MatchVerifier,
     RandomVerifier,
     RuleVerifier,
     SurpriseVerifier,
@@ -333,6 +334,7 @@ def test_agreement_decides(scripted: Scripted, more: list[str], alpha: float) ->
         (["chow"], ChowVerifier()),
         (["chow", "--tau", "0.9"], ChowVerifier(tau=0.9)),
         (["diff", "--tau", "0.25"], DiffVerifier(tau=0.25)),
+        (["match"], MatchVerifier()),
         (["random", "--rate", "0.5", "--seed", "-3"], RandomVerifier(rate=0.5, seed=-3)),
         (["surprise", "--gamma", "0.3", "--window", "4", "--unit", "token"], SurpriseVerifier(gamma=0.3, window=4)),
     ],
@@ -412,7 +414,11 @@ def test_a_gate_is_a_file(scripted: Scripted, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [["--temperature", "1"], ["--method", "mixture"], ["--method", "speculative", "--set", "greedy=false"]],
+    [
+        ["--temperature", "1"],
+        ["--method", "average", "--temperature", "1"],
+        ["--method", "speculative", "--set", "temperature=1"],
+    ],
 )
 def test_an_answer_is_drawn(scripted: Scripted, tmp_path: Path, more: list[str]) -> None:
     path = tmp_path / "trace.jsonl"
@@ -421,6 +427,30 @@ def test_an_answer_is_drawn(scripted: Scripted, tmp_path: Path, more: list[str])
     trace = Trace.load(path)
     assert trace.replay() + "\n" == result.stdout
     assert (trace.result.settings.temperature, trace.result.settings.seed) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("former", "now", "words"),
+    [
+        (["--method", "mixture"], ["--method", "average", "--temperature", "1"], "the method 'mixture' is"),
+        (["--method", "speculative"], ["--verifier", "match"], "greedy 'speculative', without temperature=1, is"),
+        (
+            ["--method", "speculative", "--set", "greedy=false"],
+            ["--method", "speculative", "--temperature", "1"],
+            "Speculative(greedy=False) is",
+        ),
+    ],
+    ids=["mixture", "speculative", "greedy=false"],
+)
+def test_former_names_give_the_same_with_a_note(
+    scripted: Scripted, former: list[str], now: list[str], words: str
+) -> None:
+    seed = [] if "match" in now else ["--seed", "3"]
+    old, new = (scripted("Q", *options, *seed, "--unit", "token", "--json") for options in (former, now))
+    found, wanted = (FusionResult.model_validate_json(one.stdout) for one in (old, new))
+    assert (found.text, found.settings, found.segments) == (wanted.text, wanted.settings, wanted.segments)
+    assert f"note: {words}" in old.stderr
+    assert words not in new.stderr
 
 
 def test_steps_are_graded_and_written_again(scripted: Scripted) -> None:
@@ -516,6 +546,7 @@ def test_a_tree_that_was_trained_before_is_a_note(scripted: Scripted, tmp_path: 
         (["Q", "--verifier", "coin"], "'chow'"),
         (["Q", "--verifier", "chow", "--alpha", "0.5"], "chow takes only tau, no alpha"),
         (["Q", "--tau", "0.5"], "the rule takes only alpha and beta, no tau"),
+        (["Q", "--verifier", "match", "--alpha", "0.5"], "match takes no alpha"),
         (["Q", "--verifier", "diff", "--tau", "1.5"], "less than or equal to 1"),
         (["Q", "--verifier", "random"], "--rate is required with random"),
         (["Q", "--method", "average", "--seed", "3"], "the method 'average' draws nothing"),

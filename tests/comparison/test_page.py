@@ -221,11 +221,11 @@ async def test_one_model_alone() -> None:
 
 
 async def test_what_failed_and_what_was_left_out() -> None:
-    advice = await advice_on("fixed", "draft", down=(1,), methods=["cosd", "speculative"], unit="word")
+    advice = await advice_on("fixed", "draft", down=(1,), methods=["cosd", "average"], unit="word")
     seen = Seen(advice_page(advice))
     assert seen.texts["h2"][-3:] == ["Failed", "Left out", "Endpoints"]
     assert [text for text in seen.texts["tr"] if "it is down" in text] == ["draft1 questionsmall: it is down"]
-    assert any(text.startswith("speculative") for text in seen.texts["tr"])
+    assert any(text.startswith("average") for text in seen.texts["tr"])
 
 
 async def test_it_was_stopped() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from compared import examples, in_parts, trio
-from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier, SettingError, advise, compare, fuse
+from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier, SettingError, Speculative, advise, compare, fuse
 from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
-from cosd_api.comparison.contestants import VERIFIERS
+from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.comparison.exports import answers_jsonl, standings_csv
 from cosd_api.comparison.page import advice_page, comparison_page
 from cosd_api.comparison.statistics import PairedCounts
@@ -22,7 +22,7 @@ from cosd_providers.testing import Fault, ScriptedProvider
 TEST = ("all", "first", "second", "surest", "misled", "draft", "none", "first")
 ASKED = examples(TEST, ("all", "first"))
 NAMES = ("draft", "assistant 1", "assistant 2")
-TWO_ALONE = ("speculative", "cascade", "nudging", "steps")
+TWO_ALONE = ("cascade", "nudging", "steps")
 
 
 async def compared(
@@ -87,7 +87,7 @@ async def test_every_text_is_what_fuse_writes() -> None:
     fused = [one for one in found.standings if one.kind == "method"]
     assert {one.settings["method"] for one in fused} >= {"cosd", "cool", "average", "safe", "chared", "switch", "route"}
     for standing in fused:
-        method: Method = VERIFIERS[name] if (name := standing.name.split(",")[0]) in VERIFIERS else method_named(name)
+        method: Method = VARIANTS[name] if (name := standing.name.split(",")[0]) in VARIANTS else method_named(name)
         order = [str(standing.first), *(name for name in NAMES if name != standing.first)]
         limits: dict[str, Any] = {"max_tokens": 4, **({"seed": 0} if method.temperature else {})}
         answers = found.answers_of(standing.name)
@@ -109,10 +109,12 @@ async def test_methods_for_two_models_are_left_out_or_refused() -> None:
     assert {name: reasons[name] for name in TWO_ALONE} == {
         name: f"{name!r} takes 2 models at most, not 3" for name in TWO_ALONE
     }
+    assert reasons["speculative"].startswith("it draws what the assistant would write")
     assert {*METHODS} - {*reasons} <= {one.name for one in found.standings}
-    for name in TWO_ALONE:
+    for method in (*map(method_named, TWO_ALONE), Speculative(temperature=1)):
+        name = method.name
         with pytest.raises(SettingError) as caught:
-            await compared(methods=["cosd", name])
+            await compared(methods=["cosd", method])
         assert str(caught.value) == (
             f"the method {name!r} cannot fuse these 3 models: {name!r} takes 2 models at most, not 3. Leave it out, or "
             "compare it by itself"

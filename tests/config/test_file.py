@@ -55,6 +55,7 @@ def example(name: str) -> Method:
     hints = method_hints(method_class(name))
     trained = STATES if name == "co-llm" else gate(eta=0.25, top=-1.5)
     options: dict[str, Any] = {one: trained for one, hint in hints.items() if is_trained(hint)}
+    options |= {"temperature": 1} if name == "speculative" else {}
     return method_named(name, **options)
 
 
@@ -144,7 +145,9 @@ def test_all_else_comes_back(folder: Path) -> None:
     fusion.limits = {"max_tokens": 9, "stop": "\n", "timeout": 2.5, "max_billed_tokens": 100, "on_budget": "end"}
     found = again(fusion, folder)
     assert (found.settings, found.limits) == (fusion.settings, fusion.limits)
-    for method in (CoSD(temperature=1, unit="token"), Speculative(greedy=False, listed=5)):
+    fusion = Fusion(**URLS, method=Average(weights=(2, 1), temperature=1))
+    assert again(fusion, folder).settings == fusion.settings
+    for method in (CoSD(temperature=1, unit="token"), Speculative(temperature=1, listed=5)):
         fusion = Fusion(**URLS, method=method, unit="token", draft_length=4)
         assert again(fusion, folder).settings == fusion.settings
 
@@ -192,6 +195,26 @@ def test_an_empty_field_has_its_default(tmp_path: Path) -> None:
     empty = "verifier:\ntuning:\n  # hedge: 1\nlimits:\nmethod:\nask:\nunit:\n"
     (tmp_path / "fusion.yaml").write_text(HEAD + empty)
     assert Fusion.load(tmp_path / "fusion.yaml").settings == Fusion(**URLS).settings
+
+
+@pytest.mark.parametrize(
+    ("former", "method", "words"),
+    [
+        ("mixture", Average(temperature=1), "the method 'mixture' is"),
+        ("{name: mixture, weights: [2, 1]}", Average(weights=(2, 1), temperature=1), "the method 'mixture' is"),
+        ("speculative", CoSD(verifier=MatchVerifier()), "greedy 'speculative', without temperature=1, is"),
+        ("{name: speculative, greedy: true}", CoSD(verifier=MatchVerifier()), "greedy 'speculative'"),
+        ("{name: speculative, greedy: false}", Speculative(temperature=1), r"Speculative\(greedy=False\) is"),
+    ],
+)
+def test_former_names_of_methods_are_read_with_a_warning(
+    former: str, method: Method, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "fusion.yaml").write_text(f"{HEAD}method: {former}\n")
+    with pytest.warns(DeprecationWarning, match=words):
+        fusion = Fusion.load(tmp_path / "fusion.yaml")
+    assert fusion.settings.method == method
+    assert again(fusion, tmp_path).settings == fusion.settings
 
 
 def test_trained_parts_are_files_beside_it(tmp_path: Path) -> None:

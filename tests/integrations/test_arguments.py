@@ -12,7 +12,7 @@ from cosd_api import (
     ChowVerifier,
     CoSD,
     Fusion,
-    Mixture,
+    MatchVerifier,
     RandomVerifier,
     RuleVerifier,
     SettingError,
@@ -61,10 +61,11 @@ def test_settings_of_the_verifier_and_of_the_method() -> None:
     assert read(verifier="chow", tau=0.1).fusion.settings.verifier == ChowVerifier(tau=0.1)
     assert read(verifier="random", rate=0.2, seed=3).fusion.settings.verifier == RandomVerifier(rate=0.2, seed=3)
     assert read(verifier=RuleVerifier(alpha=0)).fusion.settings.verifier == RuleVerifier(alpha=0)
-    found = read(method="mixture", weights=[2, 1], unit=None, temperature=1, seed=4)
+    found = read(method="average", weights=[2, 1], unit=None, temperature=1, seed=4)
     method = found.fusion.settings.method
-    assert isinstance(method, Mixture)
+    assert isinstance(method, Average)
     assert (method.weights, method.temperature, found.limits) == ((2, 1), 1, {"seed": 4})
+    assert read(verifier="match", unit="token").fusion.settings.verifier == MatchVerifier()
     assert read(method=Average()).fusion.settings.method == Average()
     found = read(method="cosd", unit="token", tuning={"hedge": 1}, timeout=5, max_billed_tokens=100)
     assert found.fusion.settings.tuning == Tuning(hedge=1)

@@ -22,7 +22,18 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from cosd_api import AgreementVerifier, CoLLM, CoLLMVerifier, CoSD, Defer, Fusion, RuleVerifier, SettingError, Tuning
+from cosd_api import (
+    AgreementVerifier,
+    CoLLM,
+    CoLLMVerifier,
+    CoSD,
+    Defer,
+    Fusion,
+    RuleVerifier,
+    SettingError,
+    Speculative,
+    Tuning,
+)
 from cosd_api.integrations.langchain import ChatCoSD, CoSDLLM
 from lima import FUSED, assistant, draft
 from naive_defer import gate
@@ -200,7 +211,7 @@ def test_what_a_fusion_cannot_take_is_refused_with_the_reason(given: dict[str, A
             attempt()
 
 
-@pytest.mark.parametrize("method", ["cosd", "mixture", "speculative"])
+@pytest.mark.parametrize("method", ["cosd", "average", "speculative"])
 def test_answers_are_drawn(method: str) -> None:
     model = chat(temperature=1, unit="token", seed=3, method=method)
     given: list[dict[str, Any]] = [{}, {"seed": 4}]
@@ -284,8 +295,11 @@ def test_a_gate_is_a_setting_of_its_method() -> None:
     assert chat(method={"name": "co-llm", **stated.options()}).method == stated
 
 
-def test_a_method_that_drafts_has_a_verifier_of_its_own() -> None:
-    assert chat(method="speculative", unit="token").invoke("Where?").response_metadata["cosd"]["acceptance_rate"] < 1
+def test_a_method_that_drafts_and_has_no_verifier() -> None:
+    method = Speculative(temperature=1, test="cosd")
+    model = chat(method=method, unit="token")
+    assert model.invoke("Where?").response_metadata["cosd"]["settings"]["verifier"] is None
+    assert chat(method={"name": "speculative", **method.options()}).method == method
 
 
 def test_every_setting_of_a_fusion_is_a_field() -> None:

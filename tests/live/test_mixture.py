@@ -1,4 +1,4 @@
-"""A mixture over real llama.cpp servers: what the servers draw by the same seeds, and its distribution."""
+"""Draws from the mean over real llama.cpp servers: what the servers draw by the same seeds, and its distribution."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import enumerated
 import naive
-from cosd_api import Fusion, FusionResult, Mixture
+from cosd_api import Average, Fusion, FusionResult
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from cosd_providers import connect
@@ -30,7 +30,7 @@ MAY_DIFFER = 3  # answers of 50: a server's digits change with what it does besi
 async def test_each_run_is_what_its_model_draws(pair: Pair, direction: tuple[str, str], count: int) -> None:
     """The bundled models have two tokenizers; a token of one is text for the other."""
     servers = [pair[name] for name in direction]
-    async with Fusion(models=servers, method=Mixture(weights=(2, 1)), unit="token") as fusion:
+    async with Fusion(models=servers, method=Average(weights=(2, 1), temperature=1), unit="token") as fusion:
         results = [one async for one in fusion.map(PROMPTS[:count], max_tokens=8, seed=3)]
     differing = 0
     async with connect(servers[0]) as first, connect(servers[1]) as second:
@@ -64,7 +64,7 @@ def check_models(result: FusionResult, prompt: str) -> None:
 async def test_first_tokens_are_distributed_as_those_of_the_mean(pair: Pair) -> None:
     prompt = "Q: In Peru a book costs"
     counts: Counter[tuple[int, ...]] = Counter()
-    async with Fusion(models=[pair.facts, pair.sums], method="mixture", unit="token") as fusion:
+    async with Fusion(models=[pair.facts, pair.sums], method=Average(temperature=1), unit="token") as fusion:
         work = [partial(fusion.generate, prompt, max_tokens=1, seed=seed) for seed in range(300)]
         for result in await concurrently(work):
             counts[tuple(result.tokens[0].data)] += 1

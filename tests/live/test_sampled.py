@@ -19,9 +19,9 @@ from drawn import partly
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
 PROMPTS = [question.prompt for question in sample("mixed", 50, seed=11)]
-SAMPLED = Speculative(greedy=False, listed=200)
+SAMPLED = Speculative(temperature=1, listed=200)
 """With lists of all that is drawn now and then: a first letter may be any."""
-WHOLE = [Speculative(greedy=False, sampled_draft=drawn, listed=500) for drawn in (True, False)]
+WHOLE = [Speculative(temperature=1, sampled_draft=drawn, listed=500) for drawn in (True, False)]
 """With lists of nearly all tokens that the models have."""
 MAY_DIFFER = 3  # answers of 50: a server's digits change with what it does beside them
 NEAR = 0.02

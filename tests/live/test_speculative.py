@@ -10,7 +10,7 @@ import pytest
 
 import naive
 import reference
-from cosd_api import Fusion
+from cosd_api import Fusion, MatchVerifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, Three
 from cosd_api.types import FusedToken
@@ -32,7 +32,7 @@ PROMPTS = [question.prompt for question in sample("mixed", 50, seed=8)]
 async def test_a_model_that_is_helped_by_itself_writes_its_own_text(pair: Pair, name: str, count: int) -> None:
     async with (
         connect(pair[name]) as alone,
-        Fusion(draft=pair[name], assistant=pair[name], method="speculative") as fusion,
+        Fusion(draft=pair[name], assistant=pair[name], verifier=MatchVerifier()) as fusion,
     ):
         results = [result async for result in fusion.map(PROMPTS[:count], max_tokens=30)]
         wanted: list[bytes] = []
@@ -61,7 +61,7 @@ async def test_the_text_is_the_assistants(
 ) -> None:
     """Token by token the assistant is asked what it would write, and its token stands."""
     draft, assistant = direction
-    async with Fusion(draft=three[draft], assistant=three[assistant], method="speculative") as fusion:
+    async with Fusion(draft=three[draft], assistant=three[assistant], verifier=MatchVerifier()) as fusion:
         results = [result async for result in fusion.map(FOR_TWO[:count], max_tokens=30)]
     assert sum(result.replacements or 0 for result in results) > 0
     models: Any = [naively[draft], naively[assistant]]
@@ -84,6 +84,6 @@ async def test_the_text_is_the_assistants(
 
 
 async def test_two_tokenizers_are_refused(pair: Pair) -> None:
-    async with Fusion(draft=pair.sums, assistant=pair.facts, method="speculative") as fusion:
+    async with Fusion(draft=pair.sums, assistant=pair.facts, method="speculative", temperature=1) as fusion:
         with pytest.raises(UnsupportedError, match="not known to have one tokenizer"):
             await fusion.generate(PROMPTS[0])

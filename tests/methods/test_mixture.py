@@ -1,4 +1,4 @@
-"""A mixture of models over tokens: by its definition, word for word; as it is distributed; and what surrounds it."""
+"""Draws from the mean of all models: by their definition, word for word; their distribution; what surrounds them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cosd_api
 import enumerated
 import toys
-from cosd_api import Fusion, FusionResult, Mixture, SettingError, fuse
+from cosd_api import Average, Fusion, FusionResult, SettingError, fuse
+from cosd_api.methods.base import method_from_text, method_named
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import examples, partly
@@ -60,7 +62,7 @@ async def test_the_answer_is_the_naive_one(
     if not sum(weights):
         return
     providers = [ScriptedProvider(toys.Plain(one), probs=False, request_delay=delay) for one in models]
-    method = Mixture(weights=tuple(map(float, weights)))
+    method = Average(weights=tuple(map(float, weights)), temperature=1)
     result = await fuse(prompt, models=providers, method=method, unit="token", seed=seed, max_tokens=length)
     text, sources = naive(prompt.encode(), models, weights, seed=seed, length=length)
     names = ["draft", *(["assistant"] if len(models) == 2 else ["assistant 1", "assistant 2"])]
@@ -83,7 +85,7 @@ async def test_any_models_can_be_drawn_from(models: Any, prompt: str, seed: int,
     """Characters of several tokens, texts of several encodings, stop strings."""
     toy, others = models
     providers = [ScriptedProvider(toys.Plain(one)) for one in (toy, *others)]
-    options: dict[str, Any] = {"method": "mixture", "unit": "token", "seed": seed, "max_tokens": 12}
+    options: dict[str, Any] = {"method": "average", "temperature": 1, "unit": "token", "seed": seed, "max_tokens": 12}
     result = await fuse(prompt, models=providers, stop=[one.decode() for one in stop], **options)
     whole = await fuse(prompt, models=providers, **options)
     data = b"".join(token.data for token in result.tokens)
@@ -108,7 +110,7 @@ async def test_answers_are_distributed_as_those_of_the_mean(case: tuple[Sequence
     wanted = enumerated.answers(mean, models[0].encode(b"ab"), end=0, length=LENGTH)
     counts: Counter[enumerated.Text] = Counter()
     providers = [ScriptedProvider(model) for model in models]
-    async with Fusion(models=providers, method=Mixture(weights=weights), unit="token") as fusion:
+    async with Fusion(models=providers, method=Average(weights=weights, temperature=1), unit="token") as fusion:
         for seed in range(many):
             result = await fusion.generate("ab", max_tokens=LENGTH, seed=seed)
             counts[tuple(LETTERS.index(token.data) for token in result.tokens)] += 1
@@ -125,7 +127,7 @@ def says(data: bytes, **options: Any) -> ScriptedProvider:
 
 
 async def answer(**options: Any) -> FusionResult:
-    given: dict[str, Any] = {"models": [says(b"a"), says(b"b")], "method": "mixture", "unit": "token"}
+    given: dict[str, Any] = {"models": [says(b"a"), says(b"b")], "method": "average", "temperature": 1, "unit": "token"}
     given |= {"seed": 1, "max_tokens": 12, **options}
     return await fuse("ab", **given)
 
@@ -136,14 +138,14 @@ async def test_the_record_says_who_wrote_what() -> None:
     assert all((token.text == "a") == (token.source == "draft") for token in result.tokens)
     assert result.segments[0].reason in ("draft was drawn, of weight 0.5", "assistant was drawn, of weight 0.5")
     assert (result.acceptance_rate, result.settings.temperature, result.settings.seed) == (None, 1, 1)
-    assert result.settings.method_options == {"weights": None}
-    assert (await answer(temperature=1)).text == result.text
+    assert (result.settings.method, result.settings.method_options) == ("average", {"weights": None, "temperature": 1})
+    assert (await answer(method=Average(temperature=1))).text == result.text
     assert (await answer(seed=2)).text != result.text
-    assert (await answer(method=Mixture(weights=(0, 1)))).text == "b" * 12
+    assert (await answer(method=Average(weights=(0, 1), temperature=1))).text == "b" * 12
 
 
 async def test_streaming_gives_the_same_tokens() -> None:
-    fusion = Fusion(models=[says(b"a"), says(b"b")], method="mixture", unit="token")
+    fusion = Fusion(models=[says(b"a"), says(b"b")], method=Average(temperature=1), unit="token")
     async with fusion, fusion.stream("ab", seed=5, max_tokens=8) as stream:
         texts = [token.text async for token in stream]
     assert texts == [token.text for token in stream.result.tokens]
@@ -155,7 +157,7 @@ async def test_an_assistant_that_fails() -> None:
 
     with pytest.raises(ConnectError, match="gone"):
         await answer(models=models())
-    result = await answer(models=models(), on_assistant_error="draft", method=Mixture(weights=(1, 2, 1)))
+    result = await answer(models=models(), on_assistant_error="draft", method=Average(weights=(1, 2, 1), temperature=1))
     assert len(result.tokens) == 12
     assert {"a", "c"} == {*result.text[-3:]} | {"a", "c"}
     assert result.text.rstrip("ac") != result.text  # the last ones are of those that are left
@@ -185,24 +187,30 @@ def rendered(_: object) -> str:
 
 async def test_messages_are_rendered_for_each_model() -> None:
     models = [says(b"a", template=rendered), says(b"b", template=rendered)]
-    options: dict[str, Any] = {"method": "mixture", "unit": "token", "seed": 1, "max_tokens": 12}
+    options: dict[str, Any] = {"method": "average", "temperature": 1, "unit": "token", "seed": 1, "max_tokens": 12}
     result = await fuse([{"role": "user", "content": "Hello"}], models=models, **options)
     assert result.text == (await answer()).text
 
 
 async def test_what_it_cannot_do_is_refused_in_words() -> None:
-    with pytest.raises(UnsupportedError, match=r"the assistant does not draw tokens .* which 'mixture' needs"):
+    with pytest.raises(
+        UnsupportedError, match=r"the assistant does not draw tokens .* which 'average' with a temperature needs"
+    ):
         await answer(models=[says(b"a"), says(b"b", sampling=False)])
     with pytest.raises(UnsupportedError, match="not known to have one tokenizer"):
         await answer(models=[says(b"a"), ScriptedProvider.from_texts({})], unit=None)
-    with pytest.raises(SettingError, match="temperature=0 is not accepted by the method 'mixture', which draws"):
+    with pytest.raises(SettingError, match="ahead and listed mean nothing where tokens are drawn: leave them out, or"):
+        Average(temperature=1, ahead=2)
+    with pytest.raises(SettingError, match=r"temperature must be 0 or 1, not 0\.5"):
+        Average(temperature=0.5)
+    with pytest.raises(SettingError, match="seed is not accepted: the method 'average' draws nothing"):
         await answer(temperature=0)
     with pytest.raises(SettingError, match="there are 3 weights for 2 models"):
-        await answer(method=Mixture(weights=(1, 2, 3)))
+        await answer(method=Average(weights=(1, 2, 3), temperature=1))
 
 
 async def test_an_estimate_holds() -> None:
-    async with Fusion(models=[says(b"a"), says(b"b")], method="mixture", unit="token") as fusion:
+    async with Fusion(models=[says(b"a"), says(b"b")], method=Average(temperature=1), unit="token") as fusion:
         for seed in range(4):
             estimate = await fusion.estimate("ab", max_tokens=8)
             result = await fusion.generate("ab", max_tokens=8, seed=seed)
@@ -210,3 +218,32 @@ async def test_an_estimate_holds() -> None:
                 one = estimate.endpoints[name]
                 assert one.requests.low <= usage.requests <= one.requests.high
                 assert one.billed_tokens.low <= usage.billed_tokens <= one.billed_tokens.high
+
+
+async def test_its_former_name_gives_the_same_with_a_warning() -> None:
+    wanted = await answer()
+    words = (
+        r"the method 'mixture' is Average\(temperature=1\), or --method average --temperature 1 now; .* release 0\.2"
+    )
+    with pytest.warns(DeprecationWarning, match=words) as told:
+        assert (await answer(method="mixture", temperature=None)).text == wanted.text
+    assert told[0].filename == __file__
+    with pytest.warns(
+        DeprecationWarning, match=r"Mixture\(...\) is Average\(temperature=1, ...\) now; .* release 0\.2"
+    ):
+        assert cosd_api.Mixture(weights=(2, 1)) == Average(weights=(2, 1), temperature=1)  # type: ignore[attr-defined]
+    with pytest.warns(DeprecationWarning, match="the method 'mixture'"):
+        assert method_from_text("mixture", {"weights": "2,1"}) == Average(weights=(2, 1), temperature=1)
+    with (
+        pytest.warns(DeprecationWarning, match="the method 'mixture'"),
+        pytest.raises(SettingError, match="setting 'x'"),
+    ):
+        method_named("mixture", x=1)
+
+
+async def test_a_result_with_its_former_name_is_read() -> None:
+    result = await answer()
+    former = result.model_dump_json().replace('"method":"average"', '"method":"mixture"')
+    read = FusionResult.model_validate_json(former)
+    assert read.settings.method == "mixture"
+    assert (read.trace.replay(), read.segments) == (result.text, result.segments)

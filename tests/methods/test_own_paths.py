@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import contests
 import toys
-from cosd_api import FusionResult, fuse
+from cosd_api import CoSD, FusionResult, MatchVerifier, fuse
 from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS as REGISTERED
 from cosd_api.methods.base import method_named
@@ -23,17 +23,17 @@ from samples import NEEDED
 
 METHODS: dict[str, Method] = {
     name: made for name in REGISTERED if name not in NEEDED and not (made := method_named(name)).temperature
-}
+} | {"cosd-match": CoSD(verifier=MatchVerifier(), unit="token")}
 """Those that draw nothing, and need no gate that was trained."""
 DRAWN: dict[str, Method] = {
-    "mixture": method_named("mixture"),
+    "average-drawn": method_named("average", temperature=1),
     "switch": method_named("switch", samples=2),
-    "speculative-drawn": method_named("speculative", greedy=False),
-    "speculative-half": method_named("speculative", greedy=False, sampled_draft=False),
-    "speculative-cosd": method_named("speculative", greedy=False, test="cosd"),
+    "speculative-drawn": method_named("speculative", temperature=1),
+    "speculative-half": method_named("speculative", temperature=1, sampled_draft=False),
+    "speculative-cosd": method_named("speculative", temperature=1, test="cosd"),
     "cosd-drawn": method_named("cosd").at_temperature(1),
 }
-ONE_TOKENIZER = ("average", "mixture", "speculative", "cosd")
+ONE_TOKENIZER = ("average", "speculative", "cosd")
 SEVERAL = {name: method for name, method in (METHODS | DRAWN).items() if not name.startswith(ONE_TOKENIZER)}
 EXACT = ("average", "cool", "cool-align", "cool+rerank", "rerank", "safe", "route", "cascade")
 """Methods by which a model fused with itself always writes what it writes alone. By the others it may choose another of

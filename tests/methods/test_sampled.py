@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import enumerated
 import toys
-from cosd_api import Fusion, FusionResult, SettingError, Speculative, Tuning, fuse
+from cosd_api import Fusion, FusionResult, MatchVerifier, SettingError, Speculative, Tuning, fuse
+from cosd_api.methods.base import method_from_text
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import examples, partly
@@ -93,9 +94,9 @@ class Naive:
 
 
 METHODS = [
-    Speculative(greedy=False),
-    Speculative(greedy=False, sampled_draft=False),
-    Speculative(greedy=False, test="cosd"),
+    Speculative(temperature=1),
+    Speculative(temperature=1, sampled_draft=False),
+    Speculative(temperature=1, test="cosd"),
 ]
 
 
@@ -253,7 +254,7 @@ async def test_a_record_says_who_drew_each_token_and_why() -> None:
     assert {token.text for token in replaced} == {"b"}  # where q > p
     assert result.acceptance_rate == len(kept) / (len(kept) + len(replaced))
     assert (result.settings.verifier, result.settings.seed, result.settings.temperature) == (None, 1, 1)
-    assert result.settings.method_options == {"greedy": False, "sampled_draft": True, "test": "ratio", "listed": 20}
+    assert result.settings.method_options == {"sampled_draft": True, "test": "ratio", "listed": 20, "temperature": 1}
     assert (await answer(max_tokens=40, method="speculative", temperature=1)).text == result.text
 
 
@@ -274,7 +275,7 @@ async def test_the_papers_test_takes_most_probable_tokens_by_chance() -> None:
 
 
 async def test_short_lists_are_warned_of() -> None:
-    result = await answer(method=Speculative(greedy=False, listed=1))
+    result = await answer(method=Speculative(temperature=1, listed=1))
     (words,) = [words for words in result.warnings if "leave out" in words]
     assert words.endswith("how far they are from the assistant's own distribution (in total variation)")
 
@@ -336,15 +337,42 @@ async def test_models_that_cannot_are_refused(options: dict[str, Any], words: st
         assert len((await answer(method=METHODS[1], **options)).tokens) == 12
 
 
+async def test_tokenizers_that_are_the_same_are_found_out() -> None:
+    draft, assistant = (ScriptedProvider.from_texts({"Q": [" a", " b", " c"]}) for _ in range(2))
+    result = await fuse("Q", draft=draft, assistant=assistant, method=METHODS[2])
+    assert (result.text, result.settings.unit, result.acceptance_rate) == (" a b c", "token", 1)
+
+
 async def test_settings_are_refused_in_words() -> None:
-    with pytest.raises(SettingError, match="sampled_draft and test are for sampled decoding: give greedy=False"):
-        Speculative(test="cosd")
+    for options in ({"test": "cosd"}, {"sampled_draft": False}, {"temperature": 1}):
+        with pytest.raises(SettingError, match="temperature=1 are for tokens that are drawn: leave out greedy"):
+            Speculative(greedy=True, **options)
+    with pytest.raises(SettingError, match="temperature=0 is not accepted by the method 'speculative', which draws"):
+        await answer(method=METHODS[2], temperature=0)
+    assert Speculative(test="cosd") == METHODS[2]
     with pytest.raises(SettingError, match='test must be "ratio" or "cosd", not \'other\''):
-        Speculative(greedy=False, test="other")  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="seed is not accepted: the method 'speculative' draws nothing"):
-        await answer(method="speculative")
+        Speculative(temperature=1, test="other")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="temperature must be 0 or 1, not 2"):
+        Speculative(temperature=2)
+    for name in ("speculative", Speculative(temperature=1)):
+        with pytest.raises(SettingError, match="verifier means nothing to the method 'speculative': it decides by"):
+            await answer(method=name, temperature=1, verifier=MatchVerifier())
+    with pytest.raises(SettingError, match="'speculative' takes 2 models at most, not 3"):
+        Fusion(draft="http://a", assistant=["http://b", "http://c"], method="speculative", temperature=1)
+    with pytest.raises(SettingError, match="models is for methods in which all models are equal"):
+        Fusion(models=["http://a", "http://b"], method="speculative", temperature=1)
     with pytest.raises(SettingError, match="tuning is for a draft that is verified while it streams"):
         await answer(tuning=Tuning(hedge=1))
+
+
+async def test_its_former_setting_gives_the_same_with_a_warning() -> None:
+    words = r"Speculative\(greedy=False\) is Speculative\(temperature=1\) now; the old name ends with release 0\.2"
+    with pytest.warns(DeprecationWarning, match=words) as told:
+        method = Speculative(greedy=False, test="cosd")
+    assert told[0].filename == __file__
+    assert method == Speculative(temperature=1, test="cosd")
+    with pytest.warns(DeprecationWarning, match=words):
+        assert method_from_text("speculative", {"greedy": "false"}) == Speculative(temperature=1)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -365,7 +393,7 @@ async def test_a_greedy_draft_beyond_ascii_is_kept_as_often_as_the_assistant_wou
     laws = ([0, 0.1, 0.6, 0.3, 0], [0, 0.3, 0.5, 0.2, 0])
     models = [TableModel(tokens, enumerated.fixed(law), end_ids=(0,)) for law in laws]
     draft, assistant = map(ScriptedProvider, models)
-    method = Speculative(greedy=False, sampled_draft=False)
+    method = Speculative(temperature=1, sampled_draft=False)
     async with Fusion(draft=draft, assistant=assistant, method=method, unit="token") as fusion:
         answers = [await fusion.generate("Q", max_tokens=1, seed=seed) for seed in range(200)]
     assert 70 < sum(answer.text == "é" for answer in answers) < 130

@@ -1,4 +1,4 @@
-"""Greedy speculative decoding against its definition, word for word; and what surrounds it."""
+"""Greedy speculative decoding, CoSD with `MatchVerifier`, by its definition, word for word; and what surrounds it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
     draft = ScriptedProvider(toys.Plain(toy), request_delay=delays[0], token_delay=delays[1])
     assistant = ScriptedProvider(toys.Plain(other), request_delay=delays[2], token_delay=delays[3])
     limits: dict[str, Any] = {"max_tokens": max_tokens, "stop": [one.decode() for one in stop]}
-    options = settings | {"method": Speculative(greedy=True), "unit": "token"}
+    options = settings | {"verifier": MatchVerifier(), "unit": "token"}
     result = await fuse(prompt, draft=draft, assistant=assistant, **options, **limits)
     wanted, kept, replaced = naive(prompt.encode(), toy, other, max_tokens=max_tokens, stop=stop)
     names = {"draft": -1, "assistant": 0}
@@ -100,65 +100,72 @@ def assistant(**options: Any) -> ScriptedProvider:
 
 
 async def test_the_text_is_the_assistants_own_and_the_acceptance_says_how_often_they_agree() -> None:
-    result = await fuse("Q", draft=draft(), assistant=assistant(), method="speculative", unit="token")
+    result = await fuse("Q", draft=draft(), assistant=assistant(), verifier=MatchVerifier(), unit="token")
     assert result.text == " a x c"
     assert [token.source for token in result.tokens] == ["draft", "assistant", "draft", "draft"]
     assert result.acceptance_rate == 3 / 4
     assert (result.replacements, result.iterations) == (1, 2)
     assert result.tokens[1].reason == "they differ"
     assert result.tokens[1].replaced == " b"
-    assert result.settings.method == "speculative"
-    assert result.settings.method_options == {"greedy": True}
-    assert (result.settings.verifier, result.settings.unit) == (MatchVerifier(), "token")
+    assert (result.settings.method, result.settings.verifier) == ("cosd", MatchVerifier())
     same = await fuse("Q", draft=draft(), assistant=assistant(), method=CoSD(verifier=MatchVerifier(), unit="token"))
     assert same.text == result.text
 
 
+async def test_of_other_tokenizers_the_words_are_the_assistants_own() -> None:
+    result = await fuse("Q", draft=draft(), assistant=assistant(), verifier=MatchVerifier())
+    assert (result.text, result.settings.unit) == (" a x c", "word")
+
+
+GREEDY = (
+    r"greedy 'speculative', without temperature=1, is CoSD\(verifier=MatchVerifier\(\)\), or --verifier match now; "
+    r"the old name ends with release 0\.2"
+)
+
+
+@pytest.mark.parametrize("options", [{"method": "speculative"}, {"method": Speculative(), "temperature": 0}])
+async def test_its_former_name_gives_the_same_with_a_warning(options: dict[str, Any]) -> None:
+    wanted = await fuse("Q", draft=draft(), assistant=assistant(), verifier=MatchVerifier(), unit="token")
+    for more in ({}, {"method": Speculative(greedy=True)}):
+        with pytest.warns(DeprecationWarning, match=GREEDY) as told:
+            result = await fuse("Q", draft=draft(), assistant=assistant(), unit="token", **{**options, **more})
+        assert told[0].filename == __file__
+        assert (result.text, result.settings) == (wanted.text, wanted.settings)
+        assert [one.decisions for one in result.tokens] == [one.decisions for one in wanted.tokens]
+
+
 async def test_every_token_is_asked_about() -> None:
     asked = assistant()
-    result = await fuse("Q", draft=draft(), assistant=asked, method="speculative", unit="token")
+    result = await fuse("Q", draft=draft(), assistant=asked, verifier=MatchVerifier(), unit="token")
     assert all(token.asked for token in result.tokens)
 
 
 async def test_streaming_gives_the_same_tokens() -> None:
-    fusion = Fusion(draft=draft(), assistant=assistant(), method="speculative", unit="token")
+    fusion = Fusion(draft=draft(), assistant=assistant(), verifier=MatchVerifier(), unit="token")
     async with fusion, fusion.stream("Q") as stream:
         texts = [token.text async for token in stream]
     assert texts == [token.text for token in stream.result.tokens]
 
 
-async def test_tokenizers_that_differ_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="'speculative' compares tokens, and the models are not known") as found:
-        await fuse("Q", draft=draft(), assistant=assistant(), method="speculative")
-    assert found.value.hint.startswith('If you know that they have, give unit="token"; method="cosd"')
-    with pytest.raises(SettingError, match='unit="word" means nothing to the method'):
-        Fusion(draft=draft(), assistant=assistant(), method="speculative", unit="word")
-
-
-async def test_tokenizers_that_are_the_same_are_found_out() -> None:
-    result = await fuse("Q", draft=draft(), assistant=draft(), method="speculative")
-    assert (result.text, result.acceptance_rate) == (" a b c", 1)
-
-
 async def test_models_without_probabilities_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="the assistant does not report the probabilities of its tokens"):
-        await fuse("Q", draft=draft(), assistant=assistant(probs=False), method="speculative", unit="token")
+        await fuse("Q", draft=draft(), assistant=assistant(probs=False), verifier=MatchVerifier(), unit="token")
 
 
 async def test_a_draft_that_hides_its_end_is_warned_of() -> None:
-    result = await fuse("Q", draft=draft(end_prob=False), assistant=assistant(), method="speculative", unit="token")
-    assert any("the end of an answer is the draft's" in warning for warning in result.warnings)
+    result = await fuse("Q", draft=draft(end_prob=False), assistant=assistant(), verifier=MatchVerifier(), unit="token")
+    assert any("no answer's end is ever contested by it" in warning for warning in result.warnings)
 
 
 async def test_an_assistant_that_fails() -> None:
     fault = Fault(ConnectError("gone"))
     with pytest.raises(ConnectError, match="gone"):
-        await fuse("Q", draft=draft(), assistant=assistant(faults=[fault]), method="speculative", unit="token")
+        await fuse("Q", draft=draft(), assistant=assistant(faults=[fault]), verifier=MatchVerifier(), unit="token")
     alone = await fuse(
         "Q",
         draft=draft(),
         assistant=assistant(faults=[fault]),
-        method="speculative",
+        verifier=MatchVerifier(),
         unit="token",
         on_assistant_error="draft",
     )
@@ -169,26 +176,22 @@ async def test_an_assistant_that_fails() -> None:
 @pytest.mark.parametrize("limit", [{"max_requests": 1}, {"max_billed_tokens": 4}])
 async def test_at_a_limit_the_answer_ends(limit: dict[str, int]) -> None:
     models = {"draft": draft(), "assistant": assistant()}
-    result = await fuse("Q", method="speculative", unit="token", on_budget="end", **models, **limit)  # type: ignore[arg-type]
+    result = await fuse("Q", verifier=MatchVerifier(), unit="token", on_budget="end", **models, **limit)  # type: ignore[arg-type]
     assert (result.finish_reason, result.stop_reason) == ("budget", next(iter(limit)))
     assert " a x c".startswith(result.text)
 
 
-def test_settings() -> None:
+def test_settings_of_its_former_name() -> None:
     with pytest.raises(SettingError, match="greedy must be True or False, not 'yes'"):
         Speculative(greedy="yes")  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="'speculative' takes 2 models at most, not 3"):
-        Fusion(draft="http://a", assistant=["http://b", "http://c"], method="speculative")
     with pytest.raises(SettingError, match="ask means nothing to the method 'speculative'"):
         Fusion(draft="http://a", assistant="http://b", method="speculative", ask="all")
-    with pytest.raises(SettingError, match="verifier means nothing to the method 'speculative': it decides by whether"):
-        Fusion(draft="http://a", assistant="http://b", method="speculative", verifier=MatchVerifier())
-    with pytest.raises(SettingError, match="models is for methods in which all models are equal"):
-        Fusion(models=["http://a", "http://b"], method="speculative")
+    with pytest.raises(SettingError, match='unit="word" means nothing to the method'):
+        Fusion(draft=draft(), assistant=assistant(), method="speculative", unit="word")
 
 
 async def test_an_estimate_holds() -> None:
-    async with Fusion(draft=draft(), assistant=assistant(), method="speculative", unit="token") as fusion:
+    async with Fusion(draft=draft(), assistant=assistant(), verifier=MatchVerifier(), unit="token") as fusion:
         for _ in range(2):
             estimate = await fusion.estimate("Q", max_tokens=8)
             result = await fusion.generate("Q", max_tokens=8)
@@ -200,5 +203,5 @@ async def test_an_estimate_holds() -> None:
 
 async def test_messages_are_rendered_for_each_model() -> None:
     models = {"draft": draft(template=lambda _: "Q"), "assistant": assistant(template=lambda _: "Q")}
-    result = await fuse([{"role": "user", "content": "Hello"}], method="speculative", unit="token", **models)  # type: ignore[arg-type]
+    result = await fuse([{"role": "user", "content": "Hello"}], verifier=MatchVerifier(), unit="token", **models)  # type: ignore[arg-type]
     assert result.text == " a x c"
