@@ -250,7 +250,7 @@ def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
         (("--map", "text=question"), "an example has no field 'text'; it has prompt, answer"),
         (("--methods", "cosy"), "there is no method 'cosy'; did you mean 'cosd'?"),
         (("--methods", "cosd-1"), "there is no method 'cosd-1'; did you mean 'cosd-1-1'?"),
-        (("--methods", "nope"), "cosd-1-1, cosd-chow, cosd-diff, cosd-surprise"),
+        (("--methods", "nope"), "cosd-1-1, cosd-chow, cosd-diff, cosd-match, cosd-surprise, average-drawn"),
         (("--grader", "regex"), "pattern"),
         (("--grader", "exact", "--pattern", "x"), "pattern"),
         (("--grader", "program", "--run-programs", "--time-limit", "0"), "time_limit must be a number above 0"),
