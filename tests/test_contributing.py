@@ -129,9 +129,8 @@ async def test_the_engine_fuses_like_the_same_models_without_a_server(options: d
     one, other = (Server(script).engine() for script in scripts)
     assert isinstance(one, Provider)
     found = await fuse("Q:", draft=one, assistant=other, **options)
-    expected = await fuse(
-        "Q:", **dict(zip(("draft", "assistant"), map(ScriptedProvider, scripts), strict=True)), unit="word", **options
-    )
+    draft, assistant = map(ScriptedProvider, scripts)
+    expected = await fuse("Q:", draft=draft, assistant=assistant, unit="word", **options)
     assert found.text == expected.text
     assert [(token.text, token.source, token.draft_prob) for token in found.tokens] == [
         (token.text, token.source, token.draft_prob) for token in expected.tokens

@@ -40,10 +40,10 @@ def test_a_sample_that_is_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     class NeedyMethod(CoSD):
         level: float
 
-    monkeypatch.setitem(KINDS, "needy", Needy)  # type: ignore[arg-type]  # a mapping that is read only in types
+    monkeypatch.setitem(KINDS, "needy", Needy)
     with pytest.raises(SettingError, match="the verifier 'needy' has no defaults: add the settings"):
         with_the_rest(LINES)
-    monkeypatch.delitem(KINDS, "needy")  # type: ignore[arg-type]
+    monkeypatch.delitem(KINDS, "needy")
     monkeypatch.setattr("cosd_api.methods.cosd.CoSD", NeedyMethod)
     with pytest.raises(SettingError, match="the method 'cosd' has no defaults: add the settings"):
         sample_method("cosd")

@@ -96,4 +96,5 @@ def default_of(kind: str) -> Verifier:
 def numbers_of(kind: str) -> dict[str, FieldInfo]:
     """The settings of a known verifier that is made of numbers alone, by name; empty if it is not, or has none."""
     fields = {name: field for name, field in KINDS[kind].model_fields.items() if name != "kind"}
-    return fields if all(field.annotation in (int, float) for field in fields.values()) else {}
+    types: list[Any] = [field.annotation for field in fields.values()]
+    return fields if all(one in (int, float) for one in types) else {}

@@ -27,7 +27,7 @@ from samples import sample_verifier
 every = pytest.mark.parametrize("kind", KINDS)
 PROBS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]) | st.floats(0, 1)
 WIDTH = 4
-URLS = {"draft": "http://a:1", "assistant": "http://b:1"}
+URLS: dict[str, Any] = {"draft": "http://a:1", "assistant": "http://b:1"}
 
 
 def here(verifier: Verifier, p: float, draft_q: float) -> Verifier:
