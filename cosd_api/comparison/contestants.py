@@ -300,12 +300,12 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
     if chosen == "all":
         found: list[tuple[str, Method]] = []
         without: list[LeftOut] = []
-        for name in (*METHODS, *VERIFIERS):
+        for name in METHODS:
             try:
-                found.append((name, _made(name)))
+                found.append((name, method_named(name)))
             except SettingError as error:  # one that has no defaults
                 without.append(LeftOut(name, str(error)))
-        return found, without
+        return [*found, *VERIFIERS.items()], without
     if isinstance(chosen, Mapping):
         named = [(str(name), _made(one)) for name, one in chosen.items()]
     elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):
