@@ -178,9 +178,7 @@ async def estimate(
         known = (able.scores_by_token, able.token_ids) if able else ()
         cost = settings.method.cost(plan, model, Reading(1 if count is None else count, guess, most, *known))
         if cost is None:
-            none = (
-                f"the method {settings.method.name!r} makes no forecast of the cost: its class does not define cost()"
-            )
+            none = f"the method {settings.method.name!r} makes no forecast of the cost: it does not define cost()"
             return Estimate(max_tokens=max_tokens, endpoints={}, answers=past.answers, assumptions=(none,))
         mine = cost.requests.expected, cost.tokens.expected, cost.written
         requests, tokens, written = _from_past(past, name, prompt, max_tokens) or mine

@@ -312,15 +312,15 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
     if chosen == "all":
         found: list[tuple[str, Method]] = []
         without: list[LeftOut] = []
-        for name in (*METHODS, *VARIANTS):
+        for name in METHODS:
             if name in _UNASKED:
                 without.append(LeftOut(name, _UNASKED[name]))
                 continue
             try:
-                found.append((name, _made(name)))
+                found.append((name, method_named(name).at_temperature(None)))
             except SettingError as error:  # one that has no defaults
                 without.append(LeftOut(name, str(error)))
-        return found, without
+        return [*found, *VARIANTS.items()], without
     if isinstance(chosen, Mapping):
         named = [(str(name), _made(one)) for name, one in chosen.items()]
     elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):

@@ -82,15 +82,14 @@ def _own(method: Method, path: Path, trained: dict[Path, Any]) -> dict[str, Any]
 
 
 def _verifier(verifier: Verifier, path: Path, trained: dict[Path, Any]) -> BaseModel | dict[str, Any]:
-    kinds: dict[type, str] = {made: kind for kind, made in TRAINED.items()}
-    if (kind := kinds.get(type(verifier))) is not None:
-        file = path.with_name(f"{path.stem}.{kind}.json")
-        trained[file] = verifier
-        return {"kind": kind, "file": str(file)}
     known = describe_verifier(verifier)
     if known is not verifier:
         words = f"the verifier is a {type(verifier).__name__} of your own, which a settings file cannot hold"
         raise SettingError(f"{words}: save the fusion without it, and give it to Fusion.load(path, verifier=...)")
+    if known.kind in TRAINED:
+        file = path.with_name(f"{path.stem}.{known.kind}.json")
+        trained[file] = known
+        return {"kind": known.kind, "file": str(file)}
     return known
 
 

@@ -96,4 +96,5 @@ def default_of(kind: str) -> Verifier:
 def numbers_of(kind: str) -> dict[str, FieldInfo] | None:
     """The settings of a known verifier that is made of numbers alone, by name, or of none; None of another one."""
     fields = {name: field for name, field in KINDS[kind].model_fields.items() if name != "kind"}
-    return fields if all(field.annotation in (int, float) for field in fields.values()) else None
+    types: list[Any] = [field.annotation for field in fields.values()]
+    return fields if all(one in (int, float) for one in types) else None

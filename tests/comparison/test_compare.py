@@ -680,7 +680,7 @@ async def test_methods_that_cannot_be_served_are_left_out() -> None:
     reasons = {one.name: one.reason for one in found.left_out}
     assert reasons["cosd"].startswith("the draft does not report the probabilities of its tokens")
     assert reasons["random gate"] == "it is made after cosd, which has not answered"
-    assert reasons["defer"].startswith("it needs a gate that was trained")
+    assert reasons["defer"].startswith("the method 'defer' needs a gate, Defer(gate=...)")
     assert found["draft"].right == 3 and found.calibration == {}
     assert "steps" in [one.name for one in found.standings]
 
