@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks.noisy import write_noisy
 from benchmarks.prompts import MAX_TOKENS
 from benchmarks.report import Cell, Options, Table
-from cosd_api import Advice, Comparison, ComparisonEstimate, Example, advise, compare
+from cosd_api import Example, advise, compare
+from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
 from cosd_api.comparison.contestants import RANDOM, SELF_CONSISTENCY
 from cosd_api.comparison.statistics import Estimated
 from cosd_api.demo.questions import is_right, sample

@@ -27,7 +27,7 @@ from benchmarks.profiled import profile
 from benchmarks.report import Cell, Options, Table
 from benchmarks.simulated import Simulated, Speeds, simulated
 from cosd_api import Fusion
-from cosd_api.event_loop import described
+from cosd_api.event_loop import event_loop_name
 from cosd_providers.engines.llama_cpp import LlamaCpp
 
 __all__ = ["bare", "burning", "carriers", "late", "long_answers", "loops", "run", "starved"]
@@ -91,7 +91,11 @@ async def carriers(case: Case, repeats: int, load: str) -> Table:
             for name, module in zip(bares, ("benchmarks.cpu", "benchmarks.client"), strict=True):
                 bares[name].append(Bare(**await child(server, "bare", case, module=module)))
     best = {name: min(several, key=lambda one: one.cpu) for name, several in found.items()}
-    names = {"aiohttp": "with `fast` (aiohttp)", COMMAND: f"{COMMAND} ({described()})", "httpx": "`COSD_HTTP=httpx`"}
+    names = {
+        "aiohttp": "with `fast` (aiohttp)",
+        COMMAND: f"{COMMAND} ({event_loop_name()})",
+        "httpx": "`COSD_HTTP=httpx`",
+    }
     rows = [[names[name], one.cpu, TARGETS.get(name), *_shares(one)] for name, one in best.items()]
     same = next(iter(best.values()))
     rows += [[f"that traffic: {name}", Bare.least(one).of(same), None, *_shares(same)] for name, one in bares.items()]

@@ -24,13 +24,13 @@ from cosd_api import (
     DiffVerifier,
     Fusion,
     MatchVerifier,
-    Method,
     RandomVerifier,
     SurpriseVerifier,
 )
 from cosd_api.demo.servers import BUNDLED, MODELS, serve
+from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS, method_class, method_named
-from cosd_api.verification.deferral import FEATURES
+from cosd_api.verification.deferral import DEFERRAL_FEATURES
 from cosd_providers import Provider, UnsupportedError, Usage, connect
 from cosd_providers.contract import Context, DraftEnd
 
@@ -63,7 +63,7 @@ TOKENIZERS = (
 
 REFUSED = "Answers that a method refused, for a character of several tokens about which it cannot decide: "
 
-_GATE = {"listed": 5, "eta": 0.5, "weights": {"bias": 5.0, "top": -10.0} | dict.fromkeys(FEATURES[1:], 0.0)}
+_GATE = {"listed": 5, "eta": 0.5, "weights": {"bias": 5.0, "top": -10.0} | dict.fromkeys(DEFERRAL_FEATURES[1:], 0.0)}
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"defer": {"gate": _GATE}}
 """The settings of a method that have no default."""
 

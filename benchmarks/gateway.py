@@ -30,7 +30,7 @@ from starlette.types import Receive, Scope, Send
 
 from benchmarks.report import Options, Table
 from cosd_api import Fusion
-from cosd_api.event_loop import described, run_async
+from cosd_api.event_loop import event_loop_name, run_async
 from cosd_api.gateway import Gateway
 from cosd_api.gateway.server import listening, run_gateway
 from cosd_api.stream import FusionStream
@@ -48,10 +48,10 @@ _TIMES = "/times"
 _APART = 0.01  # seconds between the beginnings of two streams
 
 _HOW = (
-    f"Real: HTTP on loopback, uvicorn with h11 on {described()}, processes. Scripted: the models, in the gateway's own "
-    f"process, at {1 / _TOKEN_SECONDS:.0f} tokens a second. CPU is the processor time of the one process, the least of "
-    "all repetitions, and for `cosd serve` what it takes more than the library alone; an answer's is the part that "
-    "does not grow with its length."
+    f"Real: HTTP on loopback, uvicorn with h11 on {event_loop_name()}, processes. Scripted: the models, in the "
+    f"gateway's own process, at {1 / _TOKEN_SECONDS:.0f} tokens a second. CPU is the processor time of the one "
+    "process, the least of all repetitions, and for `cosd serve` what it takes more than the library alone; an "
+    "answer's is the part that does not grow with its length."
 )
 _BESIDE = (
     "The pass-through is 20 lines of Starlette and httpx that relay bytes: it knows no keys, no limits, no usage, and "

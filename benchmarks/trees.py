@@ -17,24 +17,13 @@ from typing import Any
 import anyio.to_thread
 
 from benchmarks.report import HERE, Cell, Options, Table
-from cosd_api import (
-    Example,
-    Fusion,
-    RuleTuning,
-    RuleVerifier,
-    Samples,
-    Training,
-    TreeVerifier,
-    Verifier,
-    collect,
-    train_tree,
-    tune,
-    tune_answers,
-)
+from cosd_api import Example, Fusion, RuleVerifier, Samples, TreeVerifier, collect, train_tree, tune, tune_answers
 from cosd_api.demo.questions import DemoQuestion, sample
 from cosd_api.demo.sample import MAX_TOKENS, SampleScore, Setup, measure
 from cosd_api.demo.servers import bundled_pair
+from cosd_api.extend import Verifier
 from cosd_api.report.heatmap import Heatmap, save_heatmaps
+from cosd_api.training import RuleTuning, Training
 from cosd_api.training.evaluation import places_of
 from cosd_api.training.fit import nodes_of
 

@@ -18,7 +18,7 @@ from cosd_providers.messages import Message, checked_messages, checked_own
 Prompt = str | Sequence[Message | Mapping[str, Any]]
 """Text that all models continue, or a conversation."""
 
-Own = Mapping[str, str | Sequence[Message | Mapping[str, Any]]]
+OwnMessages = Mapping[str, str | Sequence[Message | Mapping[str, Any]]]
 """Messages of single models, by the endpoint's name (`"draft"`, `"assistant"`); text is a system message."""
 
 
@@ -195,7 +195,7 @@ def check_prompt(prompt: Prompt) -> str | tuple[Message, ...]:
     return prompt
 
 
-def check_own(own: Own | None) -> dict[str, tuple[Message, ...]]:
+def check_own(own: OwnMessages | None) -> dict[str, tuple[Message, ...]]:
     """The messages of single models; an empty mapping without any.
 
     Raises:

@@ -22,7 +22,7 @@ from cosd_api.records import DRAFT, Endpoint
 from cosd_providers import connect
 from cosd_providers.concurrency import concurrently
 from cosd_providers.connect import Snapshot
-from cosd_providers.contract import Provider, ServerInfo
+from cosd_providers.contract import Provider, ServerInfo, token_count
 from cosd_providers.errors import ContextLengthError, ModelChoiceError, ProviderError, UnsupportedError
 from cosd_providers.messages import (
     ChatProvider,
@@ -43,6 +43,9 @@ _OTHER_TOKENS = 'Leave unit out, or give unit="word": such models are compared b
 _ONE_TOKENIZER = 'If you know that they have, give unit="token"; method="cosd" fuses models with any tokenizers.'
 _CONTINUES = "Else use a server that continues a text or a partial reply, such as vLLM or llama.cpp's."
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
+_COUNTED = 16  # characters for each token that there is room for, of a prompt whose start is counted first
+_COUNTED_AT_LEAST = 1024
+_CUT = 24  # extra tokens allowed when a text is cut inside a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,10 +383,23 @@ async def _check_length(name: str, provider: Provider, prompt: str) -> None:
     if room is None or len(prompt.encode()) + _SPECIAL <= room or not info.capabilities.tokenize:
         return
     with suppress(UnsupportedError):  # whose bytes are not known, such as those of a text that is normalized
-        count = len(await provider.tokenize(prompt))
-        if count > room:
-            words = f"the prompt has {count} tokens, and the {name} takes at most {room}"
+        if (found := await _more_tokens(provider, prompt, room)) is not None:
+            words = f"the prompt has {found} tokens, and the {name} takes at most {room}"
             raise ContextLengthError(words, endpoint=info.endpoint, hint="Shorten the prompt.")
+
+
+async def _more_tokens(provider: Provider, prompt: str, room: int) -> str | None:
+    """The number of tokens of a prompt that has more than `room`; None if it has not.
+
+    Of a prompt that is far too long only the start is counted: its work grows with the room, not with the prompt.
+    """
+    size = _COUNTED * room + _COUNTED_AT_LEAST
+    while size < len(prompt):
+        if await token_count(provider, prompt[:size]) > room + _CUT:
+            return f"more than {room}"
+        size *= 4
+    count = await token_count(provider, prompt)
+    return str(count) if count > room else None
 
 
 async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo]) -> Unit:

@@ -12,6 +12,7 @@ from cosd_api.budget import BYTES
 from cosd_api.decoding.answer_path import LOOKAHEAD
 from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints
+from cosd_api.errors import SettingError
 from cosd_api.methods.cost import FINER, SPECIAL, Assumptions, Plan, Reading
 from cosd_api.records import DRAFT
 from cosd_api.result import FusionResult
@@ -62,9 +63,9 @@ class Estimate(_Model):
 
     Attributes:
         max_tokens: of the answer.
-        endpoints: by name, as in `FusionResult.usage`.
+        endpoints: by name, as in `FusionResult.usage`; empty if the method makes no forecast.
         answers: number of past answers of this fusion that `expected` is based on; 0 uses the assumptions alone.
-        assumptions: the basis of the numbers, in words.
+        assumptions: the basis of the numbers, in words; or that there are none.
     """
 
     max_tokens: int
@@ -73,14 +74,37 @@ class Estimate(_Model):
     assumptions: tuple[str, ...]
 
     @property
+    def forecast(self) -> bool:
+        """True if there are numbers; False if the method makes no forecast (`Method.cost`)."""
+        return bool(self.endpoints)
+
+    @property
     def requests(self) -> Range:
-        """Over all endpoints."""
-        return _together(one.requests for one in self.endpoints.values())
+        """Over all endpoints.
+
+        Raises:
+            SettingError: the method makes no forecast.
+        """
+        return self._together(one.requests for one in self.endpoints.values())
 
     @property
     def billed_tokens(self) -> Range:
-        """Over all endpoints."""
-        return _together(one.billed_tokens for one in self.endpoints.values())
+        """Over all endpoints.
+
+        Raises:
+            SettingError: the method makes no forecast.
+        """
+        return self._together(one.billed_tokens for one in self.endpoints.values())
+
+    def _together(self, ranges: Iterable[Range]) -> Range:
+        if not self.forecast:
+            raise SettingError("; ".join(self.assumptions))
+        several = list(ranges)
+        return Range(
+            low=sum(one.low for one in several),
+            expected=sum(one.expected for one in several),
+            high=sum(one.high for one in several),
+        )
 
 
 @dataclass(slots=True)
@@ -156,6 +180,9 @@ async def estimate(
         able = infos[model - 1].capabilities if model - 1 in infos else None
         known = (able.scores_by_token, able.token_ids) if able else ()
         cost = settings.method.cost(plan, model, Reading(1 if count is None else count, guess, most, *known))
+        if cost is None:
+            none = f"the method {settings.method.name!r} makes no forecast of the cost: it does not define cost()"
+            return Estimate(max_tokens=max_tokens, endpoints={}, answers=past.answers, assumptions=(none,))
         mine = cost.requests.expected, cost.tokens.expected, cost.written
         requests, tokens, written = _from_past(past, name, prompt, max_tokens) or mine
         billed = _range(cost.tokens.low, tokens, cost.tokens.high)
@@ -210,12 +237,3 @@ async def counted(provider: Provider, prompt: str) -> int | None:
 
 def _range(low: int, expected: float, high: int) -> Range:
     return Range(low=low, expected=min(max(low, round(expected)), high), high=high)
-
-
-def _together(ranges: Iterable[Range]) -> Range:
-    several = list(ranges)
-    return Range(
-        low=sum(one.low for one in several),
-        expected=sum(one.expected for one in several),
-        high=sum(one.high for one in several),
-    )

@@ -13,7 +13,7 @@ import anyio
 
 from cosd_providers.http.stack import EventLoop, event_loop
 
-__all__ = ["described", "owned", "run_async"]
+__all__ = ["event_loop_name", "own_process", "run_async"]
 
 _OBJECTS = 10_000
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
-def described() -> str:
+def event_loop_name() -> str:
     """The event loop of a command, with its version where it is a library's."""
     name = event_loop()
     return name if name == "asyncio" else f"{name} {metadata.version(name)}"
@@ -31,19 +31,19 @@ def described() -> str:
 
 def run_async(function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
     """`anyio.run` in a process that is ours."""
-    with owned() as loop:
+    with own_process() as loop:
         return anyio.run(function, *args, backend_options={"use_uvloop": loop == "uvloop"})
 
 
 @contextmanager
-def owned() -> Iterator[EventLoop]:
+def own_process() -> Iterator[EventLoop]:
     """A block in which the process is ours alone: the name of the event loop to run.
 
     In it the garbage collector begins after 10,000 new objects, not after 700 (2,000 in later Pythons), and passes over
     those that are there already. Fusions leave next to no garbage in cycles, but many objects that live for a while:
     the collector would look at them again and again, and stop all streams meanwhile.
     """
-    _log.debug("event loop: %s", described())
+    _log.debug("event loop: %s", event_loop_name())
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.freeze()
     gc.set_threshold(_OBJECTS, *thresholds[1:])

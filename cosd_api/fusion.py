@@ -28,8 +28,8 @@ from cosd_api.settings import (
     LikelihoodLimits,
     LikelihoodOptions,
     LogLikelihoodOptions,
-    refuse,
-    spell_out,
+    refuse_settings,
+    spell_out_options,
 )
 from cosd_api.stream import FusionStream
 from cosd_api.sync import synchronous
@@ -92,7 +92,7 @@ class Fusion:
         cosd_providers.ProviderError: from every method, if an endpoint failed.
     """
 
-    @spell_out(FusionOptions, FusionSettings)
+    @spell_out_options(FusionOptions, FusionSettings)
     def __init__(
         self,
         *,
@@ -101,7 +101,7 @@ class Fusion:
         models: Sequence[str | Provider] | None = None,
         **settings: Unpack[FusionOptions],
     ) -> None:
-        refuse(settings, Fusion)
+        refuse_settings(settings, Fusion)
         self.settings = FusionSettings.checked(**settings)
         self.endpoints = Endpoints(
             *_roles(draft, assistant, models, self.settings.method),
@@ -130,7 +130,7 @@ class Fusion:
 
         config = path if isinstance(path, FusionConfig) else FusionConfig.load(path)
         limits = {name: overrides.pop(name) for name in [*overrides] if name in AnswerOptions.__annotations__}
-        refuse(overrides, cls)
+        refuse_settings(overrides, cls)
         given: dict[str, Any] = {**config.options()}
         if (method := overrides.get("method")) is not None:
             accepts = method_class(method).accepts if isinstance(method, str) else getattr(method, "accepts", ())
@@ -180,7 +180,7 @@ class Fusion:
         chosen = f"verifier={self.settings.verifier!r}" if method.hoisted else f"method={method!r}"
         return f"Fusion(draft={self.endpoints.draft.name}, assistant={names}, {chosen})"
 
-    @spell_out(AnswerOptions, AnswerLimits)
+    @spell_out_options(AnswerOptions, AnswerLimits)
     def stream(self, prompt: Prompt, **limits: Unpack[AnswerOptions]) -> FusionStream:
         """Stream an answer token by token, each as it becomes final::
 
@@ -214,13 +214,13 @@ class Fusion:
             SettingError: one of them is invalid, or means nothing to the method.
             ProviderError: while reading; its `partial` is the result so far, None before the first request.
         """
-        refuse(limits, Fusion.stream)
+        refuse_settings(limits, Fusion.stream)
         return self._stream(prompt, self._checked(limits))
 
-    @spell_out(AnswerOptions, AnswerLimits)
+    @spell_out_options(AnswerOptions, AnswerLimits)
     async def generate(self, prompt: Prompt, **limits: Unpack[AnswerOptions]) -> FusionResult:
         """Generate a whole answer. Arguments and errors are those of `stream`."""
-        refuse(limits, Fusion.generate)
+        refuse_settings(limits, Fusion.generate)
         return await self._generate(prompt, self._checked(limits))
 
     def _checked(self, limits: AnswerOptions) -> AnswerLimits:
@@ -254,7 +254,7 @@ class Fusion:
         on_error: Literal["return"],
         **limits: Unpack[AnswerOptions],
     ) -> AsyncGenerator[FusionResult | ProviderError | SettingError, None]: ...
-    @spell_out(AnswerOptions, AnswerLimits)
+    @spell_out_options(AnswerOptions, AnswerLimits)
     async def map(
         self,
         prompts: Iterable[Prompt],
@@ -276,7 +276,7 @@ class Fusion:
             on_error: `"raise"` ends the loop with the first error; `"return"` gives a `ProviderError` (its `partial` is
                 the result so far), or the `SettingError` of an invalid prompt, in place of the answer.
         """
-        refuse(limits, Fusion.map)
+        refuse_settings(limits, Fusion.map)
         if isinstance(prompts, str):
             raise SettingError("map takes several prompts; for one, use generate or stream")
         check_count("concurrency", concurrency)
@@ -293,7 +293,7 @@ class Fusion:
                 else:
                     yield answer.result()
 
-    @spell_out(LikelihoodOptions, LikelihoodLimits)
+    @spell_out_options(LikelihoodOptions, LikelihoodLimits)
     async def log_likelihood(
         self, prompt: Prompt, continuation: str, **limits: Unpack[LikelihoodOptions]
     ) -> LogLikelihood:
@@ -322,7 +322,7 @@ class Fusion:
                 the prompt.
             BudgetError: a limit is reached.
         """
-        refuse(limits, Fusion.log_likelihood)
+        refuse_settings(limits, Fusion.log_likelihood)
         checked = LikelihoodLimits.checked(**limits)
         context = "" if isinstance(prompt, str) and not prompt else check_prompt(prompt)
         return await log_likelihood_of(self.endpoints, self.settings, context, continuation, checked)
@@ -333,7 +333,7 @@ class Fusion:
         Nothing is generated. Servers are asked how many tokens the prompt has, and at first what they are (some by a
         few requests of one token).
         """
-        refuse(refused, Fusion.estimate)
+        refuse_settings(refused, Fusion.estimate)
         if max_tokens is None:
             max_tokens = self.limits.get("max_tokens", DEFAULT_MAX_TOKENS)
         check_count("max_tokens", max_tokens)
@@ -371,7 +371,7 @@ def _roles(
     return draft, assistant
 
 
-@spell_out(FuseOptions, FusionSettings, AnswerLimits)
+@spell_out_options(FuseOptions, FusionSettings, AnswerLimits)
 async def fuse(
     prompt: Prompt,
     *,
@@ -381,7 +381,7 @@ async def fuse(
     **settings: Unpack[FuseOptions],
 ) -> FusionResult:
     """Fuse one answer: open and close a `Fusion` for it. Arguments are those of `Fusion` and `Fusion.stream`."""
-    refuse(settings, fuse)
+    refuse_settings(settings, fuse)
     limits: AnswerOptions = {}
     own: FusionOptions = {}
     for name, value in settings.items():
@@ -393,7 +393,7 @@ async def fuse(
 fuse_sync = synchronous(fuse, "fuse_sync")
 
 
-@spell_out(LogLikelihoodOptions, FusionSettings, LikelihoodLimits)
+@spell_out_options(LogLikelihoodOptions, FusionSettings, LikelihoodLimits)
 async def log_likelihood(
     prompt: Prompt,
     continuation: str,
@@ -406,7 +406,7 @@ async def log_likelihood(
 
     Arguments are those of `Fusion` and `Fusion.log_likelihood`.
     """
-    refuse(settings, log_likelihood)
+    refuse_settings(settings, log_likelihood)
     limits: LikelihoodOptions = {}
     own: FusionOptions = {}
     for name, value in settings.items():

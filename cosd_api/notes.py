@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cosd_api.decoding.commands import Loss
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken
-from cosd_api.verification import AgreementVerifier, RuleVerifier, Verifier
+from cosd_api.verification import Verifier
 
 _TIMES = 10  # a warning is due when asking weighs this many times what drafting does
 _CACHED = 0.1  # weight of a token that was read from a cache: it takes little time, and services charge about as little
@@ -71,8 +71,7 @@ def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: 
     elif mine.cached_tokens:
         drafted += f" ({mine.cached_tokens} of them from a cache)"
     tenth = ", which count a tenth" if cached or mine.cached_tokens else ""
-    alpha = isinstance(verifier, RuleVerifier | AgreementVerifier)
-    remedies = "A lower alpha asks less often; a" if alpha else "A"
+    remedies = "A lower alpha asks less often; a" if hasattr(verifier, "alpha") else "A"
     note = (
         f"asking has billed {asked} tokens ({cached} of them from a cache{tenth}), {asking / drafting:.0f} times the "
         f"draft's {drafted}: every place that is asked about reads the text before it again. "

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from cosd_api.alignment import Decision
 from cosd_api.decoding.commands import DecidedSegment, Placed
-from cosd_api.decoding.timeline import Kind, Outcome, RequestSpan
+from cosd_api.decoding.timeline import Outcome, RequestKind, RequestSpan
 from cosd_api.verification import Place, Verifier, needs_of, verifier_at
 from cosd_providers.contract import ServerInfo, Token
 from cosd_providers.text import readable
@@ -366,7 +366,7 @@ class Request(Record):
 
     number: int
     endpoint: str
-    kind: Kind
+    kind: RequestKind
     at: int
     start: Seconds
     first: Seconds | None

@@ -19,13 +19,13 @@ from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, Unpack, ge
 from pydantic import BeforeValidator, Field
 
 from cosd_api.alignment import Unit
-from cosd_api.checks import Own, check_choice, check_count, check_own, check_seconds, check_stop, check_tie
+from cosd_api.checks import OwnMessages, check_choice, check_count, check_own, check_seconds, check_stop, check_tie
 from cosd_api.decoding.schedule import Pace
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_METHOD, Method, method_class, method_named
 from cosd_api.records import Record
 from cosd_api.verification import KnownVerifier, RuleVerifier, Verifier
-from cosd_api.verification.agreement import of_record
+from cosd_api.verification.agreement import recorded_verifier
 from cosd_providers import connect
 from cosd_providers.messages import Message, OnSpecialTokens
 
@@ -55,7 +55,7 @@ class AnswerOptions(TypedDict, total=False):
     max_billed_tokens: int | None
     on_budget: OnBudget
     seed: int | None
-    own: Own | None
+    own: OwnMessages | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +287,9 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
         hoisted = method_class(method).hoisted
         method = method_named(method, **{name: one for name, one in beside.items() if name in hoisted})
     elif isinstance(method, Method):
+        if not isinstance(getattr(method, "name", None), str):
+            words = f"the class {type(method).__name__} has no name for results and messages"
+            raise SettingError(f'{words}: give it one, name: ClassVar[str] = "..."')
         for name, one in beside.items():
             if name in method.hoisted and one != getattr(method, name):
                 place = f"in {type(method).__name__}(...), and beside it"
@@ -339,7 +342,10 @@ class Settings(Record):
 
     method: str = DEFAULT_METHOD
     method_options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    verifier: Annotated[KnownVerifier | CustomVerifier, Field(discriminator="kind"), BeforeValidator(of_record)] | None
+    verifier: (
+        Annotated[KnownVerifier | CustomVerifier, Field(discriminator="kind"), BeforeValidator(recorded_verifier)]
+        | None
+    )
     unit: Unit | None
     max_tokens: int
     stop: tuple[str, ...] = ()
@@ -386,7 +392,7 @@ _GREEDY = method_class(DEFAULT_METHOD).why_greedy
 _OF_ALL = "it is a statement of the method, the same for all answers: give it to Fusion, or to fuse"
 _OF_ONE = "it is of one answer of a method that draws: give it to generate, stream, map or fuse"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
-REFUSED: Mapping[str, str] = {
+REFUSED_SETTINGS: Mapping[str, str] = {
     **dict.fromkeys(("top_p", "top_k", "min_p", "typical_p", "do_sample", "mirostat"), _GREEDY),
     "temperature": _OF_ALL,
     "seed": _OF_ONE,
@@ -404,7 +410,7 @@ REFUSED: Mapping[str, str] = {
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
-def spell_out(options: type, *defaults: type) -> Callable[[_FunctionT], _FunctionT]:
+def spell_out_options(options: type, *defaults: type) -> Callable[[_FunctionT], _FunctionT]:
     """Let a function with `**keywords: Unpack[options]` show them one by one to `help()` and `inspect.signature`.
 
     Args:
@@ -427,7 +433,7 @@ def spell_out(options: type, *defaults: type) -> Callable[[_FunctionT], _Functio
     return mark
 
 
-def refuse(given: Mapping[str, object], function: Callable[..., Any]) -> None:
+def refuse_settings(given: Mapping[str, object], function: Callable[..., Any]) -> None:
     """Raise for keyword arguments that `function` does not take.
 
     Raises:
@@ -440,8 +446,8 @@ def refuse(given: Mapping[str, object], function: Callable[..., Any]) -> None:
     for name in given:
         if name in known:
             continue
-        if name in REFUSED:
-            raise SettingError(f"{name} is not accepted: {REFUSED[name]}. Leave it out.")
+        if name in REFUSED_SETTINGS:
+            raise SettingError(f"{name} is not accepted: {REFUSED_SETTINGS[name]}. Leave it out.")
         if place := _elsewhere(name):
             raise TypeError(f"{name} is not accepted here: {place}")
         near = difflib.get_close_matches(name, known, 1, cutoff=0.75)

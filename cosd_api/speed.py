@@ -16,9 +16,9 @@ from cosd_providers.errors import ContextLengthError
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 from cosd_providers.usage import Usage
 
-__all__ = ["MEASURED", "Speed", "measured", "time_of"]
+__all__ = ["MEASURED_TOKENS", "Speed", "expected_time", "measure_speeds"]
 
-MEASURED = 16
+MEASURED_TOKENS = 16
 """Tokens of the longest request that a speed is measured on."""
 
 _TEXT = "1, 2, 3, 4, 5, 6, 7, 8,"
@@ -52,12 +52,12 @@ class Speed:
         return requests * self.request + max(0.0, written - requests) * self.token
 
 
-def time_of(costs: Mapping[str, EndpointEstimate], speeds: Mapping[str, Speed], max_tokens: int) -> float:
+def expected_time(costs: Mapping[str, EndpointEstimate], speeds: Mapping[str, Speed], max_tokens: int) -> float:
     """The expected seconds of one answer, as if its models worked one after the other; both mappings by endpoint."""
     return sum(speed.time_of(costs[name], max_tokens) for name, speed in speeds.items() if name in costs)
 
 
-async def measured(
+async def measure_speeds(
     endpoints: Endpoints,
     prompt: str | Sequence[Message],
     *,
@@ -99,7 +99,7 @@ async def measured(
             with suppress(ContextLengthError):  # other prompts may fit
                 read, _ = await _timed(long[at], 1)
         request, _ = await _timed(short[at], 1, at_once)
-        whole, tokens = await _timed(short[at], MEASURED, at_once)
+        whole, tokens = await _timed(short[at], MEASURED_TOKENS, at_once)
         token = max(0.0, whole - request) / (tokens - 1) if tokens > 1 else request
         found[name] = Speed(request, token, max(0.0, read - request))
     return found

@@ -24,7 +24,7 @@ _open: tuple[int, BlockingPortal, int] | None = None
 _END: Final = object()
 
 
-def portal() -> BlockingPortal:
+def sync_portal() -> BlockingPortal:
     """The portal, started at the first call.
 
     It is one for the whole process, and it stays: providers keep their connections between calls, and a call works
@@ -67,7 +67,7 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Cal
         if _in_its_thread():
             raise RuntimeError(f"{name} was called from code that it runs itself; use `await {function.__name__}(...)`")
         work: Callable[[], Coroutine[Any, Any, T]] = functools.partial(function, *args, **kwargs)
-        future = portal().start_task_soon(work)
+        future = sync_portal().start_task_soon(work)
         try:
             result: T = future.result()
             return result
@@ -82,7 +82,7 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Cal
     return plain
 
 
-def iterated(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]], name: str) -> Generator[T]:
+def iterate_sync(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]], name: str) -> Generator[T]:
     """Iterate over the items that `work` emits, for code that is not async; `name` is for errors.
 
     Leaving the loop early cancels the work and waits until it has cleaned up.
@@ -97,7 +97,7 @@ def iterated(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]], n
         finally:
             items.put(_END)
 
-    future = portal().start_task_soon(run)
+    future = sync_portal().start_task_soon(run)
     item: Any = None
     try:
         while (item := items.get()) is not _END:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from textwrap import fill
 
-__all__ = ["counted", "duration", "in_words", "paragraph", "the", "with_notes"]
+__all__ = ["counted", "duration", "in_words", "paragraph", "with_article", "with_notes"]
 
 _WIDTH = 80
 _SMALL = 100  # seconds or minutes, up to which they are counted
@@ -38,7 +38,7 @@ def paragraph(words: str) -> str:
     return fill(words, _WIDTH, break_on_hyphens=False)
 
 
-def the(name: str) -> str:
+def with_article(name: str) -> str:
     """A model in a sentence: the draft, the assistant, assistant 1."""
     return name if name[-1].isdigit() else f"the {name}"
 

@@ -12,22 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cosd_api import (
-    AgreementVerifier,
-    CoLLMVerifier,
-    CoSD,
-    Defer,
-    DiffVerifier,
-    MatchVerifier,
-    Method,
-    RandomVerifier,
-    SettingError,
-    SurpriseVerifier,
-)
+from pydantic import ValidationError
+
+from cosd_api import CoSD, Defer, SettingError
 from cosd_api.alignment import Unit
+from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS, method_named
-from cosd_api.verification import Verifier, needs_of
-from cosd_api.verification.deferral import FEATURES
+from cosd_api.verification import KINDS, TRAINED, Verifier, needs_of
+from cosd_api.verification.deferral import DEFERRAL_FEATURES
 from cosd_providers.contract import Capabilities, ServerInfo
 from cosd_providers.errors import UnsupportedError
 
@@ -73,21 +65,51 @@ ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
 """For each engine its capabilities, and then what more it has on a condition; tests hold them against the adapters."""
 
 
-VERIFIERS: tuple[Verifier, ...] = (
-    *(AgreementVerifier(), DiffVerifier()),
-    *(MatchVerifier(), RandomVerifier(rate=0.1), SurpriseVerifier()),
-)
-"""The verifiers of `cosd` beside its rule, and beside trees, which need what the rule needs."""
-
-
+_LISTED_GATE = {"listed": 5, "weights": dict.fromkeys(("bias", *DEFERRAL_FEATURES), 0.0), "eta": 0.5}
+_STATES_GATE = {"width": _WIDTH, "bias": 0.0, "weights": [0.0] * _WIDTH, "eta": 0.5}
 NEEDED: Mapping[str, Mapping[str, Any]] = {
-    "defer": {"gate": {"listed": 5, "weights": dict.fromkeys(("bias", *FEATURES), 0.0), "eta": 0.5}},
+    "defer": {"gate": _LISTED_GATE},
     "speculative": {"temperature": 1},
 }
 """The settings of a method that have no default."""
+NEEDED_BY_VERIFIERS: Mapping[str, Mapping[str, Any]] = {
+    "tree": {
+        "nodes": [{"feature": "p", "threshold": 0.5, "left": 1, "right": 2}, {"value": 1}, {"value": 0}],
+        "contexts": "ids",
+    },
+    "random": {"rate": 0.1},
+    "deferral": _LISTED_GATE,
+    "co-llm": _STATES_GATE,
+}
+"""The settings of a verifier that have no default, by its kind."""
 
-STATES = CoLLMVerifier(width=_WIDTH, bias=0.0, weights=(0.0,) * _WIDTH, eta=0.5)
-"""The other kind of gate."""
+
+def sample_method(name: str) -> Method:
+    """A method with its defaults, and with what it needs beside them.
+
+    Raises:
+        SettingError: it needs more than is stated here.
+    """
+    try:
+        return method_named(name, **NEEDED.get(name, {}))
+    except (SettingError, TypeError) as error:
+        words = f"the method {name!r} has no defaults: add the settings that it needs to NEEDED"
+        raise SettingError(f"{words} in docs/generate_methods.py ({error})") from None
+
+
+def sample_verifier(kind: str) -> Verifier:
+    """A verifier with its defaults, and with what it needs beside them.
+
+    Raises:
+        SettingError: it needs more than is stated here.
+    """
+    try:
+        made: Any = KINDS[kind].model_validate(NEEDED_BY_VERIFIERS.get(kind, {}))
+    except ValidationError as error:
+        words = f"the verifier {kind!r} has no defaults: add the settings that it needs to NEEDED_BY_VERIFIERS"
+        raise SettingError(f"{words} in docs/generate_methods.py ({error.errors()[0]['loc']})") from None
+    found: Verifier = made
+    return found
 
 
 @dataclass(frozen=True)
@@ -166,12 +188,12 @@ def table() -> str:
     """The table, and its notes."""
     found: dict[str, tuple[Cell, ...]] = {}
     for name in METHODS:
-        method = method_named(name, **NEEDED.get(name, {}))
+        method = sample_method(name)
         found[f"`{name}`"] = row(method)
         if name == "cosd":
             found |= _verifiers(found["`cosd`"])
         if name == "defer":
-            found["`defer` with `CoLLMVerifier`"] = row(Defer(gate=STATES))
+            found["`defer` with `CoLLMVerifier`"] = row(Defer(gate={"kind": "co-llm", **_STATES_GATE}))
         with suppress(SettingError):  # a method that draws nothing, or in any case
             if not method.temperature:
                 found[f"`{name}` with `temperature=1`"] = row(method.at_temperature(1), "token")
@@ -192,7 +214,7 @@ def table() -> str:
 def _verifiers(rule: tuple[Cell, ...]) -> dict[str, tuple[Cell, ...]]:
     """Rows of `cosd` with verifiers that need more or less than its rule; those that need the same are one."""
     alike: dict[tuple[Cell, ...], list[str]] = {}
-    for verifier in VERIFIERS:
+    for verifier in (sample_verifier(kind) for kind in KINDS if kind not in TRAINED):  # gates have methods of their own
         unit: Unit | None = "token" if needs_of(verifier).alternatives else None
         alike.setdefault(row(CoSD(verifier=verifier, unit=unit), unit), []).append(f"`{type(verifier).__name__}`")
     return {f"`cosd` with {', '.join(names)}": cells for cells, names in alike.items() if cells != rule}

@@ -12,7 +12,10 @@ from typing import Any
 from pydantic import BaseModel
 
 import cosd_api
+import cosd_api.extend
+import cosd_api.types
 import cosd_providers
+from cosd_api import comparison, training
 from cosd_api.integrations import langchain
 from cosd_providers import engines, messages, testing, tokenizers
 
@@ -26,6 +29,10 @@ have tables to look things up in.
 
 _ROOMS: tuple[tuple[ModuleType, str, Sequence[str]], ...] = (
     (cosd_api, "the fusion", cosd_api.__all__),
+    (cosd_api.types, "records that come back", cosd_api.types.__all__),
+    (comparison, "records of comparisons", comparison.__all__),
+    (training, "records of trainings", training.__all__),
+    (cosd_api.extend, "parts for new methods, verifiers and applications", cosd_api.extend.__all__),
     (cosd_providers, "servers", cosd_providers.__all__),
     (engines, "one class for each kind of server", engines.__all__),
     (messages, "conversations", ("ChatProvider", "RenderedPrompt")),

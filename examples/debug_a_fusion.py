@@ -16,7 +16,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from cosd_api import CustomVerifier, FusedToken, FusionResult, RuleVerifier, fuse_sync
+from cosd_api import FusionResult, RuleVerifier, fuse_sync
+from cosd_api.types import CustomVerifier, FusedToken
 from cosd_providers import ProviderError
 
 PROMPT = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"  # for the bundled models

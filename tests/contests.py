@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import naive_cool
 import toys
-from cosd_api import FusionResult, Method, fuse
+from cosd_api import FusionResult, fuse
+from cosd_api.extend import Method
 from cosd_providers.contract import ServerInfo, WordEnds
 from cosd_providers.testing import Fault, ScriptedProvider
 

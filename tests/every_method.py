@@ -1,17 +1,16 @@
 """Every method over another engine: the texts are those over llama.cpp's own server, but for the closest of calls.
 
-`LINES` is the table: a method that is added gets a line. A test module for one engine derives from `EveryMethod`, gives
-it the fixture `found`, and names in `refused` what the engine cannot serve, with the words of the refusal. What each
-method writes over llama.cpp is held against a naive transcription elsewhere, in its own live tests.
+`LINES` is the table: a method, or a verifier, that has no line of its own there has one of its sample. A test module
+for one engine derives from `EveryMethod`, gives it the fixture `found`, and names in `refused` what the engine cannot
+serve, with the words of the refusal. What each method writes over llama.cpp is held against a naive transcription
+elsewhere, in its own live tests.
 """
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product, takewhile, zip_longest
-from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
@@ -28,28 +27,27 @@ from cosd_api import (
     Defer,
     DeferralVerifier,
     DiffVerifier,
-    FusedToken,
     Fusion,
     FusionResult,
     MatchVerifier,
-    Method,
     RandomVerifier,
-    Segment,
     Speculative,
     Steps,
     SurpriseVerifier,
     Switch,
-    TokenDecision,
 )
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
-from cosd_api.methods.base import method_named
-from cosd_api.verification import Place, verifier_at
-from cosd_api.verification.deferral import FEATURES
+from cosd_api.extend import Method
+from cosd_api.methods.base import METHODS, method_named
+from cosd_api.types import FusedToken, Segment, TokenDecision
+from cosd_api.verification import KINDS, TRAINED, Place, needs_of, verifier_at
+from cosd_api.verification.deferral import DEFERRAL_FEATURES
 from cosd_providers import Capabilities, ForwardingProvider, Provider, UnsupportedError, connect
 from cosd_providers.contract import ServerInfo
 from cosd_providers.messages import Message
 from drawn import partly
+from samples import STATED, sample_method, sample_verifier
 
 PROMPTS = [one.prompt for kind, count in (("mixed", 4), ("capital", 1), ("sum", 1)) for one in sample(kind, count, 47)]
 MAX_TOKENS = 30
@@ -97,10 +95,10 @@ class Line:
 
 
 _TOKEN = {"unit": "token"}
-_WEIGHTS = {"bias": 5.0, "top": -10.0} | dict.fromkeys(FEATURES[1:], 0.0)
+_WEIGHTS = {"bias": 5.0, "top": -10.0} | dict.fromkeys(DEFERRAL_FEATURES[1:], 0.0)
 _GATE = DeferralVerifier.model_validate({"listed": 5, "weights": _WEIGHTS, "eta": 0.5})
 _STATES = CoLLMVerifier(width=4, bias=0.0, weights=(1.0,) * 4, eta=0.5)
-LINES = (
+_CHOSEN = (
     Line("cosd", "cosd"),
     Line("cosd by tokens", CoSD(unit="token"), ("facts", "sums")),
     Line("agreement", CoSD(verifier=AgreementVerifier())),
@@ -134,14 +132,36 @@ LINES = (
     Line("nudging", "nudging", threshold=0.4),
     Line("steps", Steps(keep=0, step_tokens=4, question="Q: What is 4 plus 3?", cue="A: The sum is")),
 )
-"""Every method, and every verifier of `cosd`."""
+"""Lines with models, settings and thresholds of their own."""
+
+
+def with_the_rest(chosen: Sequence[Line]) -> tuple[Line, ...]:
+    """These lines, and one of its sample for each method, and each known verifier, that none of them has.
+
+    Raises:
+        SettingError: there is no sample; the message says where it is missing.
+    """
+    found = [*chosen]
+    methods = [sample_method(line.method) if isinstance(line.method, str) else line.method for line in chosen]
+    named = {one.method if isinstance(one.method, str) else one.method.name for one in chosen}
+    rest = {name: sample_method(name) for name in METHODS if name not in named}
+    judges = [one.judge for one in (*methods, *rest.values())]
+    kinds = [kind for kind in KINDS if kind not in TRAINED and not any(isinstance(one, KINDS[kind]) for one in judges)]
+    for kind in kinds:
+        verifier = sample_verifier(kind)
+        rest[kind] = CoSD(verifier=verifier, unit="token" if needs_of(verifier).looks_at else None)
+    for name, method in rest.items():
+        drawn = bool(method.temperature)
+        settings = _TOKEN if method.one_tokenizer else {}
+        found.append(Line(name, method, settings=settings, answer={"seed": 1} if drawn else {}, drawn=drawn))
+    return tuple(found)
+
+
+LINES = with_the_rest(_CHOSEN)
+"""Every method, and every verifier of `cosd` that is not a file of its own."""
 
 
 _STATELESS = "the draft does not report hidden states"
-
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-STATED: Mapping[str, Mapping[str, Capabilities]] = runpy.run_path(str(DOCS / "generate_methods.py"))["ENGINES"]
-"""The facts that docs/methods.md takes for granted of each engine, by its condition."""
 
 
 def able(can: Capabilities) -> dict[str, bool]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import reference
 from cosd_api import DeferralVerifier
-from cosd_api.verification.deferral import FEATURES
+from cosd_api.verification.deferral import DEFERRAL_FEATURES
 from toys import Model
 
-ZERO = dict.fromkeys(("bias", *FEATURES), 0.0)
+ZERO = dict.fromkeys(("bias", *DEFERRAL_FEATURES), 0.0)
 
 
 def gate(eta: float = 0.5, listed: int = 3, **weights: float) -> DeferralVerifier:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from cosd_api import FusedToken, Fusion, FusionResult, RuleVerifier
+from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_api.demo.questions import sample
+from cosd_api.types import FusedToken
 from cosd_providers import Provider
 
 QUESTIONS = [question.prompt for question in sample("mixed", 50, seed=31)]

@@ -14,20 +14,17 @@ from adapters import ENGINES, Engine
 from cosd_api import (
     CoolFusion,
     DiffVerifier,
-    EndpointEstimate,
-    Estimate,
     Fusion,
     FusionClosedError,
-    Method,
     RandomVerifier,
-    Range,
     RuleVerifier,
     SettingError,
     Tuning,
-    Verifier,
 )
 from cosd_api.decoding.schedule import Pace
+from cosd_api.extend import Method, Verifier
 from cosd_api.methods.cost import Plan, Reading, draft_cost
+from cosd_api.types import EndpointEstimate, Estimate, Range
 from cosd_providers import Piece, UnsupportedError
 from cosd_providers.engines.llama_cpp import LlamaCpp
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel

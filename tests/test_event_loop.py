@@ -19,7 +19,7 @@ import anyio.lowlevel
 import pytest
 
 from commands import gone, start_scripted
-from cosd_api.event_loop import described, run_async
+from cosd_api.event_loop import event_loop_name, run_async
 from cosd_providers.http import stack
 from on_sockets import KEY, unread
 
@@ -42,9 +42,9 @@ def test_a_command_runs_it_and_leaves_the_process_as_it_was(each_stack: str, cap
     with caplog.at_level(logging.DEBUG, logger="cosd_api"):
         assert run_async(loop_of, 1, "a") == (LOOPS[each_stack], 10_000, (1, "a"))
     assert (gc.get_threshold(), bool(gc.get_freeze_count())) == (before, frozen)
-    assert [record.getMessage() for record in caplog.records] == [f"event loop: {described()}"]
+    assert [record.getMessage() for record in caplog.records] == [f"event loop: {event_loop_name()}"]
     name = LOOPS[each_stack]
-    assert described() == (name if name == "asyncio" else f"uvloop {metadata.version('uvloop')}")
+    assert event_loop_name() == (name if name == "asyncio" else f"uvloop {metadata.version('uvloop')}")
 
 
 def test_an_error_leaves_the_process_as_it_was() -> None:
@@ -91,8 +91,8 @@ def test_a_gateway_of_the_command_answers_and_stops_on_it(each_stack: str) -> No
             assert json.load(response)["choices"][0]["text"] == " a c d d"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        assert f"event loop: {described()}" in process.stderr.read().decode()
-    assert described().partition(" ")[0] == LOOPS[each_stack]
+        assert f"event loop: {event_loop_name()}" in process.stderr.read().decode()
+    assert event_loop_name().partition(" ")[0] == LOOPS[each_stack]
 
 
 @POSIX

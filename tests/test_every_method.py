@@ -5,22 +5,48 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
-from cosd_api import CoSD, FusionResult
+from cosd_api import CoSD, FusionResult, SettingError
 from cosd_api.methods.base import METHODS
+from cosd_api.verification import KINDS, TRAINED
 from cosd_providers.testing import ScriptedProvider, TableModel
-from every_method import LINES, Line, excuse
+from every_method import LINES, Line, excuse, with_the_rest
+from samples import sample_method
 
 TOKENS = (b"", b"Q", b"a", b"b", b"c")
 
 
-def test_every_method_has_a_line() -> None:
-    named = {line.method if isinstance(line.method, str) else line.method.name for line in LINES}
-    assert METHODS.keys() - named == set(), "add a line to LINES in tests/every_method.py"
-    assert len({line.name for line in LINES}) == len(LINES)
+@pytest.mark.parametrize("chosen", [LINES, LINES[:1], ()])
+def test_every_method_and_every_verifier_has_a_line(chosen: Sequence[Line]) -> None:
+    lines = with_the_rest(chosen)
+    assert lines[: len(chosen)] == tuple(chosen)
+    assert len({line.name for line in lines}) == len(lines)
+    named = {line.method if isinstance(line.method, str) else line.method.name for line in lines}
+    assert METHODS.keys() - named == set()
+    judges = [sample_method(line.method).judge if isinstance(line.method, str) else line.method.judge for line in lines]
+    assert KINDS.keys() - TRAINED.keys() - {getattr(one, "kind", None) for one in judges} == set()
+
+
+def test_a_sample_that_is_missing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Needy(BaseModel):
+        kind: Literal["needy"] = "needy"
+        level: float
+
+    @dataclass(frozen=True, kw_only=True)
+    class NeedyMethod(CoSD):
+        level: float
+
+    monkeypatch.setitem(KINDS, "needy", Needy)
+    with pytest.raises(SettingError, match="the verifier 'needy' has no defaults: add the settings"):
+        with_the_rest(LINES)
+    monkeypatch.delitem(KINDS, "needy")
+    monkeypatch.setattr("cosd_api.methods.cosd.CoSD", NeedyMethod)
+    with pytest.raises(SettingError, match="the method 'cosd' has no defaults: add the settings"):
+        sample_method("cosd")
 
 
 def table(*probs: Mapping[bytes, float]) -> TableModel:

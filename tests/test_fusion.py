@@ -469,6 +469,22 @@ async def test_limits_and_stops() -> None:
         assert (stopped.text, stopped.finish_reason, stopped.stop_reason) == (" The capital is Li", "stop", "ma. R")
 
 
+async def test_of_a_prompt_that_is_far_too_long_only_the_start_is_counted() -> None:
+    class Counting(ScriptedProvider):
+        counted: list[int]
+
+        async def count_tokens(self, text: str) -> int:
+            self.counted.append(len(text))
+            return len(await self.tokenize(text))
+
+    draft = Counting(TextModel({"Q:": ["a"]}), context=9)
+    for length, words in ((300, "has 600 tokens"), (1_000_000, "has more than 8 tokens")):
+        draft.counted = []
+        with pytest.raises(ContextLengthError, match=f"the prompt {words}, and the draft takes at most 8"):
+            await fuse("Q:" * length, draft=draft, assistant=assistant())
+        assert draft.counted == [min(2 * length, 16 * 8 + 1024)]
+
+
 async def test_a_full_context_ends_the_answer() -> None:
     while_drafting = await fuse("Q:", draft=draft(context=5), assistant=assistant())
     assert (while_drafting.text, while_drafting.finish_reason, while_drafting.stop_reason) == (

@@ -5,13 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from types import ModuleType
 
 import pytest
 
 import cosd_api
+import cosd_api.batch
+import cosd_api.comparison
+import cosd_api.extend
+import cosd_api.training
+import cosd_api.types
 import cosd_providers
 from cosd_providers import engines
 
+RECORDS = (cosd_api.types, cosd_api.comparison, cosd_api.training)
 LATER = (
     "cosd_api.demo",
     "cosd_api.gateway",
@@ -70,7 +77,7 @@ def test_what_is_used_later_is_imported_later(code: str, later: tuple[str, ...])
     assert sorted(found.intersection(later)) == []
 
 
-@pytest.mark.parametrize("face", [cosd_api, cosd_providers, engines])
+@pytest.mark.parametrize("face", [cosd_api, *RECORDS, cosd_api.extend, cosd_providers, engines])
 def test_every_public_name_is_there(face: object) -> None:
     names: list[str] = face.__all__  # type: ignore[attr-defined]
     assert names == sorted(names, key=lambda name: (not name.isupper(), name.lower())) or len(names) == len(set(names))
@@ -79,22 +86,24 @@ def test_every_public_name_is_there(face: object) -> None:
         face.fuze  # type: ignore[attr-defined]  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("name", "module"),
-    [
-        *((name, "cosd_providers.engines") for name in engines.__all__),
-        ("ChatProvider", "cosd_providers.messages"),
-        ("RenderedPrompt", "cosd_providers.messages"),
-        ("Tokenizer", "cosd_providers.tokenizers"),
-        ("load_tokenizer", "cosd_providers.tokenizers"),
-    ],
+MOVED = (
+    *((cosd_providers, name, "cosd_providers.engines") for name in engines.__all__),
+    (cosd_providers, "ChatProvider", "cosd_providers.messages"),
+    (cosd_providers, "RenderedPrompt", "cosd_providers.messages"),
+    (cosd_providers, "Tokenizer", "cosd_providers.tokenizers"),
+    (cosd_providers, "load_tokenizer", "cosd_providers.tokenizers"),
+    *((cosd_api, name, face.__name__) for face in RECORDS for name in face.__all__),
+    *((cosd_api, name, "cosd_api.extend") for name in ("Method", "Needs", "Place", "Verifier")),
+    (cosd_api, "FusionActor", "cosd_api.batch"),
 )
-def test_a_name_that_has_moved_is_still_found_with_a_warning(name: str, module: str) -> None:
-    assert name not in cosd_providers.__all__
-    with pytest.warns(
-        DeprecationWarning, match=f"cosd_providers.{name} is {module}.{name} now; .* release 0.2"
-    ) as told:
-        assert getattr(cosd_providers, name) is getattr(import_module(module), name)
+
+
+@pytest.mark.parametrize(("face", "name", "module"), MOVED, ids=[f"{face.__name__}.{name}" for face, name, _ in MOVED])
+def test_a_name_that_has_moved_is_still_found_with_a_warning(face: ModuleType, name: str, module: str) -> None:
+    assert name not in face.__all__
+    words = f"{face.__name__}.{name} is {module}.{name} now; .* release 0.2"
+    with pytest.warns(DeprecationWarning, match=words) as told:
+        assert getattr(face, name) is getattr(import_module(module), name)
     assert told[0].filename == __file__
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 import ngrams
 import reference_paths as naive
 import virtual_time
-from cosd_api import Fusion, FusionResult, LogLikelihood, Message, RuleVerifier, Tuning, fuse, log_likelihood
+from cosd_api import Fusion, FusionResult, Message, RuleVerifier, Tuning, fuse, log_likelihood
+from cosd_api.types import LogLikelihood
 from cosd_providers import DraftEnd, Token, UnsupportedError, Usage
 from cosd_providers.chat.leading_space import AfterLead, led
 from cosd_providers.contract import Context

@@ -21,16 +21,15 @@ from cosd_api import (
     DiffVerifier,
     Fusion,
     FusionClosedError,
-    LogLikelihood,
-    Place,
     RandomVerifier,
     RuleVerifier,
     SettingError,
     TreeVerifier,
-    Verifier,
     log_likelihood,
     log_likelihood_sync,
 )
+from cosd_api.extend import Place, Verifier
+from cosd_api.types import LogLikelihood
 from cosd_api.verification import verifier_at
 from cosd_providers import BudgetError, ProviderError, ServerError, ServerInfo, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel

@@ -22,7 +22,6 @@ from cosd_api import (
     Example,
     Fusion,
     FusionConfig,
-    Method,
     Samples,
     SettingError,
     Trace,
@@ -30,11 +29,13 @@ from cosd_api import (
     train_deferral,
 )
 from cosd_api.comparison.contestants import contestants_of, method_of
+from cosd_api.extend import Method
+from cosd_api.forcing.samples import DeferralSample, ExampleSamples
+from cosd_api.forcing.states import state_in_text
 from cosd_api.integrations.arguments import FusionArguments
 from cosd_api.integrations.langchain import ChatCoSD
 from cosd_api.methods.base import method_from_text, method_named
-from cosd_api.training.dataset import DeferralSample, ExampleSamples
-from cosd_api.training.states import state_in_text
+from cosd_api.training import DeferralTraining
 from cosd_providers.testing import ScriptedProvider
 
 URLS: dict[str, Any] = {"draft": "http://a", "assistant": "http://b"}
@@ -120,7 +121,10 @@ def test_a_setting_of_such_a_method_is_checked() -> None:
         pytest.raises(SettingError, match="the method 'cool' has no setting 'x'"),
     ):
         method_named("cool-align", x=1)
-    with pytest.raises(SettingError, match="'co-llm' has no defaults: it needs a gate"):
+    with (
+        pytest.warns(DeprecationWarning, match="co-llm"),
+        pytest.raises(SettingError, match="'co-llm' has no defaults: the method 'defer' needs a gate"),
+    ):
         contestants_of(["co-llm"])
     with (
         pytest.warns(DeprecationWarning, match="co-llm"),
@@ -215,10 +219,16 @@ def test_advice_with_former_names_is_read() -> None:
 # The gate of Co-LLM.
 
 
-@pytest.mark.parametrize(("old", "new"), [("CoLLM", "Defer"), ("CoLLMTraining", "DeferralTraining")])
-def test_a_class_by_a_name_that_it_had(old: str, new: str) -> None:
-    with ends(f"cosd_api.{old}", f"cosd_api.{new}") as told:
-        assert getattr(cosd_api, old) is getattr(cosd_api, new)
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("CoLLM", "cosd_api.Defer", Defer),
+        ("CoLLMTraining", "cosd_api.training.DeferralTraining", DeferralTraining),
+    ],
+)
+def test_a_class_by_a_name_that_it_had(old: str, new: str, found: type) -> None:
+    with ends(f"cosd_api.{old}", new) as told:
+        assert getattr(cosd_api, old) is found
     assert here(told)
     assert old not in cosd_api.__all__
 

@@ -20,6 +20,7 @@ from typer.main import get_command
 
 import cosd_api
 import cosd_providers
+import printed
 from commands import cosd
 from cosd_api import Tuning
 from cosd_api.cli.app import app
@@ -28,6 +29,7 @@ from cosd_api.settings import AnswerOptions, FusionOptions
 from cosd_providers.connect import ADAPTERS
 from cosd_providers.engines.openai.dialects import DIALECTS
 from drawn import partly
+from printed import FENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = {
@@ -36,13 +38,11 @@ TEXTS = {
 }
 #: In programs that tests/live/test_gateway.py (those that ask the gateway) and tests/live_ray run.
 NOT_HERE = ("http://127.0.0.1:8000/v1", "import ray", "from datasets import")
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def programs() -> Iterator[object]:
     for name, text in TEXTS.items():
-        found = [block for language, block in FENCE.findall(text) if language == "python"]
-        blocks = [block for block in found if not any(words in block for words in NOT_HERE)]
+        blocks = [block for block in printed.programs(text) if not any(words in block for words in NOT_HERE)]
         yield from (pytest.param(block, id=f"{name}-{number}") for number, block in enumerate(blocks))
 
 

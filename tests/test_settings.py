@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from cosd_api import AgreementVerifier, CoSD, Fusion, SettingError, Settings, Tuning, fuse, fuse_sync
+from cosd_api import AgreementVerifier, CoSD, Fusion, SettingError, Tuning, fuse, fuse_sync
 from cosd_api.methods.base import method_from_text
 from cosd_api.settings import AnswerLimits, AnswerOptions, FuseOptions, FusionOptions, FusionSettings
+from cosd_api.types import Settings
 
 
 def names(declared: Any) -> list[str]:

@@ -10,9 +10,11 @@ import anyio
 import pytest
 
 import virtual_time
-from cosd_api import ComparisonEstimate, EndpointEstimate, Example, Fusion, Range, advise, compare
+from cosd_api import Example, Fusion, advise, compare
+from cosd_api.comparison import ComparisonEstimate
 from cosd_api.endpoints import Endpoints
-from cosd_api.speed import Speed, measured, time_of
+from cosd_api.speed import Speed, expected_time, measure_speeds
+from cosd_api.types import EndpointEstimate, Range
 from cosd_api.wording import duration
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
@@ -63,7 +65,7 @@ class OneByOne(ScriptedProvider):
 
 async def speed(provider: ScriptedProvider, prompt: Any = "Q", **options: Any) -> Speed:
     async with Endpoints(provider, provider) as endpoints:
-        return (await measured(endpoints, prompt, **options))["draft"]
+        return (await measure_speeds(endpoints, prompt, **options))["draft"]
 
 
 async def test_a_request_and_each_further_token() -> None:
@@ -74,7 +76,7 @@ async def test_a_request_and_each_further_token() -> None:
 async def test_few_requests_of_few_tokens_that_do_not_have_the_users_prompt() -> None:
     draft, assistant = model(), model("one")
     async with Endpoints(draft, assistant) as endpoints:
-        assert [*await measured(endpoints, "a secret")] == ["draft", "assistant"]
+        assert [*await measure_speeds(endpoints, "a secret")] == ["draft", "assistant"]
     assert [call.max_tokens for call in draft.calls] == [call.max_tokens for call in assistant.calls] == [1, 1, 16]
     assert not any("secret" in call.prompt for call in draft.calls)
 
@@ -121,7 +123,9 @@ def test_the_time_of_an_answer() -> None:
     assert one.time_of(cost(4, 440, 8), 20) == pytest.approx(4 * 0.5 + 4 * 0.1)
     assert one.time_of(cost(1, 1100, 0), 20) == pytest.approx(10 * 0.5)  # ten prompts in one request
     assert one.time_of(cost(0, 0, 0), 20) == 0
-    both = time_of({"draft": cost(1, 100, 21), "assistant": cost(1, 110, 1)}, {"draft": one, "assistant": other}, 20)
+    both = expected_time(
+        {"draft": cost(1, 100, 21), "assistant": cost(1, 110, 1)}, {"draft": one, "assistant": other}, 20
+    )
     assert both == pytest.approx(2.5 + 1.0)
 
 
@@ -174,7 +178,7 @@ async def test_a_dry_run_says_how_long() -> None:
     assert estimate.durations == {
         "draft": pytest.approx(20 * (0.6 + 7 * 0.1) / 4),
         "assistant": pytest.approx(20 * (1.2 + 7 * 0.1) / 4),
-        "average": pytest.approx(16 * time_of(one, speeds, 8) / 4, rel=0.01),
+        "average": pytest.approx(16 * expected_time(one, speeds, 8) / 4, rel=0.01),
     }
     assert estimate.seconds == pytest.approx(sum(estimate.durations.values()))
     assert str(estimate).endswith(

@@ -15,7 +15,7 @@ from benchmarks.lab.tasks import TASKS
 from benchmarks.lab.worlds import World
 from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_api.demo.servers import serve
-from cosd_api.training.dataset import Example
+from cosd_api.forcing.samples import Example
 
 MAX_TOKENS = 320
 SURE = 0.5

@@ -17,8 +17,9 @@ from benchmarks.lab.worlds import World
 from cosd_api import CoSD, SettingError, TreeVerifier, collect, compare, train_tree
 from cosd_api.comparison.result import Comparison
 from cosd_api.demo.servers import serve
+from cosd_api.forcing.samples import Example
 from cosd_api.methods.base import Method
-from cosd_api.training.dataset import Example, read_examples
+from cosd_api.training.dataset import read_examples
 from cosd_providers import connect
 from cosd_providers.contract import Provider
 

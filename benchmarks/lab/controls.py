@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from cosd_api.training.dataset import Example
+from cosd_api.forcing.samples import Example
 from cosd_providers.contract import Context, DraftEnd, Proposal, Provider, Question, Token
 from cosd_providers.forwarding import Forwarding
 from cosd_providers.usage import Usage

@@ -14,8 +14,10 @@ import anyio
 from benchmarks.lab.answers import QUESTIONS, served
 from benchmarks.lab.runs import ALONE
 from benchmarks.lab.tasks import choice
-from cosd_api import Fusion, RuleVerifier, Verifier
-from cosd_api.training.dataset import Example, read_examples
+from cosd_api import Fusion, RuleVerifier
+from cosd_api.extend import Verifier
+from cosd_api.forcing.samples import Example
+from cosd_api.training.dataset import read_examples
 from cosd_api.verification import DiffVerifier
 
 __all__ = ["SCORED", "likelihoods", "likelihoods_in", "perplexity"]

@@ -12,15 +12,11 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import anyio
 
+from cosd_api import Fusion, FusionConfig, SettingError, __version__
 from cosd_api.batch.lines import BatchLine, line_of
 from cosd_api.batch.reply import Answerer, Reply, failed
 from cosd_api.batch.sending import divided
-from cosd_api.checks import check_count
-from cosd_api.config.file import FusionConfig
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.together import together
-from cosd_api.version import __version__
+from cosd_api.extend import check_count, together
 
 __all__ = ["ActorState", "FusionActor", "FusionSource", "LineActor"]
 

@@ -9,19 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cosd_api import Fusion, SettingError
 from cosd_api.batch.index import LineIndex
 from cosd_api.batch.lines import BatchLine, near_each_other, read_batch
 from cosd_api.batch.output import OutputFile
 from cosd_api.batch.reply import Answerer, LineAnswerer, Reply, stopped
 from cosd_api.batch.summary import BatchSummary, BatchTally
 from cosd_api.batch.usage import Usages, loaded
-from cosd_api.budget import SharedLimit
 from cosd_api.comparison.prices import Prices, checked_prices
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.settings import DEFAULT_MAX_TOKENS
-from cosd_api.together import together
-from cosd_api.wording import counted
+from cosd_api.extend import DEFAULT_MAX_TOKENS, SharedLimit, counted, together
 
 __all__ = ["WINDOW", "BatchJob"]
 

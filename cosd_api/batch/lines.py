@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cosd_api.errors import SettingError
+from cosd_api import SettingError
 from cosd_api.training.json_lines import JsonLine, LineReader, line_error, problem
 
 __all__ = ["CHAT", "COMPLETIONS", "BatchLine", "line_of", "near_each_other", "read_batch"]

@@ -15,13 +15,11 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup
 
+from cosd_api import Fusion, SettingError, __version__
 from cosd_api.batch.actor import ActorState, FusionSource, LineActor
 from cosd_api.batch.lines import BatchLine
 from cosd_api.batch.reply import Reply, failed, lost
 from cosd_api.batch.sending import SentFusion
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.version import __version__
 
 __all__ = ["RayAnswering", "on_cluster"]
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cosd_api import SettingError
 from cosd_api.batch.index import LineIndex, LineState
 from cosd_api.batch.reply import CUT, SCHEMA
 from cosd_api.batch.usage import LineUsage, dumped, loaded, together_cost
-from cosd_api.errors import SettingError
 from cosd_api.training.json_lines import Appender, JsonLine, JsonLines, LineReader, line_error, problem
 
 __all__ = ["OutputFile"]

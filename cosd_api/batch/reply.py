@@ -9,17 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from uuid import uuid4
 
+from cosd_api import Fusion, FusionResult, SettingError
 from cosd_api.batch.lines import CHAT, BatchLine
 from cosd_api.batch.usage import Usages, billed_tokens, together_cost, usages_of
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
+from cosd_api.extend import AnswerOptions
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.bodies import Asked, read_chat, read_completion
 from cosd_api.gateway.config import GatewayLimits
 from cosd_api.gateway.shapes import AnswerShape, ChatShape, CompletionShape, facts
-from cosd_api.result import FusionResult
-from cosd_api.settings import AnswerOptions
-from cosd_providers.errors import (
+from cosd_providers import (
     BudgetError,
     BudgetTimeoutError,
     ContextLengthError,

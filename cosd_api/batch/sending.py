@@ -6,13 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from cosd_api.checks import check_count
-from cosd_api.config.file import FusionConfig
-from cosd_api.config.saving import config_of
-from cosd_api.config.shape import ServerConfig, ServerLimitsConfig
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.methods.base import Method
+from cosd_api import Fusion, FusionConfig, SettingError
+from cosd_api.extend import Method, ServerConfig, ServerLimitsConfig, check_count, config_of
 
 __all__ = ["SentFusion", "divided"]
 

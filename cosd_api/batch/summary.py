@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from cosd_api.batch.reply import Reply
 from cosd_api.batch.usage import LineUsage, Usages, billed_tokens, money, together_cost
 from cosd_api.comparison.prices import Price
-from cosd_api.records import Record, Seconds
-from cosd_api.wording import counted
+from cosd_api.extend import Record, Seconds, counted
 
 __all__ = ["BatchSummary", "BatchTally"]
 

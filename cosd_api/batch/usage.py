@@ -8,7 +8,8 @@ from typing import Self
 from pydantic import TypeAdapter
 
 from cosd_api.comparison.prices import Price
-from cosd_api.records import EndpointUsage, Record
+from cosd_api.extend import Record
+from cosd_api.types import EndpointUsage
 
 __all__ = ["LineUsage", "Usages", "billed_tokens", "dumped", "loaded", "money", "together_cost", "usages_of"]
 

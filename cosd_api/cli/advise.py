@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cosd_api import Example
 from cosd_api.cli.compare import Confirming, resumable, shown
 from cosd_api.cli.comparing import ComparingOptions
 from cosd_api.cli.console import guarded, say
@@ -15,12 +16,9 @@ from cosd_api.comparison.advice import CHOOSING, LEAST_QUESTIONS
 from cosd_api.comparison.compare import advise as advise_on
 from cosd_api.comparison.result import Advice
 from cosd_api.comparison.settings import ComparisonOptions
-from cosd_api.event_loop import run_async
+from cosd_api.extend import paragraph, run_async, write_whole
 from cosd_api.report.terminal import visible
-from cosd_api.training.dataset import Example
-from cosd_api.verification.trained_file import write_whole
-from cosd_api.wording import paragraph
-from cosd_providers.contract import Provider
+from cosd_providers import Provider
 
 __all__ = ["advise"]
 

@@ -13,9 +13,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from cosd_api.event_loop import described
-from cosd_api.version import __version__
-from cosd_providers.http.stack import stack
+from cosd_api import __version__
+from cosd_api.extend import event_loop_name, http_stack
 
 __all__ = ["app", "run"]
 
@@ -101,7 +100,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"cosd-api {__version__} ({stack()}, {described()})")
+        print(f"cosd-api {__version__} ({http_stack()}, {event_loop_name()})")
         raise typer.Exit
 
 

@@ -14,18 +14,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from cosd_api import Fusion, Tuning
 from cosd_api.batch.job import WINDOW, BatchJob
 from cosd_api.batch.reply import LineAnswerer
 from cosd_api.batch.summary import BatchSummary, BatchTally
-from cosd_api.checks import check_installed
 from cosd_api.cli.compare import resumable
 from cosd_api.cli.comparing import MostBilled, PriceTexts, priced
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import ChosenTie, ChosenUnit, SharedOptions, StopTexts, check_writable, with_options
-from cosd_api.event_loop import run_async
-from cosd_api.fusion import Fusion
+from cosd_api.extend import AnswerOptions, OnAssistantError, check_installed, run_async
 from cosd_api.report.terminal import visible
-from cosd_api.settings import AnswerOptions, OnAssistantError, Tuning
 
 __all__ = ["batch"]
 

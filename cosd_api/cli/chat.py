@@ -16,19 +16,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from cosd_api import Fusion, FusionResult, SettingError
 from cosd_api.cli.console import MessageReader, Waiting, Writer, guarded, say, without_echo
 from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.cli.spending import bounded
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.records import FusedToken
+from cosd_api.extend import AnswerLimits, counted, iterate_sync, sync_portal
 from cosd_api.report.terminal import has_colour, legend, outcome, replacements, visible
-from cosd_api.result import FusionResult
-from cosd_api.settings import AnswerLimits
-from cosd_api.sync import iterated, portal
-from cosd_api.wording import counted
-from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError
-from cosd_providers.messages import Message
+from cosd_api.types import FusedToken
+from cosd_providers import BudgetError, ContextLengthError, Message, ProviderError
 
 __all__ = ["chat"]
 
@@ -67,7 +62,7 @@ def chat(
         limits = options.limits(fusion, max_billed_tokens=max_billed_tokens)
         # The event loop runs in another thread: connections are kept up while this one waits for a line, and Ctrl-C
         # works as usual.
-        with portal().wrap_async_context_manager(fusion):
+        with sync_portal().wrap_async_context_manager(fusion):
             _Session(fusion, limits, _Conversation(system)).run()
 
 
@@ -171,7 +166,7 @@ class _Session:
         typed = self._messages.interactive
         waiting = Waiting(shown=typed and sys.stderr.isatty())
         try:
-            with without_echo(typed), waiting, closing(iterated(work, "cosd chat")) as items:
+            with without_echo(typed), waiting, closing(iterate_sync(work, "cosd chat")) as items:
                 for item in items:
                     if isinstance(item, str):
                         waiting.say(item)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from cosd_api import Example
 from cosd_api.cli.comparing import ComparingOptions
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import with_options
@@ -25,12 +26,9 @@ from cosd_api.comparison.compare import compare as compare_answers
 from cosd_api.comparison.prices import ComparisonEstimate
 from cosd_api.comparison.result import Comparison, comparison_report
 from cosd_api.comparison.settings import ComparisonOptions, Tally
-from cosd_api.event_loop import run_async
+from cosd_api.extend import counted, run_async
 from cosd_api.report.terminal import visible
-from cosd_api.training.dataset import Example
-from cosd_api.wording import counted
-from cosd_providers.contract import Provider
-from cosd_providers.errors import ProviderError
+from cosd_providers import Provider, ProviderError
 
 __all__ = ["Confirming", "compare", "resumable", "shown"]
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cosd_api import Example
 from cosd_api.cli.options import (
     AssistantModels,
     AssistantUrls,
@@ -25,9 +26,8 @@ from cosd_api.comparison.grading import Grader
 from cosd_api.comparison.prices import Price, prices_from
 from cosd_api.comparison.questions import mapping_from, read_questions
 from cosd_api.comparison.settings import ComparisonOptions
-from cosd_api.settings import DEFAULT_MAX_TOKENS
-from cosd_api.training.dataset import Example
-from cosd_providers.contract import Provider
+from cosd_api.extend import DEFAULT_MAX_TOKENS
+from cosd_providers import Provider
 
 __all__ = ["ComparingOptions", "GraderOptions", "MostBilled", "PriceTexts", "priced"]
 

@@ -19,11 +19,11 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from cosd_api import SettingError
 from cosd_api.demo.servers import LocalServerError
-from cosd_api.errors import SettingError
-from cosd_api.records import FusedToken
 from cosd_api.report.terminal import ASSISTANT, has_colour, visible
-from cosd_providers.errors import ProviderError
+from cosd_api.types import FusedToken
+from cosd_providers import ProviderError
 
 __all__ = ["MessageReader", "Waiting", "Writer", "guarded", "progress", "say", "without_echo"]
 

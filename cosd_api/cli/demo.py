@@ -15,7 +15,7 @@ import typer
 from cosd_api.cli.console import guarded
 from cosd_api.demo.run import console, program, save_picture, show
 from cosd_api.demo.servers import bundled_three
-from cosd_api.event_loop import run_async
+from cosd_api.extend import run_async
 
 __all__ = ["demo", "servers"]
 

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
+from cosd_api import FusionResult, Trace, TraceError
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import check_writable
-from cosd_api.errors import TraceError
 from cosd_api.report.terminal import show, summary, visible
-from cosd_api.result import FusionResult, Trace
-from cosd_api.settings import CustomVerifier
+from cosd_api.types import CustomVerifier
 
 __all__ = ["explain"]
 

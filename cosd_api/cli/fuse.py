@@ -10,16 +10,13 @@ from typing import Annotated, cast
 
 import typer
 
+from cosd_api import Fusion, FusionResult, Tuning
 from cosd_api.cli.console import Writer, guarded, say
 from cosd_api.cli.options import ChosenTie, ChosenUnit, SharedOptions, check_writable, seconds, with_options
 from cosd_api.cli.spending import bounded
-from cosd_api.event_loop import run_async
-from cosd_api.fusion import Fusion
+from cosd_api.extend import AnswerLimits, Asking, OnAssistantError, OnBudget, after_own, checked_messages, run_async
 from cosd_api.report.terminal import show, summary
-from cosd_api.result import FusionResult
-from cosd_api.settings import AnswerLimits, Asking, OnAssistantError, OnBudget, Tuning
-from cosd_providers.errors import ProviderError
-from cosd_providers.messages import Message, after_own, checked_messages
+from cosd_providers import Message, ProviderError
 
 __all__ = ["fuse"]
 

@@ -8,35 +8,32 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import typer
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from cosd_api.alignment import Unit
+from cosd_api import Fusion, FusionConfig, SettingError, Tuning
 from cosd_api.cli.console import say
-from cosd_api.config.file import FusionConfig
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.methods.base import DEFAULT_METHOD, METHODS, Method, method_from_text
-from cosd_api.records import DRAFT
-from cosd_api.settings import DEFAULT_MAX_TOKENS, AnswerLimits, Tuning
-from cosd_api.verification import (
-    AgreementVerifier,
-    DiffVerifier,
-    KnownVerifier,
-    MatchVerifier,
-    RandomVerifier,
-    RuleVerifier,
-    SurpriseVerifier,
-    TreeVerifier,
+from cosd_api.cli.verifier_options import DEFAULT, FORMER, NUMBERS, VERIFIERS, verifier_parameters
+from cosd_api.extend import (
+    DEFAULT_MAX_TOKENS,
+    DEFAULT_METHOD,
+    DRAFT,
+    KINDS,
+    METHODS,
+    TRAINED,
+    AnswerLimits,
+    Method,
+    Unit,
+    Verifier,
+    method_from_text,
+    present_verifier,
 )
-from cosd_api.verification.agreement import of_settings
-from cosd_providers import connect
-from cosd_providers.contract import Provider
+from cosd_providers import Provider, connect
 
 __all__ = [
     "AssistantModels",
@@ -93,46 +90,9 @@ MethodSettings = Annotated[
         "--set", metavar="NAME=VALUE", help="A setting of the method, e.g. normalisation=byte; may be repeated."
     ),
 ]
-VerifierName = Literal["rule", "agreement", "chow", "diff", "match", "random", "surprise"]
-_VERIFIERS: Mapping[
-    VerifierName,
-    type[RuleVerifier | AgreementVerifier | DiffVerifier | MatchVerifier | RandomVerifier | SurpriseVerifier],
-] = {
-    "rule": RuleVerifier,
-    "agreement": AgreementVerifier,
-    "diff": DiffVerifier,
-    "match": MatchVerifier,
-    "random": RandomVerifier,
-    "surprise": SurpriseVerifier,
-}
-"""The verifiers that are made of numbers; their fields are the options of the same names."""
-ChosenVerifier = Annotated[
-    VerifierName | None,
-    typer.Option(
-        help="Decide by the rule (alpha, beta), agreement (alpha), diff (tau), surprise (gamma, beta, window), match "
-        "(which replaces whatever differs), or a coin: random (rate, seed). chow (tau) is agreement with alpha = 1 - "
-        "tau, and ends with release 0.2."
-    ),
-]
-Alpha = Annotated[float | None, typer.Option(help="The draft is unsure below this probability; 0.5 by default.")]
-Beta = Annotated[
-    float | None, typer.Option(help="An assistant's probability must exceed this times the draft's; 0.5 by default.")
-]
-Tau = Annotated[float | None, typer.Option(help="Margin of diff, between 0 and 1; 0 by default.")]
-Rate = Annotated[float | None, typer.Option(help="Share of the differing words that random replaces, between 0 and 1.")]
-Seed = Annotated[
-    int | None,
-    typer.Option(help="Of what is drawn, by methods that draw; of random: another one tosses other coins."),
-]
 Temperature = Annotated[
     float | None,
     typer.Option(metavar="0|1", help="1 draws every token, by methods that can; 0 takes the most probable ones."),
-]
-Gamma = Annotated[
-    float | None, typer.Option(help="Of surprise: the assistant finds a token improbable below this; 0.1 by default.")
-]
-Window = Annotated[
-    int | None, typer.Option(metavar="N", help="Of surprise: tokens that are asked about together; 16 by default.")
 ]
 Agreement = Annotated[
     bool,
@@ -177,11 +137,34 @@ AssistantSystems = Annotated[
 MaxTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Longest answer.")]
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="For the whole answer; no limit by default.")]
 
-_OF_VERIFIER = ("verifier", "alpha", "beta", "tau", "rate", "gamma", "window", "agreement", "tree")
+_NUMBERS = [name for name in NUMBERS if name != "seed"]
+_OF_VERIFIER = ("verifier", *_NUMBERS, "agreement", "tree")
 """Options of which any one names a verifier, in place of a settings file's own."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Marks a field that is several options, and a mapping of these in the instance."""
+
+    options: tuple[inspect.Parameter, ...]
+
+    @classmethod
+    def of(cls, field: inspect.Parameter) -> tuple[inspect.Parameter, ...]:
+        """The options that a field stands for."""
+        marks = [one for one in getattr(field.annotation, "__metadata__", ()) if isinstance(one, cls)]
+        return marks[0].options if marks else (field,)
+
+
+VerifierOptions = Annotated[Mapping[str, Any], Spread(tuple(verifier_parameters()))]
+
+
+def option_names(options: Callable[..., object]) -> list[str]:
+    """The names of the options that a dataclass holds; see `with_options`."""
+    known = inspect.signature(options, eval_str=True).parameters.values()
+    return [one.name for field in known for one in Spread.of(field)]
 
 
 def with_options(options: Callable[..., T]) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
@@ -191,15 +174,19 @@ def with_options(options: Callable[..., T]) -> Callable[[Callable[Concatenate[T,
     """
 
     def decorate(command: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
-        shared = inspect.signature(options, eval_str=True).parameters
+        shared = {one.name: Spread.of(one) for one in inspect.signature(options, eval_str=True).parameters.values()}
         _, *own = inspect.signature(command, eval_str=True).parameters.values()
         arguments = [one for one in own if one.default is inspect.Parameter.empty]
         rest = [one for one in own if one.default is not inspect.Parameter.empty]
-        everything = [*arguments, *shared.values(), *rest]
+        everything = [*arguments, *(one for several in shared.values() for one in several), *rest]
 
         def run(**given: Any) -> None:
             call: Callable[..., None] = command
-            call(options(**{name: given.pop(name) for name in shared}), **given)
+            fields: dict[str, Any] = {}
+            for name, several in shared.items():
+                found = {one.name: given.pop(one.name) for one in several}
+                fields[name] = found.get(name, found)
+            call(options(**fields), **given)
 
         signature = inspect.Signature([one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in everything])
         vars(run)["__signature__"] = signature  # typer reads both
@@ -224,19 +211,18 @@ class SharedOptions:
     assistant_system: AssistantSystems = None
     method: MethodName = None
     method_settings: MethodSettings = None
-    verifier: ChosenVerifier = None
-    alpha: Alpha = None
-    beta: Beta = None
-    tau: Tau = None
-    rate: Rate = None
-    seed: Seed = None
-    gamma: Gamma = None
-    window: Window = None
+    of_verifier: VerifierOptions = field(default_factory=dict[str, Any])
     agreement: Agreement = False
     tree: Tree = None
     temperature: Temperature = None
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS
     timeout: Timeout = None
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of what is drawn, or of a verifier's coins."""
+        seed: int | None = self.of_verifier.get("seed")
+        return seed
 
     def fusion(self, read_timeout: float | None = None, **settings: Any) -> Fusion:
         """The fusion; sends nothing yet.
@@ -297,7 +283,7 @@ class SharedOptions:
         except OSError as error:
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--config") from error
 
-    def _with_seed(self, method: Method) -> RandomVerifier | None:
+    def _with_seed(self, method: Method) -> Verifier | None:
         """The verifier of a settings file with the seed of the command line, where it takes one.
 
         Raises:
@@ -305,7 +291,7 @@ class SharedOptions:
         """
         if self.seed is None or not method.hoisted:
             return None
-        if isinstance(method.judge, RandomVerifier):
+        if isinstance(method.judge, BaseModel) and "seed" in type(method.judge).model_fields:
             return method.judge.model_copy(update={"seed": self.seed})
         if not method.temperature:
             words = "means nothing to these settings: the verifier tosses no coins, and no token is drawn"
@@ -366,17 +352,16 @@ class SharedOptions:
         except OSError as error:  # a file that a setting names
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--set") from error
 
-    def _verifier(self, *, seeded: bool = True) -> KnownVerifier:
-        name = self.verifier
+    def _verifier(self, *, seeded: bool = True) -> Verifier:
+        name: str | None = self.of_verifier.get("verifier")
         if self.agreement:
             if name not in (None, "agreement"):
                 raise typer.BadParameter(f"is short for --verifier agreement, not {name}", param_hint="--agreement")
             name = "agreement"
-        options = ["alpha", "beta", "tau", "rate", "gamma", "window"]
         cosd = self.method in (None, DEFAULT_METHOD)
-        if seeded and (name == "random" or (cosd and not self.temperature)):
-            options.append("seed")
-        given: dict[str, object] = {one: value for one in options if (value := getattr(self, one)) is not None}
+        own = seeded and ((name is not None and "seed" in VERIFIERS.get(name, ())) or (cosd and not self.temperature))
+        options = [*_NUMBERS, "seed"] if own else _NUMBERS
+        given: dict[str, object] = {one: value for one in options if (value := self.of_verifier.get(one)) is not None}
         if self.tree is not None and name is None:
             if given:
                 words = f"a tree takes no {next(iter(given))}: give one or the other"
@@ -384,14 +369,15 @@ class SharedOptions:
             return _load_tree(self.tree)
         if self.tree is not None:
             given["tree"] = self.tree
-        kind = _VERIFIERS["agreement" if name == "chow" else name or "rule"]
-        taken = ["tau"] if name == "chow" else [one for one in kind.model_fields if one != "kind"]
+        taken = [*{**FORMER, **VERIFIERS}[name or DEFAULT]]
         if wrong := [option for option in given if option not in taken]:
             only = f"only {' and '.join(taken)}, " if taken else ""
             words = f"{name or 'the rule'} takes {only}no {wrong[0]}"
             raise typer.BadParameter(words, param_hint=f"--{wrong[0]}")
         try:
-            return kind.model_validate(of_settings({"kind": "chow", **given}) if name == "chow" else given)
+            fields = cast("dict[str, Any]", present_verifier({"kind": name or DEFAULT, **given}))
+            made: Any = KINDS[fields["kind"]].model_validate(fields)
+            return cast("Verifier", made)
         except ValidationError as error:
             if missing := [one["loc"][0] for one in error.errors() if one["type"] == "missing"]:
                 raise typer.BadParameter(f"--{missing[0]} is required with {name}", param_hint="--verifier") from error
@@ -401,11 +387,11 @@ class SharedOptions:
             raise typer.BadParameter(str(error), param_hint="--tau") from error
 
 
-def _load_tree(path: Path) -> TreeVerifier:
+def _load_tree(path: Path) -> Verifier:
     try:
         with warnings.catch_warnings(record=True) as noted:
             warnings.simplefilter("always")
-            tree = TreeVerifier.load(path)
+            tree = cast("Verifier", TRAINED["tree"].load(path))
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--tree") from error
     except SettingError as error:

@@ -16,11 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from cosd_api.cli.console import guarded, say
-from cosd_api.event_loop import run_async
+from cosd_api.extend import PROBE_PROMPT, definition_of, in_digits, run_async
 from cosd_api.report.terminal import has_colour, visible
-from cosd_providers.errors import ProviderError
-from cosd_providers.probe import PROMPT, ProbeReport, definition_of, probe
-from cosd_providers.probe.report import in_digits
+from cosd_providers import ProbeReport, ProviderError, probe
 
 __all__ = ["probe_servers"]
 
@@ -36,7 +34,7 @@ def probe_servers(
     ] = None,
     prompt: Annotated[
         str, typer.Option(metavar="TEXT", help="Prompt of a short draft; best answered in one sentence.")
-    ] = PROMPT,
+    ] = PROBE_PROMPT,
     save: Annotated[
         list[Path] | None,
         typer.Option(

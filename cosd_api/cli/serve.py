@@ -9,25 +9,25 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cosd_api.checks import check_installed
+from cosd_api import Fusion
 from cosd_api.cli.console import guarded, say
-from cosd_api.cli.options import SharedOptions, with_options
+from cosd_api.cli.options import SharedOptions, option_names, with_options
 from cosd_api.demo.servers import bundled_three
-from cosd_api.fusion import Fusion
+from cosd_api.extend import check_installed
 
 if TYPE_CHECKING:
     from cosd_api.gateway.config import GatewayConfig
 
 __all__ = ["serve"]
 
-_OF_A_FUSION = (*(one.name for one in fields(SharedOptions) if one.name != "context"), "name")
+_OF_A_FUSION = (*(name for name in option_names(SharedOptions) if name != "context"), "name")
 _OF_AN_ANSWER = ("max_tokens", "timeout", "seed")
 
 

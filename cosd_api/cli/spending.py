@@ -8,16 +8,20 @@ from dataclasses import replace
 
 from anyio import move_on_after
 
+from cosd_api import Fusion
 from cosd_api.cli.console import say
-from cosd_api.estimate import Estimate
-from cosd_api.fusion import Fusion
-from cosd_api.methods.base import DEFAULT_METHOD
-from cosd_api.records import DRAFT
-from cosd_api.settings import AnswerLimits
-from cosd_api.speed import MEASURED, measured, time_of
-from cosd_api.wording import counted, duration
-from cosd_providers.errors import ProviderError
-from cosd_providers.messages import Message
+from cosd_api.extend import (
+    DEFAULT_METHOD,
+    DRAFT,
+    MEASURED_TOKENS,
+    AnswerLimits,
+    counted,
+    duration,
+    expected_time,
+    measure_speeds,
+)
+from cosd_api.types import Estimate
+from cosd_providers import Message, ProviderError
 
 __all__ = ["bounded"]
 
@@ -40,13 +44,14 @@ async def bounded(
     """Bound the billed tokens of a dear answer, and announce it: its tokens, its time and the bound.
 
     CoSD and answers with a limit of billed tokens keep their limits, and so does one that cannot be estimated: it fails
-    with a better message, or continues without the model that has failed.
+    with a better message, or continues without the model that has failed. Of a method that makes no forecast, the note
+    says that nothing bounds its answers.
 
     Args:
         fusion: the open fusion that is to answer.
         prompt: text or a conversation.
         limits: of the answer.
-        told: whether a dear answer has been announced already. Then nothing is measured or printed.
+        told: whether a note was announced already. Then nothing is measured or printed.
         announce: gets the note, one line.
 
     Returns:
@@ -59,6 +64,10 @@ async def bounded(
         return limits
     with suppress(ProviderError), move_on_after(limits.timeout):
         estimate = await fusion.estimate(prompt, max_tokens=limits.max_tokens)
+        if not estimate.forecast:
+            if not told:
+                announce(f"note: {'; '.join(estimate.assumptions)}. --max-billed-tokens N bounds this answer")
+            return limits
         expected = estimate.billed_tokens.expected
         times = expected / (estimate.endpoints[DRAFT].prompt_tokens + limits.max_tokens)
         if times <= _DEAR:
@@ -68,7 +77,7 @@ async def bounded(
             seconds = await _seconds(fusion, prompt, estimate)
             time = ""
             if seconds is not None:
-                time = f", and to take about {duration(seconds)} (measured on {MEASURED} tokens of each model)"
+                time = f", and to take about {duration(seconds)} (measured on {MEASURED_TOKENS} tokens of each model)"
             announce(
                 f"note: the method {fusion.settings.method.name!r} is dear: this answer is expected to bill about "
                 f"{counted(expected, 'token')}, {times:,.0f} times the draft alone{time}. It stops at {most:,} billed "
@@ -82,6 +91,6 @@ async def _seconds(fusion: Fusion, prompt: str | Sequence[Message], estimate: Es
     """The expected seconds of an answer; None where a model does not answer, or takes long for a few tokens."""
     special = fusion.settings.on_special_tokens
     with suppress(ProviderError), move_on_after(_PATIENCE):
-        speeds = await measured(fusion.endpoints, prompt, on_special_tokens=special)
-        return time_of(estimate.endpoints, speeds, estimate.max_tokens)
+        speeds = await measure_speeds(fusion.endpoints, prompt, on_special_tokens=special)
+        return expected_time(estimate.endpoints, speeds, estimate.max_tokens)
     return None

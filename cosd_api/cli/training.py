@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from cosd_api.alignment import Unit
+from cosd_api import Example
 from cosd_api.cli.console import guarded, progress, say
 from cosd_api.cli.options import (
     AssistantModels,
@@ -26,24 +26,20 @@ from cosd_api.cli.options import (
     connect_server,
     with_options,
 )
-from cosd_api.event_loop import run_async
+from cosd_api.extend import DEFAULT_LISTED, DEFAULT_MAX_TOKENS, MOST_LISTED, Unit, outdated, run_async
 from cosd_api.report.heatmap import check_plots, heatmap, save_heatmaps
 from cosd_api.report.terminal import has_colour, visible
-from cosd_api.settings import DEFAULT_MAX_TOKENS
 from cosd_api.training.answers import tune_answers
 from cosd_api.training.collect import OnError
 from cosd_api.training.collect import collect as collect_samples
-from cosd_api.training.dataset import Example, Samples, read_examples
+from cosd_api.training.dataset import Samples, read_examples
 from cosd_api.training.evaluation import QUARTERS, check_grid
 from cosd_api.training.fit import COMPARING, DEEPEST, check_sklearn, train_tree
 from cosd_api.training.fit_deferral import check_gate_training, train_deferral
 from cosd_api.training.json_lines import SAMPLES, file_kind
 from cosd_api.training.report import GridTuning
 from cosd_api.training.tuning import tune
-from cosd_api.verification.deferral import DEFAULT_LISTED, MOST_LISTED
-from cosd_providers.contract import Provider
-from cosd_providers.deferred import outdated
-from cosd_providers.errors import ContextLengthError, ProviderError
+from cosd_providers import ContextLengthError, Provider, ProviderError
 
 __all__ = ["collect", "train", "train_gate", "tune_rule"]
 

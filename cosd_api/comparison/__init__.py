@@ -1,1 +1,26 @@
 """Comparison of methods and models on a user's own questions: graders, statistics, runs and their reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cosd_api.extend import deferred
+
+if TYPE_CHECKING:
+    from cosd_api.comparison.prices import ComparisonEstimate, Price
+    from cosd_api.comparison.result import Advice, Comparison
+    from cosd_api.comparison.standings import Standing
+
+__all__ = ["Advice", "Comparison", "ComparisonEstimate", "Price", "Standing"]
+
+if not TYPE_CHECKING:
+    __getattr__ = deferred(
+        __name__,
+        {
+            "Advice": "cosd_api.comparison.result",
+            "Comparison": "cosd_api.comparison.result",
+            "ComparisonEstimate": "cosd_api.comparison.prices",
+            "Price": "cosd_api.comparison.prices",
+            "Standing": "cosd_api.comparison.standings",
+        },
+    )

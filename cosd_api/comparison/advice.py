@@ -17,10 +17,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from cosd_api import SettingError
-from cosd_api.checks import check_between
 from cosd_api.comparison.statistics import Estimated, PairedCounts, mcnemar, paired_difference, wilson
-from cosd_api.records import Record
-from cosd_api.wording import counted, in_words, the
+from cosd_api.extend import Record, check_between, counted, in_words, with_article
 
 LEVEL = 0.05
 """Two-sided level of the test: fusing is advised where all p-values are at most this."""
@@ -272,13 +270,13 @@ def advice_words(advice: AdviceCounts, models: Mapping[str, str], order: Sequenc
 
 
 def _fuse(advice: AdviceCounts, models: Mapping[str, str], order: Sequence[str]) -> Iterator[str]:
-    first, *others = (f"{the(name)} ({models[name]})" for name in order)
+    first, *others = (f"{with_article(name)} ({models[name]})" for name in order)
     yield "Fuse them."
     yield f"Let {first} draft and {in_words(others)} assist, by {_method(advice)}."
     assert advice.gain is not None and advice.p is not None
     yield (
         f"Of {advice.tested} questions that had no part in choosing it, it had {_right(advice, 'fused')} right, and "
-        f"the better model alone ({the(advice.model)}) {_right(advice, advice.model)}: "
+        f"the better model alone ({with_article(advice.model)}) {_right(advice, advice.model)}: "
         f"a gain of {_points(advice.gain)}, p = {advice.p:.2g}."
     )
     yield f"It had the most right answers of {_ways(advice)} on {advice.chose} other questions."
@@ -287,8 +285,8 @@ def _fuse(advice: AdviceCounts, models: Mapping[str, str], order: Sequence[str])
 
 def _alone(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
     others = [name for name in models if name != advice.model]
-    theirs = [f"{the(name)} alone {_right(advice, name)}" for name in others]
-    yield f"Use {the(advice.model)} ({models[advice.model]}) alone."
+    theirs = [f"{with_article(name)} alone {_right(advice, name)}" for name in others]
+    yield f"Use {with_article(advice.model)} ({models[advice.model]}) alone."
     if advice.gain is None:
         yield (
             f"Of {_ways(advice)}, none had more right answers to {advice.chose} questions than it: "
@@ -299,7 +297,7 @@ def _alone(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"Of {_ways(advice)}, {_method(advice)} had the most right answers on {advice.chose} questions; of "
             f"{advice.tested} others it had {_right(advice, 'fused')} right, "
-            f"{in_words([f'{the(advice.model)} alone {_right(advice, advice.model)}', *theirs])}: "
+            f"{in_words([f'{with_article(advice.model)} alone {_right(advice, advice.model)}', *theirs])}: "
             f"{_points(advice.gain)}, which is not more than chance (p = {advice.p:.2g})."
         )
     questions = advice.tested or advice.others
@@ -340,7 +338,7 @@ def _cost(advice: AdviceCounts) -> Iterator[str]:
         return
     words = f"An answer takes {fused.requests:.1f} requests and bills {fused.billed:.0f} tokens"
     if alone.billed:
-        words += f", {fused.billed / alone.billed:.1f} times those of {the(advice.model)} alone"
+        words += f", {fused.billed / alone.billed:.1f} times those of {with_article(advice.model)} alone"
     if fused.seconds and alone.seconds:
         words += f", and {fused.seconds / alone.seconds:.1f} times its time"
     if fused.money is not None and alone.money is not None:
@@ -352,12 +350,12 @@ def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
     """Sentences on whether the models doubt where they are wrong, and what to try where they do not."""
     missed: list[str] = []
     for name in models:
-        one = advice.doubts.get(name)
+        one, subject = advice.doubts.get(name), with_article(name).capitalize()
         if one is None:
-            yield f"{the(name).capitalize()} does not report its probabilities: where its doubts sit is not known."
+            yield f"{subject} does not report its probabilities: where its doubts sit is not known."
         elif one.wrong:
             yield (
-                f"{the(name).capitalize()} alone was wrong in {one.wrong} of {counted(one.answers, 'answer')}, and in "
+                f"{subject} alone was wrong in {one.wrong} of {counted(one.answers, 'answer')}, and in "
                 f"{one.sure} of these it was sure of every token (0.5 or more)."
             )
             if one.sure > _MANY * one.wrong:
@@ -366,7 +364,7 @@ def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
         if any(one.wrong for one in advice.doubts.values()):
             yield "So the doubts sit where the errors are, as the paper's rule (alpha = 0.5) needs."
         return
-    who = in_words([the(name) for name in missed])
+    who = in_words([with_article(name) for name in missed])
     yield (
         f"Where {who} drafts, the paper's rule (alpha = 0.5) asks nobody at these errors; alpha = beta = 1, "
         "surprise and average look there, too."

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from cosd_api import Example, SettingError
-from cosd_api.checks import check_between
 from cosd_api.comparison.advice import CHOOSING, ChosenWay, choose, parts, trial_of
 from cosd_api.comparison.contestants import (
     COSD,
@@ -34,11 +33,8 @@ from cosd_api.comparison.result import Advice, Comparison, advice_of, comparison
 from cosd_api.comparison.run import ComparisonRun
 from cosd_api.comparison.settings import ComparisonOptions, ComparisonSettings
 from cosd_api.comparison.standings import Gathered, better_of
-from cosd_api.endpoints import Endpoints
-from cosd_api.settings import refuse, spell_out
-from cosd_api.wording import counted, the
-from cosd_providers.contract import Provider
-from cosd_providers.usage import Usage
+from cosd_api.extend import Endpoints, check_between, counted, refuse_settings, spell_out_options, with_article
+from cosd_providers import Provider, Usage
 
 DEVELOPMENT = 0.2
 """Share of the questions that are for development, by default."""
@@ -48,7 +44,7 @@ _CHOOSING = ("alone", "pilot")
 """Kinds of contestants that answer the development questions."""
 
 
-@spell_out(ComparisonOptions, ComparisonSettings)
+@spell_out_options(ComparisonOptions, ComparisonSettings)
 async def compare(
     examples: Iterable[Example | Mapping[str, Any]],
     *,
@@ -108,7 +104,7 @@ async def compare(
         ProviderError: an endpoint failed when it was asked what it is, or when its speed was measured.
         OSError: the file cannot be read or written.
     """
-    refuse(settings, compare)
+    refuse_settings(settings, compare)
     chosen = ComparisonSettings.checked(**settings)
     wanted = [*questions_by_key(examples).values()]
     check_between("development", development, 0, 1)
@@ -136,7 +132,7 @@ async def compare(
         return comparison_so_far(run, held, test)
 
 
-@spell_out(ComparisonOptions, ComparisonSettings)
+@spell_out_options(ComparisonOptions, ComparisonSettings)
 async def advise(
     examples: Iterable[Example | Mapping[str, Any]],
     *,
@@ -179,7 +175,7 @@ async def advise(
         ProviderError: see `compare`.
         OSError: the file cannot be read or written.
     """
-    refuse(settings, advise)
+    refuse_settings(settings, advise)
     given = ComparisonSettings.checked(**settings)
     by_key = questions_by_key(examples)
     first, second = ([by_key[key] for key in keys] for keys in parts(by_key, choosing))
@@ -445,7 +441,9 @@ def _warnings(found: Gathered) -> list[str]:
         answers = [*found.answers.get(name, {}).values()]
         cut = sum(one.finish_reason == "length" for one in answers)
         if answers and cut * 10 >= len(answers):
-            words.append(f"{counted(cut, 'answer')} of {len(answers)} of {the(name)} alone ended at max_tokens")
+            words.append(
+                f"{counted(cut, 'answer')} of {len(answers)} of {with_article(name)} alone ended at max_tokens"
+            )
     held = {one.key for one in found.development}
     if failed := {key for name in found.models for key in found.failed.get(name, {}) if key in held}:
         without = f"without {len(failed)} of the {counted(len(held), 'development question')}"

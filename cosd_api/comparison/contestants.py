@@ -14,32 +14,44 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 from pydantic_core import to_jsonable_python
 
 from cosd_api import (
-    AgreementVerifier,
     Average,
     CoolFusion,
     CoSD,
-    CustomVerifier,
-    DiffVerifier,
     Fusion,
     MatchVerifier,
-    Method,
     RandomVerifier,
     RuleVerifier,
     SettingError,
-    SurpriseVerifier,
     Switch,
 )
-from cosd_api.alignment import Unit
-from cosd_api.decoding.commands import Contender, DecidedSegment
-from cosd_api.decoding.writer import AnswerWriter
-from cosd_api.methods.base import METHODS, Models, Written, method_class, method_named, recorded_name
-from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
-from cosd_api.methods.gated import check_draws
-from cosd_api.settings import FusionOptions, describe_verifier
-from cosd_api.verification import KnownVerifier
-from cosd_api.verification.agreement import of_record
-from cosd_providers.contract import Provider
-from cosd_providers.deferred import outdated
+from cosd_api.extend import (
+    FINER,
+    KINDS,
+    METHODS,
+    AnswerWriter,
+    Assumptions,
+    Bounds,
+    Contender,
+    Cost,
+    DecidedSegment,
+    FusionOptions,
+    KnownVerifier,
+    Method,
+    Models,
+    Plan,
+    Reading,
+    Unit,
+    Written,
+    check_draws,
+    default_of,
+    describe_verifier,
+    method_named,
+    outdated,
+    recorded_name,
+    recorded_verifier,
+)
+from cosd_api.types import CustomVerifier
+from cosd_providers import Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
 """A model alone; a method; a baseline that asks the models; one that follows from the models' own answers; and one that
@@ -60,24 +72,19 @@ _ModelT = TypeVar("_ModelT")
 
 VARIANTS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
-    "cosd-agreement": CoSD(verifier=AgreementVerifier()),
-    "cosd-diff": CoSD(verifier=DiffVerifier()),
-    "cosd-match": CoSD(verifier=MatchVerifier()),
-    "cosd-surprise": CoSD(verifier=SurpriseVerifier()),
+    **{
+        f"cosd-{kind}": CoSD(verifier=default_of(kind))
+        for kind, one in KINDS.items()
+        if getattr(one, "compared", False)
+    },
     "average-drawn": Average(temperature=1),
     "cool-align": CoolFusion(align=True),
     "cool+rerank": CoolFusion(rerank=True),
 }
 """Further settings of methods, by the names that they have in a comparison."""
 
-_TRAINED = {
-    "defer": "it needs a gate that was trained for these models: give Defer(gate=...), see train_deferral",
-}
-"""Methods that have no defaults, with the reason."""
 _UNASKED = {"speculative": "it draws what the assistant would write, whose greedy text is that of cosd-match"}
 """Methods that are compared by name alone, with the reason."""
-_ORDERED = frozenset({"safe"})
-"""Methods that draw nothing and in which all models are equal, and yet it matters which of them is listed first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,8 +311,7 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
                 raise SettingError(f"{words}. Leave it out, or compare it by itself") from None
             without.append(LeftOut(name, str(error)))
             continue
-        ordered = method.name in _ORDERED or method.temperature > 0
-        turns = both_ways and (not method.symmetric or ordered)
+        turns = both_ways and (not method.symmetric or method.ordered or method.temperature > 0)
         found += [Contestant(name + turned(at, count), "method", method, at) for at in range(count if turns else 1)]
     taken = {one.name for one in (*alone(count), *derived(count))} | {one.name for one in baselines_of(count)}
     for one in found:
@@ -318,9 +324,17 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
 def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
     """The methods by name, and those of `"all"` that have no defaults."""
     if chosen == "all":
-        without = {name: reason for name, reason in {**_TRAINED, **_UNASKED}.items() if name in METHODS}
-        several = [*(name for name in METHODS if name not in without), *VARIANTS]
-        return [(name, _made(name)) for name in several], [LeftOut(*one) for one in without.items()]
+        found: list[tuple[str, Method]] = []
+        without: list[LeftOut] = []
+        for name in METHODS:
+            if name in _UNASKED:
+                without.append(LeftOut(name, _UNASKED[name]))
+                continue
+            try:
+                found.append((name, method_named(name).at_temperature(None)))
+            except SettingError as error:  # one that has no defaults
+                without.append(LeftOut(name, str(error)))
+        return [*found, *VARIANTS.items()], without
     if isinstance(chosen, Mapping):
         named = [(str(name), _made(_present(one))) for name, one in chosen.items()]
     elif isinstance(chosen, str | Method) or not isinstance(chosen, Sequence):
@@ -348,9 +362,12 @@ def _made(one: str | Method) -> Method:
         raise SettingError(f'a method must be a name such as "cosd", or an object such as CoSD(), not {one!r}')
     if one in VARIANTS:
         return VARIANTS[one]
-    if (reason := _TRAINED.get(method_class(one, also=[*VARIANTS]).name)) is not None:
-        raise SettingError(f"{one!r} has no defaults: {reason}")
-    return method_named(one).at_temperature(None)
+    try:
+        return method_named(one, also=[*VARIANTS]).at_temperature(None)
+    except SettingError as error:
+        if recorded_name(one)[0] not in METHODS:
+            raise
+        raise SettingError(f"{one!r} has no defaults: {error}") from None
 
 
 def _name(method: Method) -> str:
@@ -380,7 +397,7 @@ def self_consistency(samples: int, grader: str, reads: Callable[[str, str], str 
 
 
 _VERIFIER = TypeAdapter[Any](
-    Annotated[KnownVerifier, Field(discriminator="kind"), BeforeValidator(of_record)],
+    Annotated[KnownVerifier, Field(discriminator="kind"), BeforeValidator(recorded_verifier)],
     config=ConfigDict(defer_build=True),
 )
 
@@ -389,10 +406,13 @@ def method_of(settings: Mapping[str, Any]) -> Method:
     """The method of a contestant's settings; see `Contestant.settings`.
 
     Raises:
-        SettingError: it has a verifier of the user's own.
+        SettingError: it is one of the user's own, or it has such a verifier.
     """
-    if settings["method"] != CoSD.name:
-        name, former = recorded_name(settings["method"])
+    name, former = recorded_name(settings["method"])
+    if name not in METHODS:
+        words = f"the method that is advised, {settings['method']!r}, is one of your own, which is not in the advice"
+        raise SettingError(f"{words}: make the fusion with method=...")
+    if name != CoSD.name:
         options = {**former, **settings["options"]}
         if (greedy := options.pop("greedy", None)) is not None:  # of `speculative`, in records before 0.2
             options["temperature"] = 1

@@ -10,6 +10,7 @@ from cosd_api.comparison.contestants import ORACLE, ContestantKind
 from cosd_api.comparison.result import Comparison
 from cosd_api.comparison.standings import ModelCalibration, PlaceCounts, Standing
 from cosd_api.comparison.statistics import CalibrationBin, Estimated
+from cosd_api.extend import counted
 from cosd_api.report.html.charts import (
     Scale,
     axis_name,
@@ -23,7 +24,6 @@ from cosd_api.report.html.charts import (
     tick,
 )
 from cosd_api.report.html.elements import element, in_line
-from cosd_api.wording import counted
 
 
 def share(value: float | None) -> str:

@@ -16,7 +16,6 @@ from typing import Any, cast
 import regex
 
 from cosd_api import Example, GradingError, SettingError
-from cosd_api.checks import check_positive
 from cosd_api.comparison.grading import (
     BaseGrader,
     Grader,
@@ -28,8 +27,9 @@ from cosd_api.comparison.grading import (
 )
 from cosd_api.comparison.judge import JUDGE_QUESTION, JudgeGrader
 from cosd_api.comparison.programs import ProgramGrader, ProgramLimits
+from cosd_api.extend import check_positive
 from cosd_api.training.answers import is_right
-from cosd_providers.contract import Provider
+from cosd_providers import Provider
 
 __all__ = [
     "GRADERS",

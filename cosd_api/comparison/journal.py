@@ -14,9 +14,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from cosd_api import Endpoint, EndpointUsage, Example, FusedToken, FusionResult, SettingError, __version__
+from cosd_api import Example, FusionResult, SettingError, __version__
 from cosd_api.comparison.prices import Price
-from cosd_api.records import DRAFT, Probability, Record, Seconds, data_of, unreadable
+from cosd_api.extend import DRAFT, Probability, Record, Seconds, data_of, readable, unreadable, with_article
 from cosd_api.training.json_lines import (
     COMPARISON,
     Appender,
@@ -27,8 +27,7 @@ from cosd_api.training.json_lines import (
     problem,
     read_lines,
 )
-from cosd_api.wording import the
-from cosd_providers.text import readable
+from cosd_api.types import Endpoint, EndpointUsage, FusedToken
 
 _START = f'{{"kind":"{COMPARISON}"'.encode()
 _ANOTHER = "give another folder, or move this one away"
@@ -478,7 +477,7 @@ class Journal:
             moved = "give the models in the same order, or "
         for old, new in zip(there.models, mine, strict=True):
             if old.model != new:
-                words = f"{path} holds answers with {old.model} as {the(old.name)}, not {new}"
+                words = f"{path} holds answers with {old.model} as {with_article(old.name)}, not {new}"
                 raise SettingError(f"{words}: {moved}{_ANOTHER}")
 
 

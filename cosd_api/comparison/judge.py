@@ -12,15 +12,10 @@ from typing import Self
 import regex
 
 from cosd_api import Example, GradingError, Message, SettingError, __version__
-from cosd_api.checks import missing_members
 from cosd_api.comparison.grading import BaseGrader
 from cosd_api.comparison.questions import prompt_text
-from cosd_providers import connect
-from cosd_providers.contract import Context, Provider, Token
-from cosd_providers.errors import UnsupportedError
-from cosd_providers.messages import ChatProvider
-from cosd_providers.text import readable
-from cosd_providers.usage import Usage
+from cosd_api.extend import ChatProvider, missing_members, readable
+from cosd_providers import Context, Provider, Token, UnsupportedError, Usage, connect
 
 JUDGE_QUESTION = """\
 Question:

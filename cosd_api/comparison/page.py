@@ -24,6 +24,7 @@ from cosd_api.comparison.result import (
 )
 from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, Standing
 from cosd_api.comparison.statistics import Estimated
+from cosd_api.extend import counted, with_article
 from cosd_api.report.html.charts import swatch
 from cosd_api.report.html.document import (
     document,
@@ -38,7 +39,6 @@ from cosd_api.report.html.document import (
     warnings,
 )
 from cosd_api.report.html.elements import Child, element, in_line, seconds, visible
-from cosd_api.wording import counted, the
 
 _FUSED = ("method", "baseline")
 _MOST_ROWS = 50  # questions that are shown of each kind
@@ -212,7 +212,7 @@ def _about_results(found: Comparison) -> Element:
     chose = "the development questions" if found.development else "these questions"
     which = "best" if found.more_assistants else "better"
     words = (
-        f"Differences are to {the(found.better)} alone, which was {which} on {chose}; won and lost",
+        f"Differences are to {with_article(found.better)} alone, which was {which} on {chose}; won and lost",
         "are questions that only one of the two answered right. Intervals: Wilson's for accuracies, Newcombe's method",
         "10 for differences. p: McNemar's exact test, adjusted by Holm for all contestants. kept: share of the draft's",
         "tokens. time: median. Requests and tokens: means of an answer,",
@@ -284,7 +284,7 @@ def _questions(found: Comparison, best: Standing, examples: Mapping[str, Example
     """Those that only one of the better model and the best method answers right."""
     theirs, mine = found.answers_of(found.better), found.answers_of(best.name)
     common = [key for key in mine if key in theirs]
-    better, name = in_line(the(found.better)), in_line(best.name)
+    better, name = in_line(with_article(found.better)), in_line(best.name)
     for words, wins in ((f"Only {name} is right", True), (f"Only {better} alone is right", False)):
         keys = [key for key in common if mine[key].right is wins and theirs[key].right is not wins]
         if not keys:
@@ -347,7 +347,7 @@ def advice_page(advice: Advice, *, title: str | None = None) -> str:
 
 
 def _advice_figures(advice: Advice) -> Iterator[Element]:
-    decisions = {"fuse": "fuse them", "alone": f"{the(advice.model)} alone", "unknown": "not known yet"}
+    decisions = {"fuse": "fuse them", "alone": f"{with_article(advice.model)} alone", "unknown": "not known yet"}
     yield figure(decisions[advice.decision], "is the advice")
     if (better := advice.accuracy.get(advice.model)) is not None:
         yield figure(share(better.value), f"right by the better model alone ({advice.model})")

@@ -11,11 +11,10 @@ from typing import Any, cast
 
 from pydantic import Field
 
-from cosd_api import EndpointEstimate, Example, Fusion, Message, Range, SettingError
+from cosd_api import Example, Fusion, Message, SettingError
 from cosd_api.comparison.contestants import SELF_CONSISTENCY
-from cosd_api.records import Record
-from cosd_api.speed import MEASURED, Speed, time_of
-from cosd_api.wording import counted, duration, in_words, the
+from cosd_api.extend import MEASURED_TOKENS, Record, Speed, counted, duration, expected_time, in_words, with_article
+from cosd_api.types import EndpointEstimate, Range
 
 MILLION = 1_000_000
 _EXAMPLE = '{"draft": [0.2, 0.6], "assistant": [3, 15]}'
@@ -121,7 +120,7 @@ def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str,
     for name, model in models.items():
         price = given.get(name, given.get(model))
         if price is None:
-            raise SettingError(f"the price of {the(name)} ({model}) is missing: {names}")
+            raise SettingError(f"the price of {with_article(name)} ({model}) is missing: {names}")
         try:
             found[name] = price if isinstance(price, Price) else Price(*price)
         except TypeError:
@@ -144,6 +143,7 @@ class ComparisonEstimate(Record):
     Attributes:
         questions: number of questions.
         contestants: tokens that each contestant is likely to bill, by name.
+        unforeseen: contestants with answers to come, but no forecast (`Method.cost`): no number here has their part.
         known: number of answers that the journal has.
         answers: number of answers to come.
         requests: to all endpoints.
@@ -161,6 +161,7 @@ class ComparisonEstimate(Record):
 
     questions: int
     contestants: dict[str, Range]
+    unforeseen: tuple[str, ...] = ()
     known: int
     answers: int
     requests: Range
@@ -193,11 +194,13 @@ class ComparisonEstimate(Record):
             words += f"; stops at {counted(self.most, 'billed token')}"
         if self.seconds is not None:
             words += f"; takes about {duration(self.seconds)}{self._basis_of_time()}"
+        if self.unforeseen:
+            words += f"; and what {in_words(self.unforeseen)} will bill, of which there is no forecast"
         return words
 
     def _basis_of_time(self) -> str:
         together = f" with {self.concurrency} answers at the same time" if self.concurrency > 1 else ""
-        words = f"{together}, estimated from {MEASURED} tokens of each model"
+        words = f"{together}, estimated from {MEASURED_TOKENS} tokens of each model"
         if len(self.durations) > 1:
             longest = max(self.durations, key=self.durations.__getitem__)
             words += f" (the longest part: {longest}, {duration(self.durations[longest])})"
@@ -291,19 +294,16 @@ async def estimated(
         speeds = await measure(examples[len(examples) // 2].prompt, at_once)
     made: dict[str, _Cost] = {}
     for name in (name for name in fusions if name in needed):
-        answers: list[_Endpoints] = []
-        for example in looked_at:
-            found = await fusions[name].estimate(example.prompt, max_tokens=max_tokens)
-            answers.append({roles[name][at]: one for at, one in found.endpoints.items()})
-            if to_come.get(name):
-                assumptions[f"{name}: {'; '.join(found.assumptions)}"] = None
-        made[name] = _mean([_cost(one, prices or {}, speeds, max_tokens) for one in answers])
-    for name in needed & {*later.alike}:
-        made[name] = made[later.alike[name]]
-    if later.votes is not None and SELF_CONSISTENCY in needed:
+        several = [await fusions[name].estimate(example.prompt, max_tokens=max_tokens) for example in looked_at]
+        if to_come.get(name):
+            assumptions |= dict.fromkeys(f"{name}: {'; '.join(one.assumptions)}" for one in several)
+        if answers := [_by_role(one.endpoints, roles[name]) for one in several if one.forecast]:
+            made[name] = _mean([_cost(one, prices or {}, speeds, max_tokens) for one in answers])
+    made |= {name: made[bill] for name, bill in later.alike.items() if name in needed and bill in made}
+    if later.votes in made and SELF_CONSISTENCY in needed:
         made[SELF_CONSISTENCY] = _voted([made[name] for name in models], made[later.votes])
     if known:  # answers of those that are made later may be there
-        for name in needed & later.names:
+        for name in made.keys() & later.names:
             made[name] = {unit: (0, expected, high) for unit, (_, expected, high) in made[name].items()}
     scales = {name: len(to_come[name]) for name in made if to_come.get(name)}
 
@@ -315,6 +315,7 @@ async def estimated(
     return ComparisonEstimate(
         questions=questions,
         contestants={name: _range(over("tokens", [name])) for name in scales},
+        unforeseen=tuple(name for name, several in to_come.items() if several and name not in made),
         known=known,
         answers=number,
         requests=_range(over("requests", scales)),
@@ -346,6 +347,9 @@ def with_test(
         least = alone[0] + min(lows) if certain else 0
         return least, alone[1] + (round(mean) if whole else mean), alone[2] + max(highs)
 
+    unforeseen = dict.fromkeys(name for one in (first, *ways) for name in one.unforeseen)
+    known, answers = min(one.known for one in ways), max(one.answers for one in ways)
+    ways = [one for one in ways if not one.unforeseen] or ways
     requests = second(_bound(models.requests), [_bound(one.requests) for one in ways])
     tokens = second(_bound(models.billed_tokens), [_bound(one.billed_tokens) for one in ways])
     money = None
@@ -362,8 +366,9 @@ def with_test(
     return first.model_copy(
         update={
             "questions": first.questions + models.questions,
-            "known": first.known + models.known + min(one.known for one in ways),
-            "answers": first.answers + models.answers + max(one.answers for one in ways),
+            "known": first.known + models.known + known,
+            "answers": first.answers + models.answers + answers,
+            "unforeseen": tuple(unforeseen),
             "requests": _range(_total([_bound(first.requests), requests])),
             "billed_tokens": _range(_total([_bound(first.billed_tokens), tokens])),
             "test": _range(tokens),
@@ -397,6 +402,10 @@ def _mean(several: Sequence[_Cost]) -> _Cost:
     return {unit: (one[0] / len(several), one[1] / len(several), one[2] / len(several)) for unit, one in sums.items()}
 
 
+def _by_role(endpoints: _Endpoints, roles: Mapping[str, str]) -> _Endpoints:
+    return {roles[name]: one for name, one in endpoints.items()}
+
+
 def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, Speed], max_tokens: int) -> _Cost:
     """The cost of one answer."""
     low = expected = high = 0.0
@@ -406,7 +415,7 @@ def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, 
         low += tokens.low * price.least / MILLION
         expected += price.of(tokens.expected - written, written)
         high += tokens.high * price.most / MILLION
-    seconds = time_of(answer, speeds, max_tokens)
+    seconds = expected_time(answer, speeds, max_tokens)
     return {
         "requests": _total([_bound(one.requests) for one in answer.values()]),
         "tokens": _total([_bound(one.billed_tokens) for one in answer.values()]),

@@ -28,8 +28,8 @@ import anyio
 from anyio.abc import Process
 
 from cosd_api import Example, GradingError, SettingError, __version__
-from cosd_api.checks import check_count, check_positive
 from cosd_api.comparison.grading import BaseGrader, code_block
+from cosd_api.extend import check_count, check_positive
 
 _LAUNCHER = Path(__file__).with_name("_run_program.py")
 _SHOWN = 2000  # bytes of a program's last output that are kept

@@ -11,8 +11,7 @@ from typing import Any, Literal, cast
 
 from pydantic import Field
 
-from cosd_api import Endpoint, Fusion, SettingError, __version__
-from cosd_api.alignment import Unit
+from cosd_api import Fusion, SettingError, __version__
 from cosd_api.comparison.advice import (
     CHOOSING,
     AdviceCounts,
@@ -36,11 +35,9 @@ from cosd_api.comparison.standings import (
     standings_of,
 )
 from cosd_api.comparison.statistics import Estimated
-from cosd_api.records import Record
-from cosd_api.settings import AnswerOptions
-from cosd_api.wording import counted, in_words, the, with_notes
-from cosd_providers import connect
-from cosd_providers.contract import Provider
+from cosd_api.extend import AnswerOptions, Record, Unit, counted, in_words, with_article, with_notes
+from cosd_api.types import Endpoint
+from cosd_providers import Provider, connect
 
 _WIDTH = 110  # characters of a line of the comment in a settings file
 
@@ -275,7 +272,9 @@ class Advice(AdviceCounts):
                 of the user's own, which is not in it.
         """
         if self.decision != "fuse":
-            words = f"use {the(self.model)} alone" if self.decision == "alone" else "unknown, as it was stopped"
+            words = (
+                f"use {with_article(self.model)} alone" if self.decision == "alone" else "unknown, as it was stopped"
+            )
             raise SettingError(f"the advice is not to fuse these models ({words}): there are no settings of a fusion")
         others = [assistant] if isinstance(assistant, str | Provider) else [*assistant]
         if 1 + len(others) != len(self.models):
@@ -481,7 +480,7 @@ def _interval(one: Estimated, *, signed: bool = False) -> str:
 
 def _about_calibration(name: str, one: ModelCalibration) -> str:
     mean, least = one.mean, one.least
-    words = f"Calibration of {the(name)}: mean probability {mean.confidence:.2f}, right {mean.accuracy:.2f}; "
+    words = f"Calibration of {with_article(name)}: mean probability {mean.confidence:.2f}, right {mean.accuracy:.2f}; "
     words += f"expected calibration error {mean.error:.2f}"
     if least.wrong:
         words += f"; nowhere unsure in {least.confident_wrong} of {counted(least.wrong, 'wrong answer')}"

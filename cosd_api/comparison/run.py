@@ -13,17 +13,13 @@ from typing import Any
 import anyio
 
 from cosd_api import Example, Fusion, FusionResult, GradingError, Message, SettingError
-from cosd_api.budget import SharedLimit
 from cosd_api.comparison.contestants import SELF_CONSISTENCY, Contestant, LeftOut, baselines_of
 from cosd_api.comparison.grading import Grader, identity_of
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer, Journal, grading_key
 from cosd_api.comparison.prices import ComparisonEstimate, Later, Price, checked_prices, estimated
 from cosd_api.comparison.settings import ComparisonSettings, Tally
-from cosd_api.endpoints import Endpoints, Facts
-from cosd_api.settings import AnswerOptions
-from cosd_api.speed import Speed, measured
-from cosd_providers.concurrency import concurrently
-from cosd_providers.errors import BudgetError, ContextLengthError, ProviderError, UnsupportedError
+from cosd_api.extend import AnswerOptions, Endpoints, Facts, SharedLimit, Speed, concurrently, measure_speeds
+from cosd_providers import BudgetError, ContextLengthError, ProviderError, UnsupportedError
 
 _IN_A_ROW = 8
 """Answers that fail one after the other before a comparison stops: a server is down."""
@@ -252,7 +248,7 @@ class ComparisonRun:
     async def _measure(self, prompt: str | Sequence[Message], at_once: int) -> Mapping[str, Speed]:
         """The models' speeds, measured at the first call; see `measured`."""
         if self._speeds is None:
-            self._speeds = await measured(self.models, prompt, at_once=at_once, reading=True)
+            self._speeds = await measure_speeds(self.models, prompt, at_once=at_once, reading=True)
         return self._speeds
 
     async def ask(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
 from cosd_api import Example
-from cosd_api.alignment import Unit
-from cosd_api.checks import check_count, check_stop, check_unit
 from cosd_api.comparison.contestants import Chosen
 from cosd_api.comparison.grading import Grader
 from cosd_api.comparison.prices import ComparisonEstimate, Prices
-from cosd_api.settings import DEFAULT_MAX_TOKENS
+from cosd_api.extend import DEFAULT_MAX_TOKENS, Unit, check_count, check_stop, check_unit
 
 
 @dataclass(slots=True)

@@ -26,8 +26,7 @@ from cosd_api.comparison.statistics import (
     paired_difference,
     wilson,
 )
-from cosd_api.records import Record
-from cosd_providers.text import first_character, last_character
+from cosd_api.extend import Record, first_character, last_character
 
 _SURE = 0.5
 """The rule's alpha: it never asks about a draft token of this probability or more."""

@@ -15,7 +15,7 @@ from statistics import NormalDist
 from typing import Self
 
 from cosd_api import SettingError
-from cosd_api.checks import check_count
+from cosd_api.extend import check_count
 
 
 @dataclass(frozen=True, slots=True)

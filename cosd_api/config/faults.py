@@ -24,7 +24,7 @@ from cosd_api.config.shape import (
 )
 from cosd_api.errors import SettingError
 
-__all__ = ["fault", "faults_of", "refuse_keys", "refuse_other_types"]
+__all__ = ["config_error", "config_errors", "refuse_keys", "refuse_other_types"]
 
 _MOST = 5  # faults in one message
 _SECRETS = {"apikey", "key", "token", "accesstoken", "secret", "password", "authorization", "xapikey", "bearer"}
@@ -34,7 +34,7 @@ _SCHEME = re.compile(r"(bearer|basic|token)\s+\S{8,}", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s@]*@", re.IGNORECASE)
 
 
-def fault(path: Path | str, document: Document, at: FieldPath, words: str) -> SettingError:
+def config_error(path: Path | str, document: Document, at: FieldPath, words: str) -> SettingError:
     """The error for one place of a settings file."""
     line = document.line(at)
     where = f"{path}, line {line}" if line else f"{path}"
@@ -52,15 +52,15 @@ def refuse_keys(path: Path, document: Document) -> None:
         name = re.sub(r"[-_]", "", str(at[-1]).lower())
         if name == "headers":
             words = "headers may hold keys, and are not kept in a file. Give the server in Python, by connect(headers=)"
-            raise fault(path, document, at, words)
+            raise config_error(path, document, at, words)
         text = value if isinstance(value, str) else ""
         sent = at[0] != "limits" and at[-1] != "chat_template"  # texts: one ends an answer, one renders messages
         if name in _SECRETS or name.endswith(_SECRET_ENDS) or _KEY.match(text) or (sent and _SCHEME.match(text)):
             words = f"this looks like a key, and keys are never kept in a settings file. {USE_ENVIRONMENT}"
-            raise fault(path, document, at, words)
+            raise config_error(path, document, at, words)
         if sent and _CREDENTIALS.match(text):
             words = f"the URL holds credentials, and keys are never kept in a settings file. {USE_ENVIRONMENT}"
-            raise fault(path, document, at, words)
+            raise config_error(path, document, at, words)
 
 
 def _entries(value: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, object]]:
@@ -82,7 +82,7 @@ def refuse_other_types(path: Path, document: Document, found: BaseModel) -> None
         SettingError: a number is text, or true or false; or one of these is a number or text.
     """
     for at, words in _other_types(document.value, found):
-        raise fault(path, document, at, words)
+        raise config_error(path, document, at, words)
 
 
 def _other_types(given: object, found: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
@@ -103,13 +103,13 @@ def _other_types(given: object, found: object, at: FieldPath = ()) -> Iterator[t
         yield at, "it must be a number" + (", without quotes" if isinstance(given, str) else ", not true or false")
 
 
-def faults_of(path: Path, document: Document, error: ValidationError, top: type[BaseModel]) -> SettingError:
+def config_errors(path: Path, document: Document, error: ValidationError, top: type[BaseModel]) -> SettingError:
     """The faults that pydantic has found, one a line."""
     found: list[str] = []
     details = error.errors(include_url=False)
     for one in details[:_MOST]:
         at = _written(document.value, one["loc"])
-        found.append(str(fault(path, document, at, _words(one, top))))
+        found.append(str(config_error(path, document, at, _words(one, top))))
     if len(details) > _MOST:
         found.append(f"and {len(details) - _MOST} more")
     return SettingError("\n".join(found))

@@ -15,9 +15,8 @@ from pydantic_core import CoreSchema
 
 from cosd_api.alignment import Unit
 from cosd_api.config.document import Document, as_json, as_yaml, read_document
-from cosd_api.config.faults import fault, faults_of, refuse_keys, refuse_other_types
+from cosd_api.config.faults import config_error, config_errors, refuse_keys, refuse_other_types
 from cosd_api.config.shape import (
-    TRAINED,
     AnyMethod,
     AnyVerifier,
     LimitsConfig,
@@ -30,7 +29,7 @@ from cosd_api.config.shape import (
 from cosd_api.errors import SettingError
 from cosd_api.methods.base import DEFAULT_METHOD, Method, method_named
 from cosd_api.settings import AnswerOptions, Asking, FusionOptions, FusionSettings, OnAssistantError
-from cosd_api.verification import Verifier
+from cosd_api.verification import TRAINED, Verifier
 from cosd_api.verification.trained_file import write_whole
 from cosd_providers import Limits, connect
 from cosd_providers.chat.templates import is_template
@@ -137,7 +136,7 @@ class FusionConfig(BaseModel):
             words = "it holds no fields; a fusion has draft: and assistants:"
             if not document.prefix:
                 raise SettingError(f"{path} holds no fields; a settings file begins with draft: and assistants:")
-            raise fault(path, document, (), words)
+            raise config_error(path, document, (), words)
         refuse_keys(path, document)
         _check_version(path, document)
         try:
@@ -145,7 +144,7 @@ class FusionConfig(BaseModel):
             refuse_other_types(path, document, read)
             found = read._from(path.parent)
         except ValidationError as error:
-            raise faults_of(path, document, error, cls) from None
+            raise config_errors(path, document, error, cls) from None
         found._check(path, document)
         return found
 
@@ -244,14 +243,14 @@ class FusionConfig(BaseModel):
             try:
                 make()
             except SettingError as error:
-                raise fault(path, document, (name,), str(error)) from None
+                raise config_error(path, document, (name,), str(error)) from None
             except OSError as error:
                 words = f"{error.filename} cannot be read: {error.strerror}. Paths are from the folder of this file"
-                raise fault(path, document, (name,), words) from None
+                raise config_error(path, document, (name,), words) from None
         try:
             FusionSettings.checked(**self.options())
         except SettingError as error:
-            raise fault(path, document, (), str(error)) from None
+            raise config_error(path, document, (), str(error)) from None
 
     def _from(self, folder: Path) -> Self:
         """The same with paths from this folder, which may be used anywhere."""
@@ -277,7 +276,7 @@ def _check_version(path: Path, document: Document) -> None:
     if version != 1 or isinstance(version, bool):
         newer = isinstance(version, int) and version > 1
         words = "this version of cosd-api reads 1" + (": update cosd-api" if newer else "")
-        raise fault(path, document, ("schema_version",), words)
+        raise config_error(path, document, ("schema_version",), words)
 
 
 def _absolute(folder: Path, path: str) -> str:
@@ -319,7 +318,7 @@ def _short(given: Any) -> Any:
 
 def _verifier(given: Any) -> Verifier:
     if isinstance(given, TrainedConfig):
-        return TRAINED[given.kind].load(given.file)
+        return cast("Verifier", TRAINED[given.kind].load(given.file))
     return cast("Verifier", given)
 
 

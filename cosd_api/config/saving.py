@@ -12,11 +12,11 @@ from pydantic import BaseModel
 from cosd_api.config.document import Document
 from cosd_api.config.faults import refuse_keys
 from cosd_api.config.file import FusionConfig, placed, server_of
-from cosd_api.config.shape import TRAINED, is_trained, method_hints
+from cosd_api.config.shape import is_trained, method_hints
 from cosd_api.errors import SettingError
-from cosd_api.methods.base import Method
+from cosd_api.methods.base import Method, is_registered
 from cosd_api.settings import DEFAULT_TIE, AnswerOptions, FusionSettings, describe_verifier
-from cosd_api.verification import Verifier
+from cosd_api.verification import TRAINED, Verifier
 from cosd_providers import Limits
 from cosd_providers.chat.templates import is_template
 from cosd_providers.connect import connection_of
@@ -32,10 +32,13 @@ def config_of(
     """The settings file that stands for a fusion, and the trained parts that it names, by the paths of their files.
 
     Raises:
-        SettingError: a part of it cannot be written: a provider or a verifier of the user's own, or a key.
+        SettingError: a part of it cannot be written: a provider, a method or a verifier of the user's own, or a key.
     """
     trained: dict[Path, Any] = {}
     method = settings.method
+    if not is_registered(method):
+        words = f"the method is a {type(method).__name__} of your own, which a settings file cannot hold"
+        raise SettingError(f"{words}: save the fusion without it, and give it to Fusion.load(path, method=...)")
     if limits.get("own"):
         words = "a settings file has no messages for single answers (own)"
         raise SettingError(f"{words}: give them to connect(url, system=..., messages=...)")
@@ -79,15 +82,14 @@ def _own(method: Method, path: Path, trained: dict[Path, Any]) -> dict[str, Any]
 
 
 def _verifier(verifier: Verifier, path: Path, trained: dict[Path, Any]) -> BaseModel | dict[str, Any]:
-    for kind, made in TRAINED.items():
-        if type(verifier) is made:
-            file = path.with_name(f"{path.stem}.{kind}.json")
-            trained[file] = verifier
-            return {"kind": kind, "file": str(file)}
     known = describe_verifier(verifier)
     if known is not verifier:
         words = f"the verifier is a {type(verifier).__name__} of your own, which a settings file cannot hold"
         raise SettingError(f"{words}: save the fusion without it, and give it to Fusion.load(path, verifier=...)")
+    if known.kind in TRAINED:
+        file = path.with_name(f"{path.stem}.{known.kind}.json")
+        trained[file] = known
+        return {"kind": known.kind, "file": str(file)}
     return known
 
 

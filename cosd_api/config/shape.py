@@ -29,15 +29,13 @@ from pydantic_core import CoreSchema
 
 from cosd_api.methods.base import METHODS, Method, method_class, present_name
 from cosd_api.settings import AnswerLimits, OnBudget, Tuning
-from cosd_api.verification import KnownVerifier, TreeVerifier
-from cosd_api.verification.agreement import of_settings
-from cosd_api.verification.gates import GATES, Gate
+from cosd_api.verification import KINDS, TRAINED
+from cosd_api.verification.agreement import present_verifier
 from cosd_providers.messages import Role
 from cosd_providers.strategies import Strategy
 
 __all__ = [
     "INFINITY",
-    "TRAINED",
     "USE_ENVIRONMENT",
     "AnyMethod",
     "AnyVerifier",
@@ -58,8 +56,6 @@ USE_ENVIRONMENT = "Put it into an environment variable, and the variable's name 
 """Advice on a key that stands in a settings file."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _KEYLESS = "^[^@?]*$"
-TRAINED: Mapping[str, type[TreeVerifier | Gate]] = {"tree": TreeVerifier, **GATES}
-"""Verifiers that are files of their own, by their kind."""
 INFINITY = "Infinity"
 """The word for it in files of JSON, where a verifier has no upper bound."""
 
@@ -162,7 +158,7 @@ class TrainedConfig(BaseModel):
 
     model_config = _STRICT
 
-    kind: Literal["tree", "deferral", "co-llm"]
+    kind: Annotated[str, ModelField(json_schema_extra={"enum": [*TRAINED]})]
     file: str
 
 
@@ -311,9 +307,8 @@ def _required(shape: type[MethodConfig]) -> list[str]:
 
 def verifier_kinds() -> dict[str, type[BaseModel]]:
     """The verifiers that a file can name, by their kind."""
-    plain: list[type[BaseModel]] = [one for one in get_args(KnownVerifier) if one not in TRAINED.values()]
-    found: dict[str, type[BaseModel]] = {one.model_fields["kind"].default: one for one in plain}
-    return {**found, **dict.fromkeys(TRAINED, TrainedConfig)}
+    plain = {kind: one for kind, one in KINDS.items() if kind not in TRAINED}
+    return {**plain, **dict.fromkeys(TRAINED, TrainedConfig)}
 
 
 def _kind(given: object) -> object:
@@ -323,7 +318,7 @@ def _kind(given: object) -> object:
 
 
 def _of_kind(given: object) -> object:
-    return of_settings({"kind": given} if isinstance(given, str) else given)
+    return present_verifier({"kind": given} if isinstance(given, str) else given)
 
 
 class AnyVerifier:
@@ -342,6 +337,6 @@ class AnyVerifier:
         for one in union["oneOf"]:
             for field in handler.resolve_ref_schema(one)["properties"].values():
                 if field.get("type") == "number" and "maximum" not in field:
-                    bounds = {key: field.pop(key) for key in [*field] if key not in ("title", "default")}
+                    bounds = {key: field.pop(key) for key in [*field] if key not in ("title", "default", "description")}
                     field["anyOf"] = [bounds, {"const": INFINITY}]
         return {"anyOf": [{"enum": alone, "description": "A kind, with its defaults."}, union]}

@@ -14,7 +14,7 @@ import anyio.lowlevel
 from cosd_api.budget import Budget
 from cosd_api.decoding.commands import StartDraft, Watch
 from cosd_api.decoding.paths import Path
-from cosd_api.decoding.timeline import Kind, RequestSpan, Timeline
+from cosd_api.decoding.timeline import RequestKind, RequestSpan, Timeline
 from cosd_providers.contract import Context, DraftEnd, HiddenStates, Proposal, Provider, Question, Token
 from cosd_providers.errors import BudgetError, ProviderError, ResponseError, UnsupportedError
 from cosd_providers.messages import RenderedPrompt
@@ -87,7 +87,7 @@ class Calls:
         self.assistant_requests += question
         if command.own and command.continuation is None and command.ids is None:
             await self._compare_encodings(model, command)
-        kind: Kind = "question" if question else "hedge" if command.ahead else "draft"
+        kind: RequestKind = "question" if question else "hedge" if command.ahead else "draft"
         await self._write(model, command, take, kind=kind, counts=counts, turn=turn)
 
     async def watch(
@@ -115,7 +115,7 @@ class Calls:
         command: StartDraft,
         take: Callable[[Token | DraftEnd], bool],
         *,
-        kind: Kind,
+        kind: RequestKind,
         counts: Callable[[], bool],
         turn: RenderedPrompt | None = None,
     ) -> None:

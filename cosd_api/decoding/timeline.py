@@ -10,7 +10,7 @@ from typing import Literal
 
 from cosd_providers.usage import Usage
 
-Kind = Literal["draft", "hedge", "question", "score", "watch"]
+RequestKind = Literal["draft", "hedge", "question", "score", "watch"]
 Outcome = Literal["done", "cancelled", "failed"]
 
 
@@ -38,7 +38,7 @@ class RequestSpan:
     """
 
     who: int
-    kind: Kind
+    kind: RequestKind
     number: int
     at: int
     start: float
@@ -76,7 +76,7 @@ class Timeline:
         return time.perf_counter() - self._began
 
     @contextmanager
-    def request(self, who: int, kind: Kind, number: int, *, at: int, places: int = 0) -> Iterator[RequestSpan]:
+    def request(self, who: int, kind: RequestKind, number: int, *, at: int, places: int = 0) -> Iterator[RequestSpan]:
         """Record a request that lasts as long as the block."""
         span = RequestSpan(who, kind, number, at, self.now(), places=places)
         self.spans.append(span)

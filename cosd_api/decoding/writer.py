@@ -10,6 +10,7 @@ from cosd_api.decoding.commands import DecidedSegment, Finish, Placed, Report, c
 from cosd_api.decoding.passage import Passage, WrittenPart
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.run import AnswerJob
+from cosd_api.errors import FusionError
 from cosd_providers.contract import DraftEnd, Token
 from cosd_providers.messages import Message
 
@@ -48,9 +49,15 @@ class AnswerWriter(Asker):
         return self._finished
 
     async def run(self) -> None:
-        """Run to the end of the answer; see `Run.run`."""
+        """Run to the end of the answer; see `Run.run`.
+
+        Raises:
+            FusionError: the method has ended before it.
+        """
         await self._tasks.run(self._write, self)
-        assert self._finished is not None, "the method ended before its answer"
+        if self._finished is None:
+            words = "the method returned before its answer was over"
+            raise FusionError(f"{words}: write() has to write until writer.over, or to call writer.end(Finish(...))")
 
     def stop_here(self, finish: Finish) -> None:
         """End the answer with what was emitted, unless it is complete."""

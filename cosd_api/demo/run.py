@@ -19,8 +19,8 @@ from rich.text import Text
 
 from cosd_api.demo.questions import OWN_KINDS, DemoQuestion, as_prompt, is_right
 from cosd_api.demo.sample import MAX_TOKENS, SampleScore, Setup, measure, open_setups, questions
-from cosd_api.records import FusedToken
 from cosd_api.report.terminal import fused_text, has_colour, legend, spans, visible
+from cosd_api.types import FusedToken
 
 __all__ = ["EXAMPLE", "EXAMPLE_OF_THREE", "console", "save_picture", "show"]
 

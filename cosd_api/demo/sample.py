@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
+from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_api.demo.questions import KINDS, DemoQuestion, is_right, sample
-from cosd_api.fusion import Fusion
-from cosd_api.result import FusionResult
-from cosd_api.verification import RuleVerifier
 from cosd_providers import connect
 
 __all__ = ["MAX_TOKENS", "SampleScore", "Setup", "measure", "open_setups", "questions"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cosd_api.extend import deferred
 from cosd_api.gateway.config import ClientKey, GatewayConfig, GatewayLimits
-from cosd_providers.deferred import deferred
 
 if TYPE_CHECKING:
     from cosd_api.gateway.app import Gateway

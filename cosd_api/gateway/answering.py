@@ -14,17 +14,15 @@ from anyio.streams.memory import MemoryObjectSendStream
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from cosd_api.fusion import Fusion
+from cosd_api import Fusion, FusionResult, FusionStream
+from cosd_api.extend import AnswerOptions
 from cosd_api.gateway.api_errors import ApiError, api_error
 from cosd_api.gateway.bodies import Asked
 from cosd_api.gateway.config import GatewayLimits
 from cosd_api.gateway.exchange import Exchange
 from cosd_api.gateway.shapes import AnswerShape, ChatShape, CompletionShape, TextReader, event
-from cosd_api.records import FusedToken
-from cosd_api.result import FusionResult
-from cosd_api.settings import AnswerOptions
-from cosd_api.stream import FusionStream
-from cosd_providers.errors import BudgetError, ProviderError
+from cosd_api.types import FusedToken
+from cosd_providers import BudgetError, ProviderError
 
 __all__ = ["Answering", "StopSignal"]
 

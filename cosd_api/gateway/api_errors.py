@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from cosd_api.errors import FusionClosedError, SettingError
-from cosd_providers.errors import (
+from cosd_api import FusionClosedError, SettingError
+from cosd_providers import (
     AuthenticationError,
     BudgetError,
     BudgetTimeoutError,

@@ -18,7 +18,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cosd_api.fusion import Fusion
+from cosd_api import Fusion
+from cosd_api.extend import DRAFT, callers_context
 from cosd_api.gateway.answering import Answering, StopSignal
 from cosd_api.gateway.api_errors import ApiError, api_error
 from cosd_api.gateway.bodies import Asked, read_chat, read_completion
@@ -28,8 +29,6 @@ from cosd_api.gateway.exchange import Exchange, request_id
 from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_api.gateway.openapi import openapi
 from cosd_api.gateway.readiness import Readiness
-from cosd_api.records import DRAFT
-from cosd_api.telemetry.start import callers_context
 
 __all__ = ["Gateway"]
 

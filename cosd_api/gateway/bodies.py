@@ -18,13 +18,20 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, from_json
 
-from cosd_api.checks import Own, check_own, check_stop
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
+from cosd_api import Fusion, SettingError
+from cosd_api.extend import (
+    DEFAULT_MAX_TOKENS,
+    REFUSED_SETTINGS,
+    AnswerOptions,
+    OwnMessages,
+    after_own,
+    check_own,
+    check_stop,
+    checked_messages,
+)
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.config import GatewayLimits
-from cosd_api.settings import DEFAULT_MAX_TOKENS, REFUSED, AnswerOptions
-from cosd_providers.messages import Message, after_own, checked_messages
+from cosd_providers import Message
 
 __all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
 
@@ -87,15 +94,15 @@ _REASONS: Mapping[str, str] = {
     **dict.fromkeys(("tools", "tool_choice", "functions", "function_call", "parallel_tool_calls"), _NO_TOOLS),
     **dict.fromkeys(("audio", "modalities"), _TEXT_ONLY),
     "response_format": "structured output is not supported: only the type text is",
-    "best_of": REFUSED["best_of"],
-    "n": REFUSED["n"],
-    "echo": REFUSED["echo"],
+    "best_of": REFUSED_SETTINGS["best_of"],
+    "n": REFUSED_SETTINGS["n"],
+    "echo": REFUSED_SETTINGS["echo"],
     "suffix": "a fusion writes what follows a text, not what fits between two",
     "temperature": "give 0, or leave it out: whether tokens are drawn is a statement of the fusion's method",
-    "top_p": REFUSED["top_p"],
-    "logit_bias": REFUSED["logit_bias"],
-    "frequency_penalty": REFUSED["frequency_penalty"],
-    "presence_penalty": REFUSED["presence_penalty"],
+    "top_p": REFUSED_SETTINGS["top_p"],
+    "logit_bias": REFUSED_SETTINGS["logit_bias"],
+    "frequency_penalty": REFUSED_SETTINGS["frequency_penalty"],
+    "presence_penalty": REFUSED_SETTINGS["presence_penalty"],
     "logprobs": "only the probability of the chosen token is known: give true or false, for completions 0 or 1",
     "top_logprobs": "only the probability of the chosen token is known: give 0 or 1",
     "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers; none empty",
@@ -331,12 +338,12 @@ def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
             words = f"own has {count} messages, and at most {most} are allowed here beside those of the conversation"
             raise ApiError(words, param="own")
     try:
-        return check_own(cast("Own | None", given))
+        return check_own(cast("OwnMessages | None", given))
     except SettingError as error:
         raise ApiError(str(error), param="own") from None
 
 
-def _after_those_of(fusion: Fusion, asked: Own) -> Own:
+def _after_those_of(fusion: Fusion, asked: OwnMessages) -> OwnMessages:
     """The own messages of a request, after those of the fusion's limits.
 
     Raises:
@@ -391,8 +398,8 @@ def _refusal(kind: type[BaseModel], found: ErrorDetails) -> ApiError:
 
 
 def _unknown(kind: type[BaseModel], name: str) -> ApiError:
-    if name in REFUSED:
-        return ApiError(f"{name} is refused: {REFUSED[name]}. Leave it out", param=name)
+    if name in REFUSED_SETTINGS:
+        return ApiError(f"{name} is refused: {REFUSED_SETTINGS[name]}. Leave it out", param=name)
     near = difflib.get_close_matches(name, cast("Sequence[str]", [*kind.model_fields]), 1, cutoff=0.75)
     shown = name if name.isidentifier() else "..."
     more = f"; did you mean {near[0]!r}?" if near else ""

@@ -10,10 +10,8 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from cosd_api.config.document import Document, FieldPath, read_document
-from cosd_api.config.faults import fault, faults_of
-from cosd_api.config.file import FusionConfig
-from cosd_api.errors import SettingError
+from cosd_api import FusionConfig, SettingError
+from cosd_api.extend import Document, FieldPath, config_error, config_errors, read_document
 
 __all__ = ["ALONE", "KEYS_VARIABLE", "ClientKey", "GatewayConfig", "GatewayLimits", "keys_from_environment"]
 
@@ -110,7 +108,7 @@ class GatewayConfig(BaseModel):
         if isinstance(document.value, dict) and "fusions" not in document.value:
             if "draft" in document.value or "models" in document.value:
                 return cls(fusions={ALONE: FusionConfig.read(path, document)})
-            raise fault(path, document, (), "it has no fusions:, and no draft: of a single one")
+            raise config_error(path, document, (), "it has no fusions:, and no draft: of a single one")
         if not isinstance(document.value, dict):
             raise SettingError(f"{path} holds no fields; a file for cosd serve begins with fusions:")
         return cls._validated(path, document)
@@ -120,21 +118,21 @@ class GatewayConfig(BaseModel):
         value: dict[str, Any] = {name: one for name, one in document.value.items() if one is not None}
         named = value.get("fusions")
         if not isinstance(named, dict) or not named:
-            raise fault(path, document, ("fusions",), "it must hold at least one fusion, by its model name")
+            raise config_error(path, document, ("fusions",), "it must hold at least one fusion, by its model name")
         several: Mapping[str, Any] = cast("dict[str, Any]", named)
         fusions = {name: FusionConfig.read(path, document.within("fusions", name)) for name in several}
         for name in several:
             if not re.match(_NAME, name):
                 words = "a model name has letters, digits and . _ : / - , and begins with one of the first two"
-                raise fault(path, document, ("fusions", name), words)
+                raise config_error(path, document, ("fusions", name), words)
         try:
             found = cls.model_validate({**value, "fusions": fusions})
         except ValidationError as error:
-            raise faults_of(path, document, error, cls) from None
+            raise config_errors(path, document, error, cls) from None
         twice = [at for at, one in enumerate(found.keys) if one.name in {other.name for other in found.keys[:at]}]
         if twice:
             at: FieldPath = ("keys", twice[0], "name")
-            raise fault(path, document, at, "another key has this name; keep one of them")
+            raise config_error(path, document, at, "another key has this name; keep one of them")
         return found
 
     @classmethod

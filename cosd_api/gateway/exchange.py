@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import uuid4
 
-from cosd_api.records import EndpointUsage
-from cosd_api.result import FusionResult
-from cosd_api.stream import FusionStream
+from cosd_api import FusionResult, FusionStream
+from cosd_api.types import EndpointUsage
 
 __all__ = ["ACCESS_LOG", "Exchange", "Outcome", "request_id"]
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from cosd_api import FusionResult
 from cosd_api.gateway.exchange import Exchange
-from cosd_api.result import FusionResult
 
 __all__ = ["GatewayMetrics"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from cosd_api import __version__
 from cosd_api.gateway.bodies import ChatBody, CompletionBody
 from cosd_api.gateway.config import GatewayLimits
-from cosd_api.version import __version__
 
 __all__ = ["openapi"]
 

@@ -8,11 +8,9 @@ from functools import partial
 
 import anyio
 
-from cosd_api.fusion import Fusion
-from cosd_api.records import DRAFT
-from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Alive, Provider
-from cosd_providers.errors import ProviderError
+from cosd_api import Fusion
+from cosd_api.extend import DRAFT, Alive, concurrently
+from cosd_providers import Provider, ProviderError
 
 __all__ = ["Readiness"]
 

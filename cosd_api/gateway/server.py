@@ -12,12 +12,11 @@ from typing import Any
 
 import uvicorn
 
-from cosd_api.errors import SettingError
-from cosd_api.event_loop import owned
+from cosd_api import SettingError
+from cosd_api.extend import EventLoop, own_process
 from cosd_api.gateway.app import Gateway
 from cosd_api.gateway.clients import is_local
 from cosd_api.gateway.connections import TAKING_SECONDS, ClientConnection
-from cosd_providers.http.stack import EventLoop
 
 __all__ = ["GatewayServer", "check_host", "listening", "run_gateway"]
 
@@ -129,5 +128,5 @@ def run_gateway(gateway: Gateway, at: socket.socket, *, ready: Callable[[], None
     Raises:
         KeyboardInterrupt: it was interrupted, and has stopped.
     """
-    with owned() as loop:
+    with own_process() as loop:
         GatewayServer(gateway, ready, loop=loop).run(sockets=[at])

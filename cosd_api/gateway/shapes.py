@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from cosd_api.records import DRAFT, EndpointUsage, FusedToken
-from cosd_api.result import FusionResult
+from cosd_api import FusionResult
+from cosd_api.extend import DRAFT
+from cosd_api.types import EndpointUsage, FusedToken
 
 __all__ = ["DONE", "AnswerShape", "ChatShape", "CompletionShape", "TextReader", "billed", "event", "facts"]
 

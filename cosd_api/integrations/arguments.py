@@ -10,20 +10,27 @@ from typing import Annotated, Any, Self, cast
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.methods.base import DEFAULT_METHOD, Method, method_from_text
-from cosd_api.settings import AnswerOptions, FusionOptions, Tuning
-from cosd_api.verification import KnownVerifier, TreeVerifier, Verifier
-from cosd_api.verification.agreement import of_settings
-from cosd_providers import connect
-from cosd_providers.contract import Provider
+from cosd_api import Fusion, SettingError, Tuning
+from cosd_api.extend import (
+    DEFAULT_METHOD,
+    KINDS,
+    TRAINED,
+    AnswerOptions,
+    FusionOptions,
+    KnownVerifier,
+    Method,
+    Verifier,
+    method_from_text,
+    numbers_of,
+    present_verifier,
+)
+from cosd_providers import Provider, connect
 
 __all__ = ["FusionArguments"]
 
 _OF_THE_TASK = ("max_tokens", "stop")
 _SERVERS = ("draft", "assistant", "draft_model", "assistant_model")
-_NUMBERS = ("alpha", "beta", "tau", "rate", "seed", "gamma", "window", "tree")
+_NUMBERS = (*dict.fromkeys(name for kind in KINDS for name in numbers_of(kind) or ()), "tree")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +126,12 @@ def _verifier(given: object, numbers: Mapping[str, Any]) -> Verifier | None:
     if numbers and not (given is None or isinstance(given, str)):
         raise SettingError(f"{', '.join(numbers)}: the given verifier has its own settings. Leave them out")
     if given in (None, "tree") and list(numbers) == ["tree"]:
-        return TreeVerifier.load(numbers["tree"])
+        return cast("Verifier", TRAINED["tree"].load(numbers["tree"]))
     if not isinstance(given, str):
         if given is not None or not numbers:
             return cast("Verifier | None", given)
         given = "rule"
-    known = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind"), BeforeValidator(of_settings)])
+    known = TypeAdapter[Any](Annotated[KnownVerifier, Field(discriminator="kind"), BeforeValidator(present_verifier)])
     try:
         return cast("Verifier", known.validate_python({"kind": given, **numbers}))
     except ValidationError as error:

@@ -12,7 +12,7 @@ from weakref import finalize
 
 import anyio
 
-from cosd_api.fusion import Fusion
+from cosd_api import Fusion
 
 __all__ = ["LoopFusions"]
 

@@ -16,18 +16,21 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Self, TypeVar, cast
 
-from cosd_api.checks import Prompt, check_count
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
+from cosd_api import Fusion, SettingError
+from cosd_api.extend import (
+    DRAFT,
+    AnswerOptions,
+    LikelihoodOptions,
+    Prompt,
+    check_count,
+    concurrently,
+    refuse_settings,
+    synchronous,
+)
 from cosd_api.integrations.arguments import FusionArguments
 from cosd_api.integrations.connections import LoopFusions
-from cosd_api.records import DRAFT, EndpointUsage
-from cosd_api.settings import AnswerOptions, LikelihoodOptions, refuse
-from cosd_api.sync import synchronous
-from cosd_providers.concurrency import concurrently
-from cosd_providers.contract import Context, Piece, Provider
-from cosd_providers.errors import InvalidRequestError, ProviderError, UnsupportedError
-from cosd_providers.usage import Usage
+from cosd_api.types import EndpointUsage
+from cosd_providers import Context, InvalidRequestError, Piece, Provider, ProviderError, UnsupportedError, Usage
 
 __all__ = ["ConversationText", "HarnessFusion", "answer_options", "windows"]
 
@@ -90,9 +93,9 @@ def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: 
     for name in _OF_DRAWS:
         value = left.pop(name, None)
         if drawn and name != "seed" and value not in (None, 0, 1):
-            refuse({name: value}, Fusion.generate)
+            refuse_settings({name: value}, Fusion.generate)
     if left:
-        refuse(left, Fusion.generate)
+        refuse_settings(left, Fusion.generate)
     length = _whole(*lengths[0]) if lengths else max_gen_toks
     return {"stop": [one for one in stop if one], "max_tokens": length}
 

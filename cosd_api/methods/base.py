@@ -66,6 +66,7 @@ class Method(ABC):
         hoisted: its own settings that are given beside it, as arguments of `Fusion`.
         decides: by what it decides, for messages.
         symmetric: whether all models are equal, so that they may be given as `models`.
+        ordered: whether its answer depends on which model is listed first although all are equal.
         most_models: how many models it takes; None for any number.
         compares_tokenizers: whether it depends on the models having one tokenizer.
         one_tokenizer: whether it is refused where they are not known to have one.
@@ -78,8 +79,9 @@ class Method(ABC):
     name: ClassVar[str]
     accepts: ClassVar[frozenset[str]] = frozenset({"on_assistant_error", "on_special_tokens"})
     hoisted: ClassVar[tuple[str, ...]] = ()
-    decides: ClassVar[str]
+    decides: ClassVar[str] = "a rule of its own"
     symmetric: ClassVar[bool] = False
+    ordered: ClassVar[bool] = False
     most_models: ClassVar[int | None] = None
     compares_tokenizers: ClassVar[bool] = False
     one_tokenizer: ClassVar[bool] = False
@@ -162,13 +164,13 @@ class Method(ABC):
     def start(self, job: AnswerJob) -> Run:
         """The run of one answer."""
 
-    @abstractmethod
-    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """The cost of an answer at one model, by its index: 0 is the draft."""
+    def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost | None:  # noqa: ARG002 - a hook
+        """The cost of an answer at one model, by its index: 0 is the draft. None if the method makes no forecast."""
+        return None
 
-    @abstractmethod
-    def assumptions(self, plan: Plan) -> Assumptions:
+    def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002 - a hook
         """The basis of `cost`."""
+        return Assumptions("as the method reckons", "the same")
 
     def options(self) -> dict[str, Any]:
         """Its own settings, as a result records them."""
@@ -222,6 +224,11 @@ class Written(Method):
     def start(self, job: AnswerJob) -> Run:
         """The run of one answer."""
         return AnswerWriter(job, self.write)
+
+
+def is_registered(method: Method) -> bool:
+    """Test whether the method is one of `METHODS`: a name and settings stand for it. A subclass may differ."""
+    return method.name in METHODS and type(method) is method_class(method.name)
 
 
 def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Method:

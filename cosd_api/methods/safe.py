@@ -83,6 +83,7 @@ class Safe(Weighted):
 
     name: ClassVar[str] = "safe"
     decides: ClassVar[str] = "the mean of the models' probabilities, where all of them cut the text"
+    ordered: ClassVar[bool] = True
 
     ahead: int = 5
     listed: int = 10

@@ -82,6 +82,7 @@ class Switch(Weighted):
 
     name: ClassVar[str] = "switch"
     decides: ClassVar[str] = "a vote of whole answers"
+    ordered: ClassVar[bool] = True
     accepts_messages_only: ClassVar[bool] = True
 
     samples: int = 5

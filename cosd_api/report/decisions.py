@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from cosd_api import FusedToken, TokenDecision
+from cosd_api.types import FusedToken, TokenDecision
 
 Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
 """Outcome of a decision. "tied": the draft's token stands, as the assistant finds both as probable. "outvoted": it

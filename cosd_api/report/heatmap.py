@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from cosd_api.checks import check_installed
+from cosd_api.extend import check_installed
 from cosd_api.training.report import Heatmap, percent
 
 if TYPE_CHECKING:

@@ -16,12 +16,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from cosd_api import FusedToken, FusionResult, Segment
-from cosd_api.records import DRAFT
+from cosd_api import FusionResult
+from cosd_api.extend import DRAFT, counted, readable, shortened
 from cosd_api.report.decisions import Outcome, judged
-from cosd_api.verification.rule import shortened
-from cosd_api.wording import counted
-from cosd_providers.text import readable
+from cosd_api.types import FusedToken, Segment
 
 # From the sixteen colours that every terminal theme keeps readable.
 REPLACED = "red strike"

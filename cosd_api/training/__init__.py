@@ -1,1 +1,26 @@
 """Trees and thresholds from data: decision samples of two models, a tree trained on them, and tuned thresholds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cosd_api.extend import deferred
+
+if TYPE_CHECKING:
+    from cosd_api.training.answers import AnswerTuning
+    from cosd_api.training.fit_deferral import DeferralTraining
+    from cosd_api.training.report import Training
+    from cosd_api.training.tuning import RuleTuning
+
+__all__ = ["AnswerTuning", "DeferralTraining", "RuleTuning", "Training"]
+
+if not TYPE_CHECKING:
+    __getattr__ = deferred(
+        __name__,
+        {
+            "AnswerTuning": "cosd_api.training.answers",
+            "DeferralTraining": "cosd_api.training.fit_deferral",
+            "RuleTuning": "cosd_api.training.tuning",
+            "Training": "cosd_api.training.report",
+        },
+    )

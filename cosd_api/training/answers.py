@@ -10,20 +10,24 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Never
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import Prompt, check_count, check_installed, check_unit
-from cosd_api.endpoints import Endpoints
-from cosd_api.fusion import Fusion
-from cosd_api.result import FusionResult
-from cosd_api.settings import DEFAULT_MAX_TOKENS, refuse
-from cosd_api.training.dataset import Example, check_examples
+from cosd_api import Example, Fusion, FusionResult, RuleVerifier
+from cosd_api.extend import (
+    DEFAULT_MAX_TOKENS,
+    Endpoints,
+    OnSpecialTokens,
+    Prompt,
+    Unit,
+    check_count,
+    check_installed,
+    check_unit,
+    counted,
+    refuse_settings,
+)
+from cosd_api.training.dataset import check_examples
 from cosd_api.training.evaluation import PAPER, QUARTERS, check_grid
 from cosd_api.training.report import GridTuning
 from cosd_api.training.tuning import by_grid, grid_tuning
-from cosd_api.verification import RuleVerifier
-from cosd_api.wording import counted
-from cosd_providers.contract import Provider
-from cosd_providers.messages import OnSpecialTokens
+from cosd_providers import Provider
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,7 +120,7 @@ async def tune_answers(
         SettingError: an argument is invalid, or NumPy is missing.
         ProviderError: a server failed; its `partial` is the answer so far.
     """
-    refuse(refused, tune_answers)
+    refuse_settings(refused, tune_answers)
     pairs = check_grid(alphas, betas)
     check_count("resamples", resamples)
     check_count("seed", seed, least=0)

@@ -11,29 +11,25 @@ from typing import Any, Literal
 
 import anyio
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import check_choice, check_count, check_unit
-from cosd_api.endpoints import Endpoints, Facts
-from cosd_api.errors import SettingError
-from cosd_api.records import EndpointUsage
-from cosd_api.training.dataset import (
-    Contexts,
-    Example,
+from cosd_api import Example, SettingError
+from cosd_api.extend import (
+    MOST_LISTED,
+    Endpoints,
     ExampleSamples,
-    Failure,
-    Header,
-    Samples,
-    SamplesFile,
-    check_examples,
-    samples_line,
+    Facts,
+    OnSpecialTokens,
+    Unit,
+    WantedSamples,
+    check_choice,
+    check_count,
+    check_unit,
+    hold_by_tokens,
+    hold_on_paths,
 )
-from cosd_api.training.holding import Wanted, hold_by_tokens, hold_on_paths
+from cosd_api.training.dataset import Contexts, Failure, Header, Samples, SamplesFile, check_examples, samples_line
 from cosd_api.training.json_lines import Appender, JsonLines
-from cosd_api.verification.deferral import MOST_LISTED
-from cosd_providers.contract import Provider
-from cosd_providers.errors import ProviderError, UnsupportedError
-from cosd_providers.messages import OnSpecialTokens
-from cosd_providers.usage import Usage
+from cosd_api.types import EndpointUsage
+from cosd_providers import Provider, ProviderError, UnsupportedError, Usage
 
 __all__ = ["OnError", "Progress", "collect"]
 
@@ -134,7 +130,7 @@ async def collect(
             listed=listed,
             hidden_states=width,
         )
-        sampled = Wanted(facts.unit, facts.ids, end_ids, listed, hidden_states)
+        sampled = WantedSamples(facts.unit, facts.ids, end_ids, listed, hidden_states)
         run = _Run(endpoints, facts, on_special_tokens, sampled, contexts, skips=on_error == "skip")
         with ExitStack() as stack:
             if file is not None:
@@ -217,7 +213,7 @@ class _Run:
         endpoints: Endpoints,
         facts: Facts,
         on_special_tokens: OnSpecialTokens,
-        wanted: Wanted,
+        wanted: WantedSamples,
         contexts: Contexts,
         *,
         skips: bool,

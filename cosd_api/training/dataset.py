@@ -6,19 +6,16 @@ written next and a probability of it. A decision sample is the two probabilities
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError, field_validator
+from pydantic import Field, ValidationError
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import check_prompt
-from cosd_api.errors import SettingError
-from cosd_api.records import Endpoint, EndpointUsage
+from cosd_api import Example, SettingError, __version__
+from cosd_api.extend import DeferralSample, ExampleSamples, Label, Strict, Unit, sha256_of, with_notes
 from cosd_api.training.json_lines import (
     SAMPLES,
     JsonLine,
@@ -29,19 +26,12 @@ from cosd_api.training.json_lines import (
     problem,
     read_lines,
 )
-from cosd_api.version import __version__
-from cosd_api.wording import with_notes
-from cosd_providers.messages import Message
+from cosd_api.types import Endpoint, EndpointUsage, Sample
 
 __all__ = [
     "Contexts",
-    "DeferralSample",
-    "Example",
-    "ExampleSamples",
     "Failure",
     "Header",
-    "Label",
-    "Sample",
     "Samples",
     "SamplesFile",
     "check_examples",
@@ -49,131 +39,12 @@ __all__ = [
     "samples_line",
 ]
 
-Label = Literal[0, 1]
-"""0: the draft's word is right, 1: the assistant's."""
 Contexts = Literal["ids", "text"]
 """Ways of asking models: after their own ids of the answer, or after its text, as `FusionResult.settings.contexts`."""
-_Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _EXAMPLE_LINES = 'lines such as {"prompt": "2 + 2 =", "answer": " 4"}'
 _START = f'{{"kind":"{SAMPLES}"'.encode()
 _REPAIR = ". Remove the line, and collect will ask about its example again"
 _ANOTHER_FILE = "give collect another file, or move this one away"
-
-
-class Strict(BaseModel):
-    """A record in a file. Unknown fields are refused: one may be a misspelt field."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Example(Strict):
-    """A prompt and the right answer.
-
-    Attributes:
-        prompt: text for the models to continue, or a conversation, which each model reads through its chat template.
-        answer: the reference, exactly as a model would write it after the prompt, leading space included. Not empty.
-        target: text that a right answer must contain as whole words; None for the whole answer, white space
-            normalized. `tune_answers` and graders use it; decision samples do not.
-        ends: whether the answer must end here. If False, whatever follows it does not count.
-        choices: texts of the options A, B, C, ... of a question with choices, for the grader `choice`.
-        tests: Python source that raises an error if the program above it is wrong, for the grader `program`.
-    """
-
-    prompt: str | tuple[Message, ...]
-    answer: str = Field(min_length=1)
-    target: str | None = Field(default=None, min_length=1)
-    ends: StrictBool = True
-    choices: Annotated[tuple[str, ...], Field(min_length=2, max_length=26)] | None = None
-    tests: str | None = Field(default=None, min_length=1)
-
-    @field_validator("prompt", mode="before")
-    @classmethod
-    def _is_a_prompt(cls, given: Any) -> Any:
-        return check_prompt(given)
-
-    @field_validator("answer", "target", "choices", "tests")
-    @classmethod
-    def _is_unicode(cls, given: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
-        for text in (given,) if isinstance(given, str) else given or ():
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise ValueError(f"not valid Unicode text at character {error.start}") from None
-        return given
-
-    @property
-    def key(self) -> str:
-        """Its identity: SHA-256 (hex) of prompt, answer and `ends`."""
-        prompt = self.prompt if isinstance(self.prompt, str) else [[one.role, one.content] for one in self.prompt]
-        return _sha256([prompt, self.answer, self.ends])
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One place of a reference answer, with what both models would have written there.
-
-    Attributes:
-        p: the draft's probability of its own text, in [0, 1]; the lowest of several tokens'.
-        q: the assistant's, likewise.
-        label: 0 where the draft would write the reference, 1 where only the assistant would, None where neither would.
-        agreed: whether both would have written the same, so that there is nothing to decide. The label is 0 or None.
-        start: byte offset in the answer: where they differ, or where the unit begins.
-        draft: text that the draft would have written; empty for its end of sequence.
-        assistant: text that the assistant would have written.
-        reference: text of the answer at this place; empty for its end.
-    """
-
-    p: _Probability
-    q: _Probability
-    label: Label | None
-    agreed: bool
-    start: int
-    draft: str
-    assistant: str
-    reference: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeferralSample:
-    """One token of a reference answer: its probabilities, and what the draft showed in its place.
-
-    Attributes:
-        start: byte offset in the answer.
-        draft: text that the draft would have written; empty for its end of sequence.
-        listed: the draft's probability of that, and of other tokens that it listed, the most probable first.
-        p: the draft's probability of the reference's token.
-        q: the assistant's.
-        handed: whether the assistant would have written the reference's token and the draft would not.
-        state: the draft's last hidden state there, in base64 (`states.state_in_text`), if they were collected.
-    """
-
-    start: int
-    draft: str
-    listed: Annotated[tuple[_Probability, ...], Field(min_length=1)]
-    p: _Probability
-    q: _Probability
-    handed: bool
-    state: str | None = None
-
-
-class ExampleSamples(Strict):
-    """The samples of one example.
-
-    Attributes:
-        example: the prompt and its answer.
-        samples: one for each place that could be judged, in the order of the text.
-        skipped: number of places that could not be judged: only one of the models has a token boundary there, one gave
-            no answer or no probability, or what one would write is the beginning of the other's.
-        deferral: one for each token of the answer whose probabilities are known, if `collect` was told to list tokens,
-            or to collect hidden states.
-        deferral_skipped: number of the other tokens.
-    """
-
-    example: Example
-    samples: tuple[Sample, ...]
-    skipped: int = Field(default=0, ge=0)
-    deferral: tuple[DeferralSample, ...] | None = None
-    deferral_skipped: int = Field(default=0, ge=0)
 
 
 class Failure(Strict):
@@ -274,13 +145,13 @@ class Samples(Strict):
     def digest(self) -> str:
         """SHA-256 (hex) of the examples, in any order, with p, q, label and agreement of each sample."""
         ordered = sorted(self.examples, key=lambda one: one.example.key)
-        return _sha256([[one.example.key, [[s.p, s.q, s.label, s.agreed] for s in one.samples]] for one in ordered])
+        return sha256_of([[one.example.key, [[s.p, s.q, s.label, s.agreed] for s in one.samples]] for one in ordered])
 
     @property
     def deferral_digest(self) -> str:
         """SHA-256 (hex) of the examples, in any order, with their deferral samples."""
         ordered = sorted(self.examples, key=lambda one: one.example.key)
-        return _sha256([[one.example.key, [_told(sample) for sample in one.deferral or ()]] for one in ordered])
+        return sha256_of([[one.example.key, [_told(sample) for sample in one.deferral or ()]] for one in ordered])
 
     def report(self) -> str:
         """The counts, a line each. `str()` adds the warnings."""
@@ -536,7 +407,3 @@ def _row(path: Path, line: JsonLine) -> ExampleSamples:
     if example.key != row.key:
         raise line_error(path, line.number, f"its key does not match its prompt and answer{_REPAIR}")
     return one
-
-
-def _sha256(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()

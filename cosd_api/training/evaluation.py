@@ -13,10 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cosd_api.errors import SettingError
-from cosd_api.training.dataset import Label, Samples
-from cosd_api.verification import RuleVerifier
-from cosd_api.wording import counted
+from cosd_api import RuleVerifier, SettingError
+from cosd_api.extend import Label, counted
+from cosd_api.training.dataset import Samples
 
 __all__ = [
     "ALWAYS_ASSISTANT",

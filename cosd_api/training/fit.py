@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from cosd_api.checks import check_count, check_installed
-from cosd_api.errors import SettingError
-from cosd_api.records import Endpoint
+from cosd_api import SettingError, TreeVerifier, __version__
+from cosd_api.extend import TreeNode, check_count, check_installed
 from cosd_api.training.dataset import Contexts, Samples
 from cosd_api.training.evaluation import (
     ALWAYS_ASSISTANT,
@@ -34,9 +33,7 @@ from cosd_api.training.evaluation import (
     places_of,
 )
 from cosd_api.training.report import Training, TrainingCounts, about_dropped, one_sided
-from cosd_api.verification import TreeVerifier
-from cosd_api.verification.tree import Node
-from cosd_api.version import __version__
+from cosd_api.types import Endpoint
 
 __all__ = [
     "COMPARING",
@@ -189,7 +186,7 @@ class FittedTree:
         chosen: whether one of the two was chosen on held-out examples.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[TreeNode, ...]
     depth: int
     min_leaf: int
     chosen: bool
@@ -254,7 +251,7 @@ class TreeFit:
     def _method(self, depth: int, leaf: int) -> Fit:
         return lambda places: TreeVerifier(nodes=self._nodes(places, depth, leaf)).replaces
 
-    def _nodes(self, places: Sequence[LabelledPlace], depth: int, leaf: int) -> tuple[Node, ...]:
+    def _nodes(self, places: Sequence[LabelledPlace], depth: int, leaf: int) -> tuple[TreeNode, ...]:
         """The nodes of a tree; of two equally good ones, that which ignores q.
 
         With few places p and q often tell the labels apart equally well, and scikit-learn picks one at random. A
@@ -285,7 +282,7 @@ class TreeFit:
             return classifier.fit(features, labels)
 
 
-def nodes_of(classifier: Any) -> tuple[Node, ...]:  # Any: scikit-learn has no types
+def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has no types
     """The nodes, root first, of a fitted `DecisionTreeClassifier` on `[p, q]`.
 
     Each leaf answers as scikit-learn's `predict` does: with the class of most weight, the first of equal ones.
@@ -314,7 +311,7 @@ def nodes_of(classifier: Any) -> tuple[Node, ...]:  # Any: scikit-learn has no t
         return index
 
     put(0)
-    return tuple(map(Node.model_validate, nodes))
+    return tuple(map(TreeNode.model_validate, nodes))
 
 
 def check_sklearn(purpose: str = "training a tree") -> None:

@@ -22,9 +22,21 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from cosd_api.checks import check_count
-from cosd_api.errors import SettingError
-from cosd_api.training.dataset import DeferralSample, Samples
+from cosd_api import CoLLMVerifier, DeferralVerifier, SettingError, __version__
+from cosd_api.extend import (
+    DEFERRAL_FEATURES,
+    DeferralSample,
+    DeferralWeights,
+    Gate,
+    check_count,
+    counted,
+    deferral_features,
+    outdated,
+    paragraph,
+    state_from_text,
+    with_notes,
+)
+from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import ENOUGH_EXAMPLES
 from cosd_api.training.fit import (
     LARGEST_SEED,
@@ -45,13 +57,6 @@ from cosd_api.training.gate_fit import (
     held_out,
     youden,
 )
-from cosd_api.training.states import state_from_text
-from cosd_api.verification import CoLLMVerifier, DeferralVerifier
-from cosd_api.verification.deferral import FEATURES, DeferralWeights, features
-from cosd_api.verification.gates import Gate
-from cosd_api.version import __version__
-from cosd_api.wording import counted, paragraph, with_notes
-from cosd_providers.deferred import outdated
 
 __all__ = [
     "PENALTIES",
@@ -162,10 +167,10 @@ def train_deferral(
         gate = CoLLMVerifier(width=width, bias=bias, weights=tuple(weights), eta=data.eta, trained_on=origin)
     else:
         listed, penalty = _listed(data.sets), PENALTY
-        data.read(lambda place: features(place.draft, place.listed, end=not place.draft))
+        data.read(lambda place: deferral_features(place.draft, place.listed, end=not place.draft))
         weights, evidence = data.trained(penalty)
-        named = DeferralWeights.model_validate(dict(zip(("bias", *FEATURES), weights, strict=True)))
-        origin = data.trained_on(features=[*FEATURES])
+        named = DeferralWeights.model_validate(dict(zip(("bias", *DEFERRAL_FEATURES), weights, strict=True)))
+        origin = data.trained_on(features=[*DEFERRAL_FEATURES])
         gate = DeferralVerifier(listed=listed, weights=named, eta=data.eta, trained_on=origin)
     return DeferralTraining(gate=gate, penalty=penalty, **evidence)
 

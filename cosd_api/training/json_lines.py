@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal, Self, cast
 
 from pydantic import ValidationError
 
-from cosd_api.errors import SettingError
+from cosd_api import SettingError
 from cosd_api.training.file_lock import lock
 
 __all__ = [

@@ -10,10 +10,10 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from cosd_api import RuleVerifier, TreeVerifier
+from cosd_api.extend import counted, paragraph, with_notes
 from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import PAPER, HeldOutScores, LabelledPlace
-from cosd_api.verification import RuleVerifier, TreeVerifier
-from cosd_api.wording import counted, paragraph, with_notes
 
 __all__ = [
     "Cell",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from cosd_api.checks import check_count
-from cosd_api.errors import SettingError
+from cosd_api import RuleVerifier, SettingError
+from cosd_api.extend import check_count, counted, paragraph
 from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import (
     DEFAULT_RULE,
@@ -22,8 +22,6 @@ from cosd_api.training.evaluation import (
 )
 from cosd_api.training.fit import compare
 from cosd_api.training.report import GridTuning, Interval, about_dropped, one_sided
-from cosd_api.verification import RuleVerifier
-from cosd_api.wording import counted, paragraph
 
 if TYPE_CHECKING:
     import numpy as np

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
 from cosd_api.verification.agreement import AgreementVerifier
 from cosd_api.verification.cascades import DiffVerifier
 from cosd_api.verification.co_llm import CoLLMVerifier
 from cosd_api.verification.contract import (
     Needs,
+    Trained,
     Verifier,
+    WithOutline,
     coin_of,
+    condition_of,
     decides_by_place,
     needs_of,
     tie_of,
@@ -23,6 +32,8 @@ from cosd_api.verification.surprise import SurpriseVerifier
 from cosd_api.verification.tree import TreeVerifier
 
 __all__ = [
+    "KINDS",
+    "TRAINED",
     "AgreementVerifier",
     "CoLLMVerifier",
     "DeferralVerifier",
@@ -34,12 +45,17 @@ __all__ = [
     "RandomVerifier",
     "RuleVerifier",
     "SurpriseVerifier",
+    "Trained",
     "TreeVerifier",
     "Verifier",
+    "WithOutline",
     "coin_of",
+    "condition_of",
     "decides_by_place",
+    "default_of",
     "digest_of",
     "needs_of",
+    "numbers_of",
     "tie_of",
     "verifier_at",
 ]
@@ -56,3 +72,27 @@ KnownVerifier = (
     | CoLLMVerifier
 )
 """The verifiers that records and settings files can hold; `kind` tells them apart."""
+
+KINDS: Mapping[str, type[BaseModel]] = {one.model_fields["kind"].default: one for one in get_args(KnownVerifier)}
+"""Their classes, by kind."""
+
+TRAINED: Mapping[str, type[Trained]] = {kind: one for kind, one in KINDS.items() if issubclass(one, Trained)}
+"""Those of them that are files of their own."""
+
+
+def default_of(kind: str) -> Verifier:
+    """The known verifier of a kind, with its defaults.
+
+    Raises:
+        pydantic.ValidationError: it has a setting without one.
+    """
+    made: Any = KINDS[kind]()
+    found: Verifier = made
+    return found
+
+
+def numbers_of(kind: str) -> dict[str, FieldInfo] | None:
+    """The settings of a known verifier that is made of numbers alone, by name, or of none; None of another one."""
+    fields = {name: field for name, field in KINDS[kind].model_fields.items() if name != "kind"}
+    types: list[Any] = [field.annotation for field in fields.values()]
+    return fields if all(one in (int, float) for one in types) else None

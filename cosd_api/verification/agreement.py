@@ -11,7 +11,7 @@ from cosd_api.verification.contract import Needs
 from cosd_api.verification.rule import exactly, shortened
 from cosd_providers.deferred import outdated
 
-__all__ = ["AgreementVerifier", "chow_verifier", "of_record", "of_settings"]
+__all__ = ["AgreementVerifier", "chow_verifier", "present_verifier", "recorded_verifier"]
 
 
 class AgreementVerifier(BaseModel):
@@ -32,9 +32,17 @@ class AgreementVerifier(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     needs: ClassVar[Needs] = Needs(q=False)
+    compared: ClassVar[bool] = True
 
     kind: Literal["agreement"] = "agreement"
-    alpha: float = Field(default=0.5, ge=0, allow_inf_nan=False)
+    alpha: float = Field(
+        default=0.5, ge=0, allow_inf_nan=False, description="the draft is unsure below this probability"
+    )
+
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return f"replaces where p < {self.alpha:g}, whatever q is"
 
     def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - it asks only whether the two differ
         """Equation (5)."""
@@ -57,12 +65,12 @@ def chow_verifier(*, tau: float = 0.5) -> AgreementVerifier:
     Raises:
         ValueError: `tau` is not a number in [0, 1].
     """
-    made = AgreementVerifier.model_validate(of_record({"kind": "chow", "tau": tau}))
+    made = AgreementVerifier.model_validate(recorded_verifier({"kind": "chow", "tau": tau}))
     outdated(f"ChowVerifier(tau={tau})", f"AgreementVerifier(alpha={made.alpha})")
     return made
 
 
-def of_record(given: object) -> object:
+def recorded_verifier(given: object) -> object:
     """The fields of a verifier, as a record has them; `"kind": "chow"` of an earlier one is `AgreementVerifier`.
 
     Raises:
@@ -82,13 +90,13 @@ def of_record(given: object) -> object:
     return {**fields, "kind": "agreement", "alpha": alpha}
 
 
-def of_settings(given: object) -> object:
+def present_verifier(given: object) -> object:
     """The fields of a verifier, as somebody writes them; warns of `"kind": "chow"`.
 
     Raises:
         ValueError: its tau is not a number in [0, 1].
     """
-    found = of_record(given)
+    found = recorded_verifier(given)
     if found is not given:
         alpha = cast("Mapping[str, Any]", found)["alpha"]
         outdated("the verifier 'chow'", f"'agreement' with alpha = 1 - tau, here {alpha:g},")

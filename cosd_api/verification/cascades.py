@@ -8,7 +8,7 @@ model is the draft, and the rule holds where the two tokens differ. The other on
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,8 +27,15 @@ class DiffVerifier(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
+    compared: ClassVar[bool] = True
+
     kind: Literal["diff"] = "diff"
-    tau: float = Field(default=0.0, ge=0, le=1)
+    tau: float = Field(default=0.0, ge=0, le=1, description="margin, between 0 and 1")
+
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return f"replaces where q > p + {self.tau:g}"
 
     def replaces(self, p: float, q: float) -> bool:
         """True if `q > p + tau`."""

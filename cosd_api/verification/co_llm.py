@@ -53,6 +53,7 @@ class CoLLMVerifier(TrainedGate):
     """
 
     _file: ClassVar[TrainedFile] = _FILE
+    _on: ClassVar[str] = " on hidden states"
     basis: ClassVar[str] = "looks at the draft's hidden state, not at p and q"
 
     kind: Literal["co-llm"] = "co-llm"

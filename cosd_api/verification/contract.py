@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Protocol, Self, runtime_checkable
+
+from pydantic import BaseModel
 
 from cosd_api.verification.place import Place
 
-__all__ = ["Needs", "Verifier", "coin_of", "decides_by_place", "needs_of", "tie_of", "verifier_at"]
+__all__ = [
+    "Needs",
+    "Trained",
+    "Verifier",
+    "WithOutline",
+    "coin_of",
+    "condition_of",
+    "decides_by_place",
+    "needs_of",
+    "tie_of",
+    "verifier_at",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +70,10 @@ class Verifier(Protocol):
 
     A verifier that decides by more than `p` and `q` has a method `at(place)`, which gives the verifier for one `Place`.
     Then that one is asked, and its attribute `coin`, if it has one, is recorded with the decision.
+
+    One of `KnownVerifier` may state more: a property `condition`, its condition in words (`"replaces where p < 0.5"`),
+    a method `outline()`, which gives it in lines, and `basis`, which completes "it ..." where it decides by the place,
+    for reports; `compared = True`, so that `compare` takes it beside the methods; `load` and `save`, see `Trained`.
     """
 
     def replaces(self, p: float, q: float) -> bool:
@@ -100,6 +118,39 @@ class WithCoin(Protocol):
         ...
 
 
+@runtime_checkable
+class WithCondition(Protocol):
+    """A verifier that states its condition in words."""
+
+    @property
+    def condition(self) -> str:
+        """The condition, e.g. `"replaces where p < 0.5"`."""
+        ...
+
+
+@runtime_checkable
+class WithOutline(Protocol):
+    """A verifier that is shown in several lines."""
+
+    def outline(self) -> str:
+        """The lines."""
+        ...
+
+
+@runtime_checkable
+class Trained(Protocol):
+    """A verifier that was trained: a file of its own holds it, and settings files name that."""
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read it from its file."""
+        ...
+
+    def save(self, path: str | Path) -> None:
+        """Write its file."""
+        ...
+
+
 _FORMER = {
     "needs_q": "q",
     "alternatives": "alternatives",
@@ -135,6 +186,15 @@ def verifier_at(verifier: Verifier, place: Place) -> Verifier:
 def coin_of(verifier: Verifier) -> float | None:
     """The number by which the verifier for one place decides; None if it has none."""
     return verifier.coin if isinstance(verifier, WithCoin) else None
+
+
+def condition_of(verifier: BaseModel) -> str:
+    """The condition of a verifier that records can hold, in words: its own, or its kind and its settings."""
+    if isinstance(verifier, WithCondition):
+        return verifier.condition
+    settings = ", ".join(f"{name}={value}" for name, value in verifier if name != "kind")
+    name = getattr(verifier, "kind", type(verifier).__name__)
+    return f"the verifier {name} ({settings})" if settings else f"the verifier {name}"
 
 
 def tie_of(verifier: Verifier, tie: float) -> float:

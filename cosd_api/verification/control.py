@@ -34,13 +34,18 @@ class RandomVerifier(PlaceVerifier):
     basis: ClassVar[str] = "decides by the place, not by p and q"
 
     kind: Literal["random"] = "random"
-    rate: float = Field(ge=0, le=1)
-    seed: int = 0
+    rate: float = Field(ge=0, le=1, description="share of the differing words that are replaced, between 0 and 1")
+    seed: int = Field(default=0, description="another one tosses other coins")
 
     @property
     def needs(self) -> Needs:
         """No probability; assistants are asked where the coin says so."""
         return Needs(q=False, contested=self.rate)
+
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return f"a control: replaces {100 * self.rate:g} % of the differences at random (seed {self.seed})"
 
     def at(self, place: Place) -> Coin:
         """The decision at a place: by the recorded coin, or by tossing it.

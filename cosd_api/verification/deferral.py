@@ -29,15 +29,15 @@ from cosd_providers.text import readable
 
 __all__ = [
     "DEFAULT_LISTED",
-    "FEATURES",
+    "DEFERRAL_FEATURES",
     "MOST_LISTED",
     "DeferralVerifier",
     "DeferralWeights",
     "Weight",
-    "features",
+    "deferral_features",
 ]
 
-FEATURES = ("top", "margin", "entropy", "number", "word", "part", "end")
+DEFERRAL_FEATURES = ("top", "margin", "entropy", "number", "word", "part", "end")
 """The features, in their order."""
 DEFAULT_LISTED, MOST_LISTED = 10, 100
 """Tokens that a gate looks at beside the draft's own, by default and at most."""
@@ -53,7 +53,7 @@ _FILE = TrainedFile(
 )
 _EXPECTED = {
     "listed": f"a whole number from 1 to {MOST_LISTED}",
-    "weights": f"an object with a number for bias, {', '.join(FEATURES)}",
+    "weights": f"an object with a number for bias, {', '.join(DEFERRAL_FEATURES)}",
     "eta": "a probability between 0 and 1",
     "trained_on": "an object of plain JSON",
 }
@@ -76,8 +76,10 @@ class DeferralWeights(BaseModel):
     end: Weight
 
     def logit(self, found: Sequence[float]) -> float:
-        """The logit of deferral at these features, which are in the order of `FEATURES`."""
-        return math.fsum([self.bias, *(getattr(self, name) * one for name, one in zip(FEATURES, found, strict=True))])
+        """The logit of deferral at these features, which are in the order of `DEFERRAL_FEATURES`."""
+        return math.fsum(
+            [self.bias, *(getattr(self, name) * one for name, one in zip(DEFERRAL_FEATURES, found, strict=True))]
+        )
 
 
 class DeferralVerifier(TrainedGate):
@@ -121,7 +123,7 @@ class DeferralVerifier(TrainedGate):
     def probability(self, token: Token) -> float:
         """The probability of deferral at one of the draft's tokens, whose probability is known."""
         others = [one.prob for one in token.alternatives[: self.listed] if one.prob]
-        found = features(readable(token.data), [token.prob or 0.0, *others], end=token.end)
+        found = deferral_features(readable(token.data), [token.prob or 0.0, *others], end=token.end)
         return sigmoid(self.weights.logit(found))
 
     @staticmethod
@@ -138,8 +140,8 @@ class DeferralVerifier(TrainedGate):
         return f"its weight {inside[0]} is {shown(first['input'])}, not a number between -1e6 and 1e6"
 
 
-def features(text: str, probs: Sequence[float], *, end: bool) -> tuple[float, ...]:
-    """Features of a token, from what its model shows of it, in the order of `FEATURES`.
+def deferral_features(text: str, probs: Sequence[float], *, end: bool) -> tuple[float, ...]:
+    """Features of a token, from what its model shows of it, in the order of `DEFERRAL_FEATURES`.
 
     Args:
         text: of the token.

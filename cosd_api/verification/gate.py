@@ -54,9 +54,16 @@ class TrainedGate(PlaceVerifier):
     _file: ClassVar[TrainedFile]
     """The kind of file that it is kept in."""
     _indent: ClassVar[int | None] = None
+    _on: ClassVar[str] = ""
+    """The features that it looks at, for its condition."""
 
     if TYPE_CHECKING:  # each has it in its own place among its fields
         eta: float
+
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return f"a trained gate{self._on}: replaces where the probability of deferral > {self.eta:g}"
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

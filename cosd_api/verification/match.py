@@ -19,7 +19,14 @@ class MatchVerifier(BaseModel):
 
     needs: ClassVar[Needs] = Needs(q=False, ties=False)
 
+    compared: ClassVar[bool] = True
+
     kind: Literal["match"] = "match"
+
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return "replaces wherever the two differ"
 
     def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - it asks only whether the two differ
         """True."""

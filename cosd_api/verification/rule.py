@@ -25,12 +25,17 @@ class RuleVerifier(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     kind: Literal["rule"] = "rule"
-    alpha: float = Field(default=0.5, ge=0)
-    beta: float = Field(default=0.5, ge=0)
+    alpha: float = Field(default=0.5, ge=0, description="the draft is unsure below this probability")
+    beta: float = Field(default=0.5, ge=0, description="an assistant's probability must exceed this times the draft's")
 
     @field_serializer("alpha", "beta", when_used="json")
     def _without_bare_infinity(self, bound: float) -> float | str:
         return bound if math.isfinite(bound) else "Infinity"
+
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return f"replaces where p < {self.alpha:g} and q > {self.beta:g} × p"
 
     def replaces(self, p: float, q: float) -> bool:
         """Equations (5) and (6)."""

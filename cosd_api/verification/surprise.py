@@ -35,11 +35,12 @@ class SurpriseVerifier(PlaceVerifier):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     basis: ClassVar[str] = "looks at the draft's token, too"
+    compared: ClassVar[bool] = True
 
     kind: Literal["surprise"] = "surprise"
-    gamma: float = Field(default=0.1, gt=0, le=1)
-    beta: float = Field(default=0.5, ge=0)
-    window: int = Field(default=16, ge=1)
+    gamma: float = Field(default=0.1, gt=0, le=1, description="the assistant finds a token improbable below this")
+    beta: float = Field(default=0.5, ge=0, description="an assistant's probability must exceed this times the draft's")
+    window: int = Field(default=16, ge=1, description="tokens that are asked about together")
 
     @field_serializer("beta", when_used="json")
     def _without_bare_infinity(self, bound: float) -> float | str:
@@ -49,6 +50,12 @@ class SurpriseVerifier(PlaceVerifier):
     def needs(self) -> Needs:
         """The assistants' lists: of one token more in all, the least probable is below `gamma`."""
         return Needs(alternatives=math.floor(1 / self.gamma), window=self.window)
+
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        improbable = f"the assistant's probability of the draft's token < {self.gamma:g}"
+        return f"replaces where {improbable} and q > {self.beta:g} × p"
 
     def at(self, place: Place) -> Surprise:
         """The decision where the assistant's probability of the draft's token is `place.draft_q`.

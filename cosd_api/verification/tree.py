@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from cosd_api.errors import SettingError
 from cosd_api.verification.trained_file import TrainedFile, shown, write_whole
+from cosd_api.wording import counted
 
 MAX_NODES = 10_000
 
@@ -47,7 +48,7 @@ _EXPECTED = {
 _Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 
 
-class Node(BaseModel):
+class TreeNode(BaseModel):
     """One node: a question (`feature`, `threshold`, `left`, `right`) or, without them, an answer (`value`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -77,7 +78,7 @@ class TreeVerifier(BaseModel):
 
     kind: Literal["tree"] = "tree"
     schema_version: Literal[1, 2] = 2
-    nodes: tuple[Node, ...] = Field(min_length=1, max_length=MAX_NODES)
+    nodes: tuple[TreeNode, ...] = Field(min_length=1, max_length=MAX_NODES)
     contexts: Literal["ids", "text"] | None = None
     trained_on: dict[str, JsonValue] = Field(default_factory=dict)
 
@@ -138,6 +139,11 @@ class TreeVerifier(BaseModel):
         """
         write_whole(Path(path), self.model_dump_json(indent=2, exclude_none=True) + "\n")
 
+    @property
+    def condition(self) -> str:
+        """The condition in words."""
+        return f"a decision tree of {counted(len(self.nodes), 'node')}"
+
     def replaces(self, p: float, q: float) -> bool:
         """`T(p, q) = 1`."""
         *_, last = self._path(_float32(p), _float32(q))
@@ -193,7 +199,7 @@ class TreeVerifier(BaseModel):
                 ways += [(child, ">", f"{indent}  "), (child, "<=", f"{indent}  ")]
         return "\n".join(lines)
 
-    def _path(self, p: float, q: float) -> Iterator[Node]:
+    def _path(self, p: float, q: float) -> Iterator[TreeNode]:
         node = self.nodes[0]
         yield node
         while node.threshold is not None:

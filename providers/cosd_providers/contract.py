@@ -34,8 +34,10 @@ __all__ = [
     "ServerInfo",
     "State",
     "Token",
+    "TokenCounts",
     "WordEnds",
     "WordSplitter",
+    "token_count",
 ]
 
 
@@ -413,6 +415,26 @@ class IdScores(Protocol):
             UnsupportedError: the endpoint cannot do this.
         """
         ...
+
+
+@runtime_checkable
+class TokenCounts(Protocol):
+    """A provider that counts the tokens of a long text without listing them. Optional."""
+
+    async def count_tokens(self, text: str) -> int:
+        """The number of pieces that `Provider.tokenize` would list.
+
+        Raises:
+            UnsupportedError: the endpoint cannot do this.
+        """
+        ...
+
+
+async def token_count(provider: Provider, text: str) -> int:
+    """The number of tokens of a text, counted by the provider itself if it can."""
+    if isinstance(provider, TokenCounts):
+        return await provider.count_tokens(text)
+    return len(await provider.tokenize(text))
 
 
 WordEnds: TypeAlias = Callable[[str], Sequence[int]]

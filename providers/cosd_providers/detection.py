@@ -28,6 +28,7 @@ from cosd_providers.contract import (
     Token,
     WordEnds,
     WordSplitter,
+    token_count,
 )
 from cosd_providers.errors import (
     InvalidRequestError,
@@ -256,3 +257,7 @@ class DetectedProvider:
     async def tokenize(self, text: str) -> list[Piece]:
         """See `contract.Provider`."""
         return await (await self.adapter()).tokenize(text)
+
+    async def count_tokens(self, text: str) -> int:
+        """See `contract.TokenCounts`."""
+        return await token_count(await self.adapter(), text)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
 
+from anyio import to_thread
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cosd_providers.chat.rendering import ChatRenderer
@@ -296,6 +297,12 @@ class Adapter:
         if self._tokenizer is None:
             raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
         return self._tokenizer.encode(text)
+
+    async def count_tokens(self, text: str) -> int:
+        """See `contract.TokenCounts`. A local tokenizer works in a thread: a long text takes it a second."""
+        if self._tokenizer is None:
+            return len(await self.tokenize(text))
+        return len(await to_thread.run_sync(self._tokenizer.encode, text))
 
     async def _places(self, context: Context, questions: Sequence[Question] | None) -> Sequence[Question]:
         """The questions; in place of None, one at every boundary of the text as the model encodes it."""

@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Self
 
-from cosd_providers.contract import Piece, Provider, Ready, ServerInfo, WordEnds, WordSplitter
+from cosd_providers.contract import Piece, Provider, Ready, ServerInfo, WordEnds, WordSplitter, token_count
 
 __all__ = ["Forwarding"]
 
@@ -55,3 +55,7 @@ class Forwarding:
     async def tokenize(self, text: str) -> list[Piece]:
         """See `contract.Provider`."""
         return await self._provider.tokenize(text)
+
+    async def count_tokens(self, text: str) -> int:
+        """See `contract.TokenCounts`."""
+        return await token_count(self._provider, text)

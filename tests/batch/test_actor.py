@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from batches import fusion, pair
-from cosd_api import Fusion, FusionActor, FusionConfig, SettingError, __version__
+from cosd_api import Fusion, FusionConfig, SettingError, __version__
+from cosd_api.batch import FusionActor
 from cosd_api.batch.actor import LineActor
 from cosd_api.batch.lines import line_of
 from cosd_providers import ServerError

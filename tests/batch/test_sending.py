@@ -11,7 +11,7 @@ import pytest
 from batches import fusion
 from cosd_api import Fusion, FusionConfig, Rerank, RuleVerifier, SettingError, TreeVerifier, connect
 from cosd_api.batch.sending import SentFusion, divided
-from cosd_api.verification.tree import Node
+from cosd_api.verification.tree import TreeNode
 from cosd_providers import Limits
 
 
@@ -64,7 +64,7 @@ def test_settings_are_made_again_elsewhere() -> None:
 
 def test_trained_parts_travel_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    tree = TreeVerifier(nodes=(Node(value=1),))
+    tree = TreeVerifier(nodes=(TreeNode(value=1),))
     made = Fusion(draft="http://a", assistant="http://b", verifier=tree, unit="token", ask="all")
     again = pickle.loads(pickle.dumps(SentFusion.of(made)))()
     assert again.settings == made.settings

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.trees import OTHER_KINDS, Learned, _drawings, our_tree, papers_tree
-from cosd_api import Endpoint
-from cosd_api.training.dataset import Example, ExampleSamples, Sample, Samples
+from cosd_api.forcing.samples import Example, ExampleSamples, Sample
+from cosd_api.training.dataset import Samples
 from cosd_api.training.tuning import tune
+from cosd_api.types import Endpoint
 
 pytestmark = pytest.mark.extended
 

@@ -10,7 +10,8 @@ from typer.testing import Result
 
 from commands import Scripted, cosd, words
 from compared import in_parts, pair
-from cosd_api import Advice, Fusion, RuleVerifier
+from cosd_api import Fusion, RuleVerifier
+from cosd_api.comparison import Advice
 from cosd_api.training.file_lock import lock
 from cosd_providers.connect import Connection
 

@@ -10,8 +10,8 @@ from typer.main import get_command
 import cosd_api
 from commands import cosd
 from cosd_api.cli.app import app
-from cosd_api.event_loop import described
-from cosd_providers.http.stack import stack
+from cosd_api.event_loop import event_loop_name
+from cosd_providers.http.stack import http_stack
 from drawn import partly
 
 
@@ -21,7 +21,7 @@ def python(script: str) -> subprocess.CompletedProcess[str]:
 
 def version() -> str:
     """The line of `--version`."""
-    return f"cosd-api {cosd_api.__version__} ({stack()}, {described()})\n"
+    return f"cosd-api {cosd_api.__version__} ({http_stack()}, {event_loop_name()})\n"
 
 
 @pytest.mark.parametrize("flag", ["--version", "--help", "-h"])

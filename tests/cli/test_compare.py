@@ -18,8 +18,9 @@ from typer.testing import Result
 
 from commands import Scripted, cosd, start_scripted, words
 from compared import examples, pair, trio
-from cosd_api import Comparison, Example
+from cosd_api import Example
 from cosd_api.cli.compare import Confirming, _table  # pyright: ignore[reportPrivateUsage]
+from cosd_api.comparison import Comparison
 from cosd_api.comparison.settings import Tally
 from cosd_api.training.file_lock import lock
 

@@ -23,11 +23,11 @@ from cosd_api import (
     SurpriseVerifier,
     Trace,
     TreeVerifier,
-    Verifier,
     fuse_sync,
 )
 from cosd_api.demo.servers import Pair
-from cosd_api.verification.tree import Node
+from cosd_api.extend import Verifier
+from cosd_api.verification.tree import TreeNode
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 from drawn import partly
@@ -518,7 +518,7 @@ def test_a_method_whose_models_agree_has_nothing_to_explain(scripted: Scripted) 
 
 @pytest.mark.parametrize(("value", "answer"), [(0, " a b\n"), (1, " a c.\n")])
 def test_a_tree_decides(scripted: Scripted, tmp_path: Path, value: Any, answer: str) -> None:
-    TreeVerifier(nodes=(Node(value=value),)).save(tmp_path / "tree.json")
+    TreeVerifier(nodes=(TreeNode(value=value),)).save(tmp_path / "tree.json")
     assert scripted("Q", "--tree", str(tmp_path / "tree.json")).stdout == answer
 
 

@@ -98,7 +98,7 @@ def test_the_table_on_held_out_examples(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def _row(at: int) -> dict[str, Any]:
-    from cosd_api.training.dataset import Example
+    from cosd_api.forcing.samples import Example
 
     example = {"prompt": f"Q{at}", "answer": " a"}
     sample = {"p": 0.3, "q": 0.2 + at / 10, "label": at % 2, "agreed": False, "start": 0}

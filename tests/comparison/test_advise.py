@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from compared import in_parts, pair
-from cosd_api import Advice, ComparisonEstimate, CoSD, Example, Fusion, RuleVerifier, SettingError, advise, compare
+from cosd_api import CoSD, Example, Fusion, RuleVerifier, SettingError, advise, compare
+from cosd_api.comparison import Advice, ComparisonEstimate
 from cosd_api.comparison.advice import parts
 from cosd_api.comparison.graders import ExactGrader
 from cosd_providers.testing import ScriptedProvider

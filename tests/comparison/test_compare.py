@@ -13,19 +13,8 @@ import anyio
 import pytest
 
 from compared import examples, pair
-from cosd_api import (
-    Comparison,
-    ComparisonEstimate,
-    CoSD,
-    Example,
-    Fusion,
-    FusionResult,
-    Price,
-    RandomVerifier,
-    RuleVerifier,
-    SettingError,
-    compare,
-)
+from cosd_api import CoSD, Example, Fusion, FusionResult, RandomVerifier, RuleVerifier, SettingError, compare
+from cosd_api.comparison import Comparison, ComparisonEstimate, Price
 from cosd_api.comparison.contestants import Contestant, LeftOut
 from cosd_api.comparison.exports import answers_jsonl
 from cosd_api.comparison.graders import ExactGrader
@@ -691,7 +680,7 @@ async def test_methods_that_cannot_be_served_are_left_out() -> None:
     reasons = {one.name: one.reason for one in found.left_out}
     assert reasons["cosd"].startswith("the draft does not report the probabilities of its tokens")
     assert reasons["random gate"] == "it is made after cosd, which has not answered"
-    assert reasons["defer"].startswith("it needs a gate that was trained")
+    assert reasons["defer"].startswith("the method 'defer' needs a gate, Defer(gate=...)")
     assert found["draft"].right == 3 and found.calibration == {}
     assert "steps" in [one.name for one in found.standings]
 
@@ -799,7 +788,7 @@ async def test_progress() -> None:
         ({"methods": "cosd"}, "methods must be \"all\", or several names or objects, not 'cosd'"),
         ({"methods": []}, 'methods is empty: give some, or "all"'),
         ({"methods": ["cosy"]}, "there is no method 'cosy'; did you mean 'cosd'?"),
-        ({"methods": ["defer"]}, "'defer' has no defaults: it needs a gate that was trained"),
+        ({"methods": ["defer"]}, "'defer' has no defaults: the method 'defer' needs a gate"),
         ({"methods": [1]}, 'a method must be a name such as "cosd", or an object such as CoSD(), not 1'),
         ({"methods": ["cosd", CoSD()]}, "two contestants would be called 'cosd': give the methods names"),
         ({"methods": {"oracle": "cosd"}}, "two contestants would be called 'oracle'"),

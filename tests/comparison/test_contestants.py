@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from cosd_api import Average, CoSD, MatchVerifier, Method, Speculative
+from cosd_api import Average, CoSD, MatchVerifier, Speculative
 from cosd_api.comparison.contestants import VARIANTS, Contestant, contestants_of, method_of
+from cosd_api.extend import Method
 
 
 def test_all_methods_include_forms_that_are_told_to_draw_or_to_match() -> None:

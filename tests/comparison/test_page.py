@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from compared import in_parts, pair
-from cosd_api import Advice, Example, Message, advise, compare
+from cosd_api import Example, Message, advise, compare
+from cosd_api.comparison import Advice
 from cosd_api.comparison.page import advice_page, comparison_page
 from cosd_providers import ConnectError
 from cosd_providers.testing import Fault

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from compared import examples, pair
-from cosd_api import Comparison, ComparisonEstimate, Method, Price, Range, SettingError, Switch, compare
+from cosd_api import SettingError, Switch, compare
+from cosd_api.comparison import Comparison, ComparisonEstimate, Price
 from cosd_api.comparison.contestants import DRAFT_ALONE
 from cosd_api.comparison.prices import MOST_SAMPLES, equal_bill, prices_from
+from cosd_api.extend import Method
+from cosd_api.types import Range
 
 
 def test_tokens_from_a_cache_have_a_price_of_their_own() -> None:

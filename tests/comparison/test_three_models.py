@@ -9,21 +9,8 @@ from typing import Any
 import pytest
 
 from compared import examples, in_parts, trio
-from cosd_api import (
-    Advice,
-    Average,
-    Comparison,
-    ComparisonEstimate,
-    CoSD,
-    Example,
-    Fusion,
-    RuleVerifier,
-    SettingError,
-    Speculative,
-    advise,
-    compare,
-    fuse,
-)
+from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier, SettingError, Speculative, advise, compare, fuse
+from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
 from cosd_api.comparison.contestants import VARIANTS
 from cosd_api.comparison.exports import answers_jsonl, standings_csv
 from cosd_api.comparison.page import advice_page, comparison_page

@@ -24,7 +24,6 @@ from cosd_api import (
     Fusion,
     FusionConfig,
     MatchVerifier,
-    Method,
     RandomVerifier,
     RuleVerifier,
     SettingError,
@@ -36,6 +35,7 @@ from cosd_api import (
 )
 from cosd_api.config.document import read_document
 from cosd_api.config.shape import is_trained, method_hints
+from cosd_api.extend import Method
 from cosd_api.methods.base import METHODS, method_class, method_named
 from cosd_providers import Limits
 from cosd_providers.testing import ScriptedProvider

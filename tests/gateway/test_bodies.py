@@ -11,7 +11,7 @@ from cosd_api import Fusion, Message
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.bodies import read_chat, read_completion
 from cosd_api.gateway.config import GatewayLimits
-from cosd_api.settings import REFUSED
+from cosd_api.settings import REFUSED_SETTINGS
 from lima import assistant, draft, sampled
 
 LIMITS = GatewayLimits(max_tokens=100, messages=3, prompts=2)
@@ -76,12 +76,12 @@ def test_messages_are_read_as_the_library_reads_them() -> None:
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format", "structured output"),
         ({"modalities": ["audio"]}, "modalities", "a fusion reads and writes text only"),
         ({"audio": {"voice": "a"}}, "audio", "a fusion reads and writes text only"),
-        ({"n": 2}, "n", REFUSED["n"]),
+        ({"n": 2}, "n", REFUSED_SETTINGS["n"]),
         ({"temperature": 1.5}, "temperature", "give 0, or leave it out"),
-        ({"top_p": 0.9}, "top_p", REFUSED["top_p"]),
-        ({"logit_bias": {"5": 1}}, "logit_bias", REFUSED["logit_bias"]),
+        ({"top_p": 0.9}, "top_p", REFUSED_SETTINGS["top_p"]),
+        ({"logit_bias": {"5": 1}}, "logit_bias", REFUSED_SETTINGS["logit_bias"]),
         ({"top_logprobs": 3, "logprobs": True}, "top_logprobs", "only the probability of the chosen token is known"),
-        ({"repetition_penalty": 1.1}, "repetition_penalty", REFUSED["repetition_penalty"]),
+        ({"repetition_penalty": 1.1}, "repetition_penalty", REFUSED_SETTINGS["repetition_penalty"]),
         ({"max_token": 5}, "max_token", "unknown field 'max_token'; did you mean 'max_tokens'"),
         ({"zzz": 5}, "zzz", "unknown field 'zzz'"),
         ({"not a name": 5}, "...", r"unknown field '\.\.\.'"),
@@ -123,12 +123,12 @@ def test_what_a_fusion_cannot_do_is_refused_with_the_reason(given: Any, param: s
         ({"prompt": ["a", "b", "c"]}, "prompt", "prompt has 3 texts, and at most 2 are allowed here"),
         ({"logprobs": 5}, "logprobs", "only the probability of the chosen token is known"),
         ({"logprobs": True}, "logprobs", "for completions 0 or 1"),
-        ({"echo": True}, "echo", REFUSED["echo"]),
-        ({"echo": 0}, "echo", REFUSED["echo"]),
-        ({"n": True}, "n", REFUSED["n"]),
+        ({"echo": True}, "echo", REFUSED_SETTINGS["echo"]),
+        ({"echo": 0}, "echo", REFUSED_SETTINGS["echo"]),
+        ({"n": True}, "n", REFUSED_SETTINGS["n"]),
         ({"suffix": "x"}, "suffix", "not what fits between two"),
         ({"own": {"draft": "x"}}, "own", "own is refused: .* give messages, not a text as the prompt"),
-        ({"best_of": 2}, "best_of", REFUSED["best_of"]),
+        ({"best_of": 2}, "best_of", REFUSED_SETTINGS["best_of"]),
     ],
 )
 def test_what_cannot_be_continued_is_refused_with_the_reason(given: Any, param: str, words: str) -> None:

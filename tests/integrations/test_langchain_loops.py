@@ -17,7 +17,7 @@ from langchain_core.prompts import ChatPromptTemplate
 
 from cosd_api.demo.servers import Pair
 from cosd_api.integrations.langchain import ChatCoSD, CoSDLLM
-from cosd_api.sync import portal
+from cosd_api.sync import sync_portal
 from cosd_providers.testing import Fault, ScriptedProvider, TextModel
 from lima import DRAFT, FUSED, assistant
 
@@ -72,7 +72,7 @@ def settled(until: Callable[[], bool]) -> None:
     for _ in range(1000):
         if until():
             return
-        portal().call(anyio.lowlevel.checkpoint)
+        sync_portal().call(anyio.lowlevel.checkpoint)
     raise AssertionError("it did not come to that")
 
 
@@ -194,7 +194,7 @@ def test_a_sync_call_from_the_loop_that_would_answer_it_is_refused() -> None:
 
     for call in (model.invoke, model.stream, model.get_token_ids):
         with pytest.raises(RuntimeError, match="was called from code that it runs itself"):
-            portal().call(ask, call)
+            sync_portal().call(ask, call)
 
 
 # ------------------------------------------------------------------------------------------------------ batches

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.lab.tasks import TASKS, bio, choice, code, report, steps
 from benchmarks.lab.tasks.task import Document, distinct, example, ways_to_ask
 from benchmarks.lab.worlds import ASKED, ATTRIBUTES, HEAD, World, split_of
-from cosd_api.training.dataset import Example
+from cosd_api.forcing.samples import Example
 
 pytestmark = pytest.mark.extended
 

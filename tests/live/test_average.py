@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 import naive
-from cosd_api import Average, Fusion, Segment
+from cosd_api import Average, Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, Three
+from cosd_api.types import Segment
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Context, Token
 from cosd_providers.usage import Usage

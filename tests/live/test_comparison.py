@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosd_api import ComparisonEstimate, Example, compare, fuse
+from cosd_api import Example, compare, fuse
+from cosd_api.comparison import ComparisonEstimate
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, Three
 

@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 import each_way
-from cosd_api import CoolFusion, Fusion, Method
+from cosd_api import CoolFusion, Fusion
 from cosd_api.demo.servers import MODELS, Pair, Three, serve
+from cosd_api.extend import Method
 from cosd_api.methods.base import method_named
 from cosd_providers import Provider, connect
 from cosd_providers.strategies import Strategy

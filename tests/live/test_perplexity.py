@@ -12,9 +12,10 @@ import pytest
 import contests
 import naive
 import naive_cool
-from cosd_api import CoolFusion, Fusion, Method, Rerank
+from cosd_api import CoolFusion, Fusion, Rerank
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Three
+from cosd_api.extend import Method
 from drawn import partly
 from near_ties import CLOSE, closest
 from one_tokenizer import MAY_TIE

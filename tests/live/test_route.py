@@ -13,9 +13,10 @@ import pytest
 import contests
 import naive
 import naive_route
-from cosd_api import Cascade, Fusion, Method, Route, Safe
+from cosd_api import Cascade, Fusion, Route, Safe
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
+from cosd_api.extend import Method
 from drawn import partly
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(550)]

@@ -10,9 +10,10 @@ import pytest
 
 import naive
 import reference
-from cosd_api import FusedToken, Fusion, MatchVerifier
+from cosd_api import Fusion, MatchVerifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair, Three
+from cosd_api.types import FusedToken
 from cosd_providers import UnsupportedError, connect
 from cosd_providers.contract import Context, Token
 from cosd_providers.usage import Usage

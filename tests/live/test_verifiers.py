@@ -12,19 +12,11 @@ import pytest
 import naive
 import reference
 import reference_paths
-from cosd_api import (
-    AgreementVerifier,
-    DiffVerifier,
-    Fusion,
-    FusionResult,
-    Place,
-    RandomVerifier,
-    SurpriseVerifier,
-    Verifier,
-)
+from cosd_api import AgreementVerifier, DiffVerifier, Fusion, FusionResult, RandomVerifier, SurpriseVerifier
 from cosd_api.alignment import Unit
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
+from cosd_api.extend import Place, Verifier
 from cosd_api.verification import needs_of, verifier_at
 from drawn import partly
 from near_ties import CLOSE, tied

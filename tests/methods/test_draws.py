@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import runpy
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cosd_api import Method, SettingError, Speculative
+from cosd_api import SettingError, Speculative
 from cosd_api.comparison.contestants import SelfConsistency
-from cosd_api.methods.base import METHODS, method_named
+from cosd_api.extend import Method
+from cosd_api.methods.base import METHODS
 from cosd_providers import Capabilities, UnsupportedError
 from cosd_providers.contract import ServerInfo
+from samples import sample_method
 
-NEEDED: Any = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "generate_methods.py"))["NEEDED"]
 EXACT = Capabilities(True, True, True, True, top_k=99, score_top_k=99, sampling=True)
 OWN_WAY = replace(EXACT, sampling=False, draws=True)
 GREEDY = replace(EXACT, sampling=False)
@@ -32,7 +31,7 @@ def drawing() -> dict[str, Method]:
     found: dict[str, Method] = {"sampled_draft=False": Speculative(temperature=1, sampled_draft=False)}
     for name in METHODS:
         with suppress(SettingError):
-            found[name] = method_named(name, **NEEDED.get(name, {})).at_temperature(1)
+            found[name] = sample_method(name).at_temperature(1)
     return found
 
 

@@ -23,9 +23,9 @@ from cosd_api import (
     SettingError,
     SurpriseVerifier,
     Tuning,
-    Verifier,
     fuse,
 )
+from cosd_api.extend import Verifier
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import examples, partly

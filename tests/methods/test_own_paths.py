@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 
 import contests
 import toys
-from cosd_api import CoolFusion, CoSD, FusionResult, MatchVerifier, Method, fuse
+from cosd_api import CoolFusion, CoSD, FusionResult, MatchVerifier, fuse
+from cosd_api.extend import Method
+from cosd_api.methods.base import METHODS as REGISTERED
 from cosd_api.methods.base import method_named
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import sendable
 from drawn import examples
 from on_paths import PROMPT, TEXTS, Reciter
+from samples import NEEDED
 
 METHODS: dict[str, Method] = {
-    name: method_named(name)
-    for name in (
-        *("average", "cool", "rerank", "adafuse", "safe", "chared"),
-        *("nudging", "route", "cascade", "steps", "cosd"),
-    )
+    name: made for name in REGISTERED if name not in NEEDED and not (made := method_named(name)).temperature
 } | {
     "cool-align": CoolFusion(align=True),
     "cool-rerank": CoolFusion(rerank=True),
     "cosd-match": CoSD(verifier=MatchVerifier(), unit="token"),
 }
+"""Those that draw nothing, and need no gate that was trained."""
 DRAWN: dict[str, Method] = {
     "average-drawn": method_named("average", temperature=1),
     "switch": method_named("switch", samples=2),

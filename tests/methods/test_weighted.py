@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import contests
 import naive_route
 import naive_safe
-from cosd_api import Average, CharED, Fusion, FusionResult, Method, Safe, SettingError, Switch, fuse
+from cosd_api import Average, CharED, Fusion, FusionResult, Safe, SettingError, Switch, fuse
+from cosd_api.extend import Method
 from cosd_api.methods.base import method_from_text
 from cosd_providers import ConnectError, UnsupportedError
 from cosd_providers.contract import ServerInfo

@@ -33,7 +33,7 @@ from asked import (
 )
 from breaking import Break, Breaking, breaks, waiting
 from cosd_providers import Token, UnsupportedError, Usage, connect
-from cosd_providers.contract import Context
+from cosd_providers.contract import Context, token_count
 from drawn import examples
 
 LOST = "\ufffd".encode()
@@ -240,6 +240,7 @@ class TestAdapter:
         assert [piece.id for piece in ours] == [piece.id for piece in theirs]
         assert ours == theirs or not case.pieces
         assert b"".join(piece.data for piece in ours) == prompt.encode()
+        assert await token_count(provider, prompt) == len(ours)
 
     @over(limit=st.integers(1, 12), faults=breaks(3))
     async def test_a_draft_that_broke_off_is_resumed(

@@ -22,7 +22,7 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_aiohttp_where_it_is_installed() -> None:
-    assert (stack.carrier(), stack.stack()) == ("aiohttp", VERSIONS["aiohttp"])
+    assert (stack.carrier(), stack.http_stack()) == ("aiohttp", VERSIONS["aiohttp"])
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_aiohttp_where_it_is_installed() -> None:
 )
 def test_httpx_alone(prepare: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(monkeypatch)
-    assert (stack.carrier(), stack.stack()) == ("httpx", VERSIONS["httpx"])
+    assert (stack.carrier(), stack.http_stack()) == ("httpx", VERSIONS["httpx"])
 
 
 def test_hosts_without_a_proxy_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from cosd_api import (
     RandomVerifier,
     RuleVerifier,
     SurpriseVerifier,
+    TreeVerifier,
     fuse,
 )
 from cosd_api.records import DraftToken, EndpointUsage, FusedToken, Request, TokenDecision
@@ -39,6 +40,7 @@ from cosd_api.report.html.cards import Cards, standing
 from cosd_api.report.html.charts import Corner
 from cosd_api.report.html.elements import prob, script_json, seconds, visible
 from cosd_api.report.html.plots import points, region, shares
+from cosd_api.report.html.regions import shapes_of
 from cosd_api.report.html.timeline import Row, overlap, rows
 from cosd_api.settings import CustomVerifier
 from cosd_api.verification import KnownVerifier
@@ -48,7 +50,7 @@ from cosd_providers.errors import ConnectError
 from cosd_providers.testing import Fault, ScriptedProvider
 from joined import joined
 from seen import Seen
-from trees import float32, trees
+from trees import trees
 
 STATES = CoLLMVerifier(width=1, bias=0.0, weights=(1.0,), eta=0.25)
 GATE = DeferralVerifier(
@@ -291,7 +293,6 @@ verifiers = (
     | st.builds(AgreementVerifier, alpha=bounds)
     | st.builds(DiffVerifier, tau=margins)
     | st.just(MatchVerifier())
-    | trees()
 )
 #: Beside every bound, where a region with its edge and one without it are the same: also beside q = beta p.
 ps = st.integers(0, 99).map(lambda n: (n + 0.37) / 100)
@@ -303,7 +304,46 @@ def test_the_region_is_where_the_verifier_fires(verifier: KnownVerifier, p: floa
     shapes = region(verifier)
     assert shapes is not None
     assert all(0 <= x <= 1 and 0 <= y <= 1 for shape in shapes for x, y in shape)
-    assert any(within(shape, float32(p), float32(q)) for shape in shapes) == verifier.replaces(p, q)
+    assert any(within(shape, p, q) for shape in shapes) == verifier.replaces(p, q)
+    assert all(len(shape) <= 4 for shape in shapes)  # lines have no corners between their ends
+
+
+@given(trees(), ps, qs)
+def test_the_region_of_a_tree_is_where_it_fires_but_for_narrow_strips(tree: TreeVerifier, p: float, q: float) -> None:
+    thresholds = {one.threshold for one in tree.nodes if one.threshold is not None}
+    shapes = region(tree)
+    assert shapes is not None
+    if all(abs(one - at) > 1 / 32 for one in thresholds for at in (p, q)):
+        assert any(within(shape, p, q) for shape in shapes) == tree.replaces(p, q)
+
+
+class Curved:
+    """A verifier of one's own, whose border is a curve, with an island above it."""
+
+    def replaces(self, p: float, q: float) -> bool:
+        return 2 * p * p < q < 0.5 or (0.3 < p < 0.6 and q > 0.75)
+
+    def contestable(self, p: float) -> bool:
+        return True
+
+    def explain(self, p: float, q: float) -> str:
+        raise NotImplementedError
+
+
+@given(ps, qs)
+def test_a_border_may_be_a_curve(p: float, q: float) -> None:
+    shapes = shapes_of(Curved())
+    inside = [sum(crosses(shape, p, q)) % 2 == 1 for shape in shapes]
+    if abs(2 * p * p - q) > 1e-3:
+        assert any(inside) == Curved().replaces(p, q)
+
+
+def crosses(shape: list[Corner], p: float, q: float) -> list[bool]:
+    """For each side of a polygon, whether it lies above a point."""
+    found: list[bool] = []
+    for (x1, y1), (x2, y2) in zip(shape, shape[1:] + shape[:1], strict=True):
+        found.append((x1 <= p < x2 or x2 <= p < x1) and q < y1 + (y2 - y1) * (p - x1) / (x2 - x1))
+    return found
 
 
 def test_the_region_of_an_unknown_verifier_is_not_known() -> None:
@@ -315,11 +355,20 @@ def test_the_region_of_an_unknown_verifier_is_not_known() -> None:
     [
         (
             RandomVerifier(rate=0.25, seed=3),
-            ("a control: replaces 25 % of the differences at random (seed 3)", "A coin"),
+            (
+                "a control: replaces 25 % of the differences at random (seed 3)",
+                "It decides by the place, not by p and q, so",
+            ),
         ),
-        (SurpriseVerifier(), ("of the draft's token < 0.1 and q > 0.5 × p", "of the draft's token, too")),
-        (GATE, ("a trained gate: replaces where the probability of deferral > 0.25", "before anybody is asked")),
-        (STATES, ("a trained gate on hidden states: replaces where", "before anybody is asked")),
+        (SurpriseVerifier(), ("of the draft's token < 0.1 and q > 0.5 × p", "It looks at the draft's token, too, so")),
+        (
+            GATE,
+            (
+                "a trained gate: replaces where the probability of deferral > 0.25",
+                "It looks at the draft's list of tokens",
+            ),
+        ),
+        (STATES, ("a trained gate on hidden states: replaces where", "It looks at the draft's hidden state")),
     ],
     ids=lambda one: getattr(one, "kind", None),
 )

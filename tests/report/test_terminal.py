@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cosd_api import FusedToken, FusionResult, fuse
+from cosd_api import FusionResult, fuse
 from cosd_api.report.terminal import (
     ASSISTANT,
     REPLACED,
@@ -19,6 +19,7 @@ from cosd_api.report.terminal import (
     summary,
     visible,
 )
+from cosd_api.types import FusedToken
 from cosd_providers.testing import ScriptedProvider
 
 

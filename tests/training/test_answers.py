@@ -15,8 +15,8 @@ import lima
 import reference
 import toys
 from cosd_api import RuleVerifier, SettingError, fuse
+from cosd_api.forcing.samples import Example
 from cosd_api.training.answers import AnswerTuning, is_right, tune_answers
-from cosd_api.training.dataset import Example
 from cosd_providers.errors import ProviderError
 from cosd_providers.testing import Fault, ScriptedProvider
 from drawn import costly

@@ -12,16 +12,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cosd_api import Example, Message, Samples, SettingError
+from cosd_api.forcing.samples import ExampleSamples, Sample
 from cosd_api.records import Endpoint
-from cosd_api.training.dataset import (
-    ExampleSamples,
-    Header,
-    Sample,
-    SamplesFile,
-    check_examples,
-    read_examples,
-    samples_line,
-)
+from cosd_api.training.dataset import Header, SamplesFile, check_examples, read_examples, samples_line
 from cosd_api.training.evaluation import LabelledPlace, places_of
 from cosd_api.training.json_lines import SAMPLES, Appender, JsonLines, file_kind, read_lines
 from sample_comparison import sample_comparison

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosd_api import RuleVerifier, SettingError
-from cosd_api.training.dataset import Example, ExampleSamples, Label, Sample, Samples
+from cosd_api.forcing.samples import Example, ExampleSamples, Label, Sample
+from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import (
     ALWAYS_ASSISTANT,
     ALWAYS_DRAFT,

@@ -16,11 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cosd_api
-from cosd_api import Endpoint, SettingError, Training, TreeVerifier, train_tree
-from cosd_api.training.dataset import Example, ExampleSamples, Sample, Samples
+from cosd_api import SettingError, TreeVerifier, train_tree
+from cosd_api.forcing.samples import Example, ExampleSamples, Sample
+from cosd_api.training import Training
+from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE, LabelledPlace
 from cosd_api.training.fit import FittedTree, TreeFit, check_sklearn, compare, nodes_of
-from cosd_api.verification.tree import Node
+from cosd_api.types import Endpoint
+from cosd_api.verification.tree import TreeNode
 from drawn import costly
 from trees import neighbours
 
@@ -288,7 +291,7 @@ def test_nothing_of_what_is_held_out_is_seen(monkeypatch: pytest.MonkeyPatch) ->
 
     def fit(_: TreeFit, places: Sequence[LabelledPlace]) -> FittedTree:
         seen.append({place.group for place in places})
-        return FittedTree((Node(value=0),), 1, 1, chosen=False)
+        return FittedTree((TreeNode(value=0),), 1, 1, chosen=False)
 
     monkeypatch.setattr(TreeFit, "fit", fit)
     assert compare(drawn(9), folds=3) is not None

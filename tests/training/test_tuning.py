@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosd_api import RuleVerifier, SettingError
-from cosd_api.training.dataset import Example, ExampleSamples, Sample, Samples
+from cosd_api.forcing.samples import Example, ExampleSamples, Sample
+from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE
 from cosd_api.training.fit import compare
 from cosd_api.training.tuning import RuleTuning, tune

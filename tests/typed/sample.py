@@ -8,38 +8,40 @@ from typing import Any, Literal, Self, assert_type
 from cosd_api import (
     AgreementVerifier,
     CoLLMVerifier,
-    CustomVerifier,
     DeferralVerifier,
     DiffVerifier,
-    Endpoint,
-    EndpointEstimate,
-    EndpointUsage,
-    Estimate,
-    FusedToken,
     Fusion,
     FusionClosedError,
     FusionError,
     FusionResult,
     FusionStream,
-    LikelihoodToken,
-    LogLikelihood,
     MatchVerifier,
     RandomVerifier,
-    Range,
     RuleVerifier,
     SettingError,
     SurpriseVerifier,
-    Timings,
-    TokenDecision,
     TreeVerifier,
     Tuning,
-    Verifier,
     connect,
     fuse,
     fuse_sync,
     log_likelihood_sync,
     probe,
     tune_answers,
+)
+from cosd_api.extend import Verifier
+from cosd_api.types import (
+    CustomVerifier,
+    Endpoint,
+    EndpointEstimate,
+    EndpointUsage,
+    Estimate,
+    FusedToken,
+    LikelihoodToken,
+    LogLikelihood,
+    Range,
+    Timings,
+    TokenDecision,
 )
 from cosd_providers import (
     BudgetError,
@@ -161,6 +163,7 @@ async def what_it_costs(prompt: str) -> int:
         estimate = await fusion.estimate(prompt, max_tokens=100)
         assert_type(estimate, Estimate)
         assert_type(estimate.endpoints, dict[str, EndpointEstimate])
+        assert_type(estimate.forecast, bool)
         assert_type(estimate.billed_tokens, Range)
         result = await fusion.generate(
             prompt, timeout=60, max_billed_tokens=estimate.billed_tokens.high, on_budget="end"

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cosd_api import AgreementVerifier, Verifier
+from cosd_api import AgreementVerifier
+from cosd_api.extend import Verifier
 
 PROBS = st.floats(0, 1)
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 import schedules
-from cosd_api import AgreementVerifier, DiffVerifier, Verifier
+from cosd_api import AgreementVerifier, DiffVerifier
+from cosd_api.extend import Verifier
 from cosd_api.verification import needs_of
 from scheduled import check, choosers, expected, tasks
 

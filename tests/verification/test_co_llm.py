@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cosd_api import CoLLMVerifier, CoSD, Place, SettingError, TraceError, Verifier, fuse, log_likelihood
+from cosd_api import CoLLMVerifier, CoSD, SettingError, TraceError, fuse, log_likelihood
+from cosd_api.extend import Place, Verifier
 from cosd_api.verification import needs_of
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import Token

@@ -11,14 +11,12 @@ from cosd_api import (
     AgreementVerifier,
     DiffVerifier,
     MatchVerifier,
-    Needs,
-    Place,
     RandomVerifier,
     RuleVerifier,
     SurpriseVerifier,
     TreeVerifier,
-    Verifier,
 )
+from cosd_api.extend import Needs, Place, Verifier
 from cosd_api.methods.cosd import CoSDDecoder
 from cosd_api.verification import coin_of, decides_by_place, needs_of, tie_of, verifier_at
 

@@ -18,7 +18,8 @@ import lima
 import reference
 import schedules
 import toys
-from cosd_api import FusionResult, Place, RandomVerifier, RuleVerifier, SettingError, TraceError, Tuning, Verifier, fuse
+from cosd_api import FusionResult, RandomVerifier, RuleVerifier, SettingError, TraceError, Tuning, fuse
+from cosd_api.extend import Place, Verifier
 from cosd_api.verification import needs_of, verifier_at
 from scheduled import NONE, check, choosers, expected, failures, tasks
 

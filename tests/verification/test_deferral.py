@@ -19,9 +19,10 @@ import lima
 import reference
 import schedules
 import toys
-from cosd_api import DeferralVerifier, Place, SettingError, TraceError, Verifier, fuse, log_likelihood
+from cosd_api import DeferralVerifier, SettingError, TraceError, fuse, log_likelihood
+from cosd_api.extend import Place, Verifier
 from cosd_api.verification import needs_of
-from cosd_api.verification.deferral import FEATURES, features
+from cosd_api.verification.deferral import DEFERRAL_FEATURES, deferral_features
 from cosd_providers import UnsupportedError
 from cosd_providers.contract import Token
 from drawn import examples
@@ -46,24 +47,30 @@ def token(data: bytes, *probs: float, end: bool = False) -> Token:
     ],
 )
 def test_the_kind_of_a_token(text: str, kind: str | None) -> None:
-    found = dict(zip(FEATURES, features(text, [0.5], end=False), strict=True))
+    found = dict(zip(DEFERRAL_FEATURES, deferral_features(text, [0.5], end=False), strict=True))
     assert [name for name in ("number", "word", "part", "end") if found[name]] == ([kind] if kind else [])
 
 
 def test_what_the_list_says() -> None:
-    top, margin, entropy, *kinds = features("", [0.5, 0.25, 0.125], end=True)
+    top, margin, entropy, *kinds = deferral_features("", [0.5, 0.25, 0.125], end=True)
     assert (top, margin, kinds) == (0.5, 0.25, [0, 0, 0, 1])
     assert entropy == pytest.approx(0.5 * math.log(2) + 0.25 * math.log(4) + 2 * 0.125 * math.log(8))
-    assert features("a", [1.0], end=False)[:3] == (1.0, 1.0, 0.0)
-    assert features("a", [0.75], end=False)[:2] == (0.75, 0.5)  # nothing is listed: another may have what is left
-    assert features("a", [0.25], end=False)[:2] == (0.25, 0.0)
+    assert deferral_features("a", [1.0], end=False)[:3] == (1.0, 1.0, 0.0)
+    assert deferral_features("a", [0.75], end=False)[:2] == (
+        0.75,
+        0.5,
+    )  # nothing is listed: another may have what is left
+    assert deferral_features("a", [0.25], end=False)[:2] == (0.25, 0.0)
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.dictionaries(st.sampled_from(FEATURES), st.floats(-9, 9)))
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=6),
+    st.dictionaries(st.sampled_from(DEFERRAL_FEATURES), st.floats(-9, 9)),
+)
 def test_the_probability_is_logistic_in_the_features(probs: list[float], weights: dict[str, float]) -> None:
     one = gate(listed=3, bias=0.5, **weights)
     seen = [probs[0], *(prob for prob in probs[1:4] if prob)]
-    values = dict(zip(FEATURES, features(" a", seen, end=False), strict=True))
+    values = dict(zip(DEFERRAL_FEATURES, deferral_features(" a", seen, end=False), strict=True))
     logit = 0.5 + sum(weight * values[name] for name, weight in weights.items())
     assert one.probability(token(b" a", *probs)) == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-9)
 

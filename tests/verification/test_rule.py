@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cosd_api import RuleVerifier, Verifier
+from cosd_api import RuleVerifier
+from cosd_api.extend import Verifier
 
 PROBS = st.floats(0, 1)
 BOUNDS = st.one_of(st.floats(0, 4), st.just(math.inf))

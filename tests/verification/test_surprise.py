@@ -18,18 +18,17 @@ import toys
 from cosd_api import (
     Fusion,
     FusionResult,
-    Place,
     RuleVerifier,
     SettingError,
     SurpriseVerifier,
     TraceError,
     Tuning,
-    Verifier,
     fuse,
     log_likelihood,
 )
 from cosd_api.alignment import most_probable
 from cosd_api.decoding.commands import Ask, StartDraft
+from cosd_api.extend import Place, Verifier
 from cosd_api.methods.cosd import CoSDDecoder
 from cosd_api.verification import needs_of
 from cosd_providers import UnsupportedError

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from benchmarks.lab.tasks.task import Document, asked_in, distinct, example, question, some_question
 from benchmarks.lab.worlds import ATTRIBUTES, Split, World, split_of
 from cosd_api.comparison.graders import ContainsGrader
-from cosd_api.training.dataset import Example
+from cosd_api.forcing.samples import Example
 
 GRADER = ContainsGrader()
 BIOGRAPHIES = 0.6

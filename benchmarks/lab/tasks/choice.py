@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from benchmarks.lab.tasks.task import Document, asked_in, distinct, example, question, some_question
 from benchmarks.lab.worlds import Attribute, Split, World
 from cosd_api.comparison.graders import ChoiceGrader
-from cosd_api.training.dataset import Example
+from cosd_api.forcing.samples import Example
 
 LETTERS = "ABCD"
 GRADER = ChoiceGrader()

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.lab.tasks.task import Document, distinct, example, question
 from benchmarks.lab.worlds import Split, World, split_of
 from cosd_api.comparison.graders import FunctionGrader
-from cosd_api.training.dataset import Example
+from cosd_api.forcing.samples import Example
 
 Value = list[int] | str
 

@@ -13,7 +13,7 @@ from benchmarks.lab.tasks import bio, code, steps
 from benchmarks.lab.tasks.task import Document, distinct, example
 from benchmarks.lab.worlds import Split, World
 from cosd_api.comparison.graders import ExactGrader
-from cosd_api.training.dataset import Example
+from cosd_api.forcing.samples import Example
 
 GRADER = ExactGrader()
 

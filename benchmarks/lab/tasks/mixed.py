@@ -9,7 +9,7 @@ from benchmarks.lab.tasks.steps import some_chain
 from benchmarks.lab.tasks.task import Document, asked_in, distinct, example, question, some_question
 from benchmarks.lab.worlds import Attribute, Split, World
 from cosd_api.comparison.graders import ExactGrader
-from cosd_api.training.dataset import Example
+from cosd_api.forcing.samples import Example
 
 GRADER = ExactGrader()
 

@@ -12,7 +12,7 @@ from benchmarks.lab.tasks.steps import some_chain
 from benchmarks.lab.tasks.task import Document, distinct, example
 from benchmarks.lab.worlds import ATTRIBUTES, Attribute, Split, World, known_facts, split_of
 from cosd_api.comparison.graders import FunctionGrader
-from cosd_api.training.dataset import Example
+from cosd_api.forcing.samples import Example
 
 LONGEST = 16
 """Persons of the longest report, and of every one that a test asks for: about 400 tokens."""

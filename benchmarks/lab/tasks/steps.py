@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from benchmarks.lab.tasks.task import Document, distinct, example, question
 from benchmarks.lab.worlds import Split, World, split_of
 from cosd_api.comparison.graders import LastNumberGrader
-from cosd_api.training.dataset import Example
+from cosd_api.forcing.samples import Example
 
 GRADER = LastNumberGrader()
 LARGEST = 99

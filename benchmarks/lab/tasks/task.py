@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from benchmarks.lab.worlds import ATTRIBUTES, Attribute, Split, World, known_facts, split_of
 from cosd_api.comparison.grading import Grader
-from cosd_api.training.dataset import Example
+from cosd_api.forcing.samples import Example
 
 
 class Document(NamedTuple):

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from cosd_api.checks import check_count
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
+from cosd_api import Fusion, FusionResult, SettingError
+from cosd_api.extend import AnswerOptions, check_count, refuse_settings
 from cosd_api.integrations.arguments import FusionArguments
 from cosd_api.integrations.connections import LoopFusions
-from cosd_api.result import FusionResult
-from cosd_api.settings import AnswerOptions, refuse
-from cosd_providers.errors import ContextLengthError, ProviderError
+from cosd_providers import ContextLengthError, ProviderError
 
 __all__ = ["FusionAPI"]
 
@@ -139,9 +136,11 @@ def _options(config: Any, fusion: Fusion) -> Mapping[str, Any]:
     if config.temperature not in (None, own):
         words = f"the task's temperature is {config.temperature:g}, and this fusion's {own:g}"
         raise SettingError(f"{words}: leave it out, or give -M temperature=1 with a method that draws")
-    refuse({name: value for name in _CHANGE_THE_TEXT if (value := getattr(config, name)) is not None}, Fusion.generate)
+    refuse_settings(
+        {name: value for name in _CHANGE_THE_TEXT if (value := getattr(config, name)) is not None}, Fusion.generate
+    )
     if config.num_choices not in (None, 1):
-        refuse({"n": config.num_choices}, Fusion.generate)
+        refuse_settings({"n": config.num_choices}, Fusion.generate)
     if config.response_schema is not None:
         raise SettingError("response_schema is not supported: a fusion writes text. Leave it out")
     found = {"max_tokens": config.max_tokens, "stop": config.stop_seqs, "seed": config.seed if own else None}

@@ -29,34 +29,35 @@ from pydantic import (
     model_validator,
 )
 
-from cosd_api.alignment import Unit
-from cosd_api.checks import Own, check_count, check_own
-from cosd_api.errors import SettingError
-from cosd_api.fusion import Fusion
-from cosd_api.integrations.connections import LoopFusions
-from cosd_api.methods.base import Method, method_named
-from cosd_api.records import FusedToken
-from cosd_api.result import FusionResult
-from cosd_api.settings import (
+import cosd_providers as ours
+from cosd_api import Fusion, FusionResult, SettingError, Tuning
+from cosd_api.extend import (
     AnswerLimits,
     AnswerOptions,
     Asking,
-    CustomVerifier,
+    ChatProvider,
     FusionOptions,
+    KnownVerifier,
+    Method,
     OnAssistantError,
     OnBudget,
-    Tuning,
+    OnSpecialTokens,
+    OwnMessages,
+    Unit,
+    Verifier,
+    check_count,
+    check_own,
+    checked_messages,
     describe_verifier,
-    refuse,
+    iterate_sync,
+    method_named,
+    present_verifier,
+    refuse_settings,
+    synchronous,
 )
-from cosd_api.sync import iterated, synchronous
-from cosd_api.verification import KnownVerifier, Verifier
-from cosd_api.verification.agreement import of_settings
-from cosd_providers import connect
-from cosd_providers import errors as ours
-from cosd_providers.contract import Provider
-from cosd_providers.errors import ProviderError, UnsupportedError
-from cosd_providers.messages import ChatProvider, Message, OnSpecialTokens, checked_messages
+from cosd_api.integrations.connections import LoopFusions
+from cosd_api.types import CustomVerifier, FusedToken
+from cosd_providers import Message, Provider, ProviderError, UnsupportedError, connect
 
 __all__ = ["LangChainFusion", "conversation", "digest", "langchain_error"]
 
@@ -105,7 +106,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     max_billed_tokens: int | None = None
     on_budget: OnBudget | None = None
     seed: int | None = None
-    own: SkipValidation[Own | None] = Field(default=None, repr=False)
+    own: SkipValidation[OwnMessages | None] = Field(default=None, repr=False)
     temperature: float | None = Field(default=None, frozen=True)
     streaming: bool = False
 
@@ -131,7 +132,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         if not isinstance(given, dict):  # an existing model, as a field of another one
             return given
         fields = cast("dict[str, Any]", given)
-        refuse({name: value for name, value in fields.items() if name not in cls.model_fields}, cls)
+        refuse_settings({name: value for name, value in fields.items() if name not in cls.model_fields}, cls)
         if fields.get("fusion") is not None:
             return fields
         servers = {name: os.environ.get(f"COSD_{name.upper()}_URL", "").split() for name in ("draft", "assistant")}
@@ -143,7 +144,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         """A verifier, or its JSON form from a saved model."""
         if not isinstance(verifier, dict):
             return verifier
-        return TypeAdapter[Any](KnownVerifier).validate_python(of_settings(cast("object", verifier)))
+        return TypeAdapter[Any](KnownVerifier).validate_python(present_verifier(cast("object", verifier)))
 
     @field_validator("method", mode="before")
     @classmethod
@@ -173,7 +174,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         for name in _TOOLS:
             if call.get(name):
                 raise SettingError(f"{name} is not supported: a fusion writes text and calls no tools. Leave it out.")
-        refuse({name: value for name, value in call.items() if name not in _OF_AN_ANSWER}, Fusion.stream)
+        refuse_settings({name: value for name, value in call.items() if name not in _OF_AN_ANSWER}, Fusion.stream)
         limits = {name: call.get(name, getattr(self, name)) for name in _OF_AN_ANSWER}
         limits["stop"] = self.stop if stop is None else stop
         return AnswerSettings({name: value for name, value in limits.items() if value is not None}, retries, model)
@@ -399,7 +400,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
                 async for item in items:
                     emit(item)
 
-        with closing(iterated(work, type(self).__name__)) as items:
+        with closing(iterate_sync(work, type(self).__name__)) as items:
             for chunk in items:
                 if run_manager is not None:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)

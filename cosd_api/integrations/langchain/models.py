@@ -18,11 +18,10 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.outputs import ChatGenerationChunk, ChatResult, Generation, GenerationChunk, LLMResult
 
+from cosd_api import FusionResult
+from cosd_api.extend import concurrently, iterate_sync
 from cosd_api.integrations.langchain.base import LangChainFusion, conversation, digest
-from cosd_api.records import FusedToken
-from cosd_api.result import FusionResult
-from cosd_api.sync import iterated
-from cosd_providers.concurrency import concurrently
+from cosd_api.types import FusedToken
 
 __all__ = ["ChatCoSD", "CoSDLLM"]
 
@@ -229,7 +228,7 @@ class CoSDLLM(LangChainFusion, LLM):
 
             await self._answered(prompts, stop, kwargs, take)
 
-        with closing(iterated(work, type(self).__name__)) as items:
+        with closing(iterate_sync(work, type(self).__name__)) as items:
             for at, chunk in items:
                 answers[at].append(chunk)
                 if at == 0 and run_manager is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cosd_api.errors import SettingError
+from cosd_api import SettingError
 from cosd_api.integrations.harness import ConversationText, Done, HarnessFusion
 
 __all__ = ["FusionLM"]

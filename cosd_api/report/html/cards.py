@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Literal
 
-from cosd_api import FusedToken, FusionResult, Request, Segment
-from cosd_api.decoding.timeline import Kind
-from cosd_api.records import DRAFT
+from cosd_api import FusionResult
+from cosd_api.extend import DRAFT, RequestKind, counted, readable
 from cosd_api.report.html.elements import in_line, name_of, prob, seconds
 from cosd_api.report.terminal import measure
-from cosd_api.wording import counted
-from cosd_providers.text import readable
+from cosd_api.types import FusedToken, Request, Segment
 
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
 """Status of a token: an assistant's word; the draft's, kept against an assistant; both agreed; a failed assistant could
@@ -28,7 +26,7 @@ _STANDING: Mapping[Standing, str] = {
     "open": "kept",
 }
 _ASKED = ("question", "score", "watch")
-_TITLES: Mapping[Kind, str] = {
+_TITLES: Mapping[RequestKind, str] = {
     "draft": "Draft",
     "hedge": "Draft ahead of a verdict",
     "question": "Question",

@@ -9,8 +9,8 @@ from importlib import resources
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
-from cosd_api import Endpoint
 from cosd_api.report.html.elements import Child, element, html, in_line, visible
+from cosd_api.types import Endpoint
 
 
 def document(title: str, *children: Child, style: str = "", script: str | None = None) -> str:

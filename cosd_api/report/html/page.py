@@ -11,7 +11,8 @@ from dataclasses import asdict
 from itertools import islice
 from xml.etree.ElementTree import Element
 
-from cosd_api import FusedToken, FusionResult, TreeVerifier
+from cosd_api import FusionResult
+from cosd_api.extend import WithOutline, counted
 from cosd_api.report.decisions import JudgedPlace, judged
 from cosd_api.report.html.cards import Cards, Standing, request_key, standing
 from cosd_api.report.html.document import (
@@ -39,9 +40,9 @@ from cosd_api.report.html.elements import (
 from cosd_api.report.html.plots import acceptance, plane, points, rule_in_words
 from cosd_api.report.html.timeline import timeline
 from cosd_api.report.terminal import definition, measure, unchanged
-from cosd_api.wording import counted
+from cosd_api.types import FusedToken
 
-_LARGEST_TREE = 31  # nodes: a full tree of depth 4
+_LONGEST = 30  # lines of an outline: of a full tree of depth 4
 _MOST_ROWS = 100  # the page stays fast, and `cosd explain` prints them all
 _KEYS = "Move over a word, or press Tab and the arrow keys: ← → word by word, ↑ ↓ from one disagreement to the next."
 _PLAIN = {"agreed", "open", "sure"}
@@ -170,8 +171,8 @@ def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
     result = cards.result
     verifier = result.settings.verifier
     outline = None
-    if isinstance(verifier, TreeVerifier) and len(verifier.nodes) <= _LARGEST_TREE:
-        outline = element("pre", "tree", verifier.outline())
+    if isinstance(verifier, WithOutline) and (words := verifier.outline()).count("\n") < _LONGEST:
+        outline = element("pre", "tree", words)
     keys = element("p", "note scripted", _KEYS)
     yield section("The answer", _answer(result), _legend(result), keys, classes="panel reading")
     made = section("How it was made", _settings(result))

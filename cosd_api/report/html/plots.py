@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import assert_never
 from xml.etree.ElementTree import Element
 
-from cosd_api import (
-    AgreementVerifier,
-    CoLLMVerifier,
-    CustomVerifier,
-    DeferralVerifier,
-    DiffVerifier,
-    FusedToken,
-    MatchVerifier,
-    RandomVerifier,
-    RuleVerifier,
-    SurpriseVerifier,
-    TreeVerifier,
-)
-from cosd_api.records import DRAFT
+from cosd_api.extend import DRAFT, KnownVerifier, condition_of, counted, decides_by_place
 from cosd_api.report.decisions import JudgedPlace, Outcome
 from cosd_api.report.html.charts import (
     Corner,
@@ -36,8 +21,8 @@ from cosd_api.report.html.charts import (
     tick,
 )
 from cosd_api.report.html.elements import element, in_line
-from cosd_api.verification import KnownVerifier
-from cosd_api.wording import counted
+from cosd_api.report.html.regions import shapes_of
+from cosd_api.types import CustomVerifier, FusedToken
 
 # The plane of p and q: where the verifier replaces, and where the decisions of this answer are.
 
@@ -57,80 +42,14 @@ _MARKS: Mapping[Outcome, str] = {
 
 def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | None:
     """The region where the verifier replaces, as polygons in the plane of p and q; None if there is no such."""
-    match verifier:
-        case RuleVerifier(alpha=alpha, beta=beta):
-            return _of_rule(min(alpha, 1.0), beta)
-        case AgreementVerifier(alpha=alpha):
-            return [_rectangle(0, min(alpha, 1.0), 0, 1)] if alpha > 0 else []
-        case DiffVerifier(tau=tau):
-            return [[(0, tau), (1 - tau, 1), (0, 1)]] if tau < 1 else []
-        case MatchVerifier():
-            return [_rectangle(0, 1, 0, 1)]
-        case TreeVerifier():
-            return list(_of_tree(verifier))
-        case RandomVerifier() | SurpriseVerifier() | DeferralVerifier() | CoLLMVerifier() | CustomVerifier():
-            return None
-        case _:
-            assert_never(verifier)
-
-
-def _of_rule(alpha: float, beta: float) -> list[list[Corner]]:
-    """`p < alpha`, above the line `q = beta p`, which leaves the plane at its right or at its top."""
-    if alpha <= 0 or math.isinf(beta):
-        return []
-    if beta * alpha >= 1:
-        return [[(0, 0), (1 / beta, 1), (0, 1)]]
-    return [[(0, 0), (alpha, beta * alpha), (alpha, 1), (0, 1)]]
-
-
-def _of_tree(tree: TreeVerifier) -> Iterator[list[Corner]]:
-    """A rectangle for each leaf that replaces."""
-    open_nodes = [(0, 0.0, 1.0, 0.0, 1.0)]
-    while open_nodes:
-        index, left, right, low, high = open_nodes.pop()
-        node = tree.nodes[index]
-        if left >= right or low >= high:
-            continue
-        if node.threshold is None or node.left is None or node.right is None:
-            if node.value == 1:
-                yield _rectangle(left, right, low, high)
-        elif node.feature == "p":
-            open_nodes.append((node.left, left, min(right, node.threshold), low, high))
-            open_nodes.append((node.right, max(left, node.threshold), right, low, high))
-        else:
-            open_nodes.append((node.left, left, right, low, min(high, node.threshold)))
-            open_nodes.append((node.right, left, right, max(low, node.threshold), high))
-
-
-def _rectangle(left: float, right: float, low: float, high: float) -> list[Corner]:
-    return [(left, low), (right, low), (right, high), (left, high)]
+    return None if isinstance(verifier, CustomVerifier) or decides_by_place(verifier) else shapes_of(verifier)
 
 
 def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
     """The verifier's condition, in words."""
-    match verifier:
-        case RuleVerifier(alpha=alpha, beta=beta):
-            return f"replaces where p < {alpha:g} and q > {beta:g} × p"
-        case AgreementVerifier(alpha=alpha):
-            return f"replaces where p < {alpha:g}, whatever q is"
-        case DiffVerifier(tau=tau):
-            return f"replaces where q > p + {tau:g}"
-        case MatchVerifier():
-            return "replaces wherever the two differ"
-        case TreeVerifier(nodes=nodes):
-            return f"a decision tree of {counted(len(nodes), 'node')}"
-        case RandomVerifier(rate=rate, seed=seed):
-            return f"a control: replaces {100 * rate:g} % of the differences at random (seed {seed})"
-        case SurpriseVerifier(gamma=gamma, beta=beta):
-            return f"replaces where the assistant's probability of the draft's token < {gamma:g} and q > {beta:g} × p"
-        case DeferralVerifier(eta=eta):
-            return f"a trained gate: replaces where the probability of deferral > {eta:g}"
-        case CoLLMVerifier(eta=eta):
-            return f"a trained gate on hidden states: replaces where the probability of deferral > {eta:g}"
-        case CustomVerifier(description=description):
-            return f"a custom verifier: {in_line(description)}"
-        case _:
-            assert_never(verifier)
+    if isinstance(verifier, CustomVerifier):
+        return f"a custom verifier: {in_line(verifier.description)}"
+    return condition_of(verifier)
 
 
 def points(found: Sequence[JudgedPlace]) -> list[tuple[float, float, int, Outcome]]:
@@ -220,14 +139,11 @@ def _notes(
     places: Sequence[tuple[float, float, int, Outcome]],
 ) -> Iterator[Element]:
     why = None
-    if isinstance(verifier, RandomVerifier):
-        why = "A coin decides for each place, so there is no region where it replaces."
-    elif isinstance(verifier, SurpriseVerifier):
-        why = "It decides by the assistant's probability of the draft's token, too, so there is no region."
-    elif isinstance(verifier, DeferralVerifier | CoLLMVerifier):
-        why = "It decides by what the draft shows before anybody is asked, so there is no region."
-    elif shapes is None:
+    if isinstance(verifier, CustomVerifier):
         why = "This is a custom verifier: the region where it replaces is unknown."
+    elif shapes is None:
+        basis = getattr(verifier, "basis", "decides by more than p and q")
+        why = f"It {basis}, so there is no region where it replaces."
     elif not shapes:
         why = "This verifier never replaces, so there is no region."
     if why is not None:

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
-from cosd_api import Request
-from cosd_api.records import DRAFT
+from cosd_api.extend import DRAFT, counted
 from cosd_api.report.html.cards import Cards, request_key
 from cosd_api.report.html.charts import Scale, line, swatch, tick
 from cosd_api.report.html.elements import element, in_line, seconds
-from cosd_api.wording import counted
+from cosd_api.types import Request
 
 Stretch = tuple[float, float]
 

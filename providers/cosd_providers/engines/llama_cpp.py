@@ -513,6 +513,11 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             pieces[0] = Piece(pieces[0].id, pieces[0].data[1:])
         return pieces
 
+    async def count_tokens(self, text: str) -> int:
+        """The number of ids, without their pieces; see `contract.TokenCounts`."""
+        body = self._named(content=text, add_special=False, parse_special=True)
+        return len(self._read(_Ids, await self._transport.post("/tokenize", body)).tokens)
+
     def _prefix(self, prompt: str, text: bytes) -> PromptParts:
         return [*self._head.ids, prompt.removeprefix(self._head.text) + sendable(text)]
 

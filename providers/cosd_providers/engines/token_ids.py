@@ -870,6 +870,12 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         words = "the server's tokenizer puts a space before every text, and merges this one with what is before it"
         raise UnsupportedError(words, endpoint=self._transport.endpoint)
 
+    async def count_tokens(self, text: str) -> int:
+        """The number of ids, without their bytes; see `contract.TokenCounts`."""
+        await self.facts()
+        [ids] = await self._client.ids([text])
+        return len(ids)
+
     async def tokenize(self, text: str) -> list[Piece]:
         """The server's own encoding, none added; how tokens share a character's bytes is not shown (`TokenTexts`)."""
         await self.facts()

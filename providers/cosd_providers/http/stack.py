@@ -9,7 +9,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Literal, TypeAlias
 
-__all__ = ["EventLoop", "carrier", "event_loop", "proxied", "stack"]
+__all__ = ["EventLoop", "carrier", "event_loop", "http_stack", "proxied"]
 
 EventLoop: TypeAlias = Literal["asyncio", "uvloop"]
 
@@ -23,7 +23,7 @@ def carrier() -> str:
     return "httpx" if off else "aiohttp"
 
 
-def stack() -> str:
+def http_stack() -> str:
     """The same library with its version, for people."""
     name = carrier()
     return f"{name} {metadata.version(name)}"

@@ -30,7 +30,7 @@ from cosd_providers.http.keys import checked_headers, checked_url, only_keys
 from cosd_providers.http.limits import Limiter, Limits, Slot
 from cosd_providers.http.propagation import trace_headers
 from cosd_providers.http.retries import until_answered
-from cosd_providers.http.stack import carrier, proxied, stack
+from cosd_providers.http.stack import carrier, http_stack, proxied
 from cosd_providers.http.streams import close, events, read
 from cosd_providers.usage import Usage
 
@@ -406,7 +406,7 @@ class _Clients:
         Raises:
             OSError: the certificates that `SSL_CERT_FILE` names cannot be read.
         """
-        _log.debug("HTTP by %s", stack())
+        _log.debug("HTTP by %s", http_stack())
         if carrier() != "httpx":
             return DirectClient(import_module(_FAST).AiohttpCarrier(lambda: self.idle))
         if not proxied():

@@ -9,16 +9,16 @@ from cosd_providers.contract import Provider
 from cosd_providers.deferred import deferred
 
 if TYPE_CHECKING:
-    from cosd_providers.probe.inquiry import PROMPT
+    from cosd_providers.probe.inquiry import PROBE_PROMPT
     from cosd_providers.probe.report import Definition, Line, ProbeReport, Spent, Way, definition_of, unit_of
 
-__all__ = ["PROMPT", "Definition", "Line", "ProbeReport", "Spent", "Way", "definition_of", "probe", "unit_of"]
+__all__ = ["PROBE_PROMPT", "Definition", "Line", "ProbeReport", "Spent", "Way", "definition_of", "probe", "unit_of"]
 
 if not TYPE_CHECKING:
     _REPORT = ("Definition", "Line", "ProbeReport", "Spent", "Way", "definition_of", "unit_of")
     __getattr__ = deferred(
         __name__,
-        {"PROMPT": "cosd_providers.probe.inquiry", **dict.fromkeys(_REPORT, "cosd_providers.probe.report")},
+        {"PROBE_PROMPT": "cosd_providers.probe.inquiry", **dict.fromkeys(_REPORT, "cosd_providers.probe.report")},
     )
 
 

@@ -13,7 +13,7 @@ from cosd_providers.errors import ProviderError
 from cosd_providers.probe.inquiry import (
     ASKED,
     DRAFTED,
-    PROMPT,
+    PROBE_PROMPT,
     STOPPING,
     TOO_SHORT,
     Finding,
@@ -30,7 +30,7 @@ from cosd_providers.usage import Usage
 __all__ = ["draft", "propose", "score", "tokenizer", "ways"]
 
 _LEAST = 3  # tokens that an answer must have for the comparisons to mean something
-_OWN = (PROMPT, "One, two, three, four, five, six, seven,")
+_OWN = (PROBE_PROMPT, "One, two, three, four, five, six, seven,")
 """Prompts to fall back on, in turn, where the answer to the given one is too short."""
 _EVEN = 0.55  # more than half, by noise
 

@@ -30,7 +30,7 @@ from cosd_providers.usage import Usage
 __all__ = [
     "ASKED",
     "DRAFTED",
-    "PROMPT",
+    "PROBE_PROMPT",
     "STOPPING",
     "TOO_SHORT",
     "Check",
@@ -42,7 +42,7 @@ __all__ = [
     "text_of",
 ]
 
-PROMPT = "Q: What is the capital of France?\nA:"
+PROBE_PROMPT = "Q: What is the capital of France?\nA:"
 """The default prompt of the short draft."""
 
 DRAFTED = 16

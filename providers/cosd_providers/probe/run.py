@@ -18,7 +18,7 @@ from cosd_providers.greedy import TIES
 from cosd_providers.probe.contract_checks import draft, propose, score, tokenizer, ways
 from cosd_providers.probe.distribution_checks import alternatives, hidden_states, sampling, scored_end
 from cosd_providers.probe.id_checks import after_ids
-from cosd_providers.probe.inquiry import DRAFTED, PROMPT, STOPPING, TOO_SHORT, Inquiry, reason
+from cosd_providers.probe.inquiry import DRAFTED, PROBE_PROMPT, STOPPING, TOO_SHORT, Inquiry, reason
 from cosd_providers.probe.report import UNTRUSTED, Line, ProbeReport, Spent, Way
 from cosd_providers.probe.wire_checks import WIRE
 from cosd_providers.probe_client import ProbeClient
@@ -74,7 +74,7 @@ async def run(server: str | Provider, prompt: str, options: Mapping[str, Any]) -
     began = time.monotonic()
     async with provider:
         adapter = await provider.adapter() if isinstance(provider, DetectedProvider) else provider
-        return await _examined(adapter, prompt if prompt.strip() else PROMPT, began)
+        return await _examined(adapter, prompt if prompt.strip() else PROBE_PROMPT, began)
 
 
 def _check_given(server: object, prompt: object) -> None:

@@ -14,10 +14,10 @@ from typing import Protocol
 
 from cosd_api.alignment import LONGEST
 from cosd_api.differences import Walk, asked_places, walk, walk_text
+from cosd_api.forcing.reading import TextReading, ask_after
 from cosd_api.paths import DraftPath, Encoder, PathUnit, next_token, next_unit
 from cosd_api.settings import DEFAULT_TIE
 from cosd_api.text_paths import next_text_unit, unit_question
-from cosd_api.training.reading import TextReading, ask_after
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context, Question, Token, WordEnds
 from cosd_providers.messages import RenderedPrompt

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from cosd_api.training.dataset import DeferralSample
-from cosd_api.training.states import state_in_text
+from cosd_api.forcing.samples import DeferralSample
+from cosd_api.forcing.states import state_in_text
 from cosd_providers.contract import Proposal, State, Token
 from cosd_providers.text import readable
 

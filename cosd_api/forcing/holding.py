@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cosd_api.alignment import Unit
-from cosd_api.paths import Encode, Encoded, Encoder
-from cosd_api.training.dataset import DeferralSample, Example, ExampleSamples
-from cosd_api.training.held_models import (
+from cosd_api.forcing.held_models import (
     AssistantByIds,
     AssistantByText,
     DraftByIds,
@@ -17,10 +15,12 @@ from cosd_api.training.held_models import (
     HeldAssistant,
     HeldDraft,
 )
-from cosd_api.training.likelihoods import deferral_samples
-from cosd_api.training.path_forcing import PathForcing
-from cosd_api.training.reading import END, PathReading, TextReading, read, read_draft, read_text
-from cosd_api.training.teacher_forcing import TeacherForcing
+from cosd_api.forcing.likelihoods import deferral_samples
+from cosd_api.forcing.path_forcing import PathForcing
+from cosd_api.forcing.reading import END, PathReading, TextReading, read, read_draft, read_text
+from cosd_api.forcing.samples import DeferralSample, Example, ExampleSamples
+from cosd_api.forcing.teacher_forcing import TeacherForcing
+from cosd_api.paths import Encode, Encoded, Encoder
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Context, HiddenStates, Piece, Proposal, State, Token
 from cosd_providers.errors import UnsupportedError
@@ -29,7 +29,7 @@ from cosd_providers.same_ids import by_ids
 from cosd_providers.tokenizers import words_of
 from cosd_providers.usage import Usage
 
-__all__ = ["Wanted", "hold_by_tokens", "hold_on_paths"]
+__all__ = ["WantedSamples", "hold_by_tokens", "hold_on_paths"]
 
 Turns = tuple[RenderedPrompt, RenderedPrompt]
 """The draft and the assistant, each with its prompt."""
@@ -37,7 +37,7 @@ Ledgers = tuple[Usage, Usage]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedSamples:
     """Settings of what is sampled.
 
     Attributes:
@@ -56,7 +56,7 @@ class Wanted:
 
 
 async def hold_on_paths(
-    turns: Turns, example: Example, wanted: Wanted, ledgers: Ledgers, takes_ids: tuple[bool, bool]
+    turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers, takes_ids: tuple[bool, bool]
 ) -> ExampleSamples:
     """Hold both models to a reference, each asked as a fusion asks it: after its own ids of it, or after its text.
 
@@ -153,7 +153,7 @@ def _remembered(encode: Encode) -> Encode:
     return remembered
 
 
-async def hold_by_tokens(turns: Turns, example: Example, wanted: Wanted, ledgers: Ledgers) -> ExampleSamples:
+async def hold_by_tokens(turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers) -> ExampleSamples:
     """Hold both models to a reference, asked after texts and compared token by token.
 
     One scoring request to each, and one more to the assistant for the draft's boundaries inside its own tokens.

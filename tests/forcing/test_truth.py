@@ -15,7 +15,7 @@ import ngrams
 import toys
 from cosd_api import FusionResult, RuleVerifier, collect, fuse
 from cosd_api.alignment import Unit
-from cosd_api.training.dataset import ExampleSamples
+from cosd_api.forcing.samples import ExampleSamples
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.text import readable
 from cosd_providers.tokenizers import load_tokenizer, word_ends

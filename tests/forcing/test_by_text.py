@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cosd_api import Samples, SettingError, collect
-from cosd_api.training.dataset import Sample
+from cosd_api.forcing.samples import Sample
 from cosd_providers.testing import ScriptedProvider, ScriptToken
 from on_paths import PROMPT, TEXTS, Reciter
 

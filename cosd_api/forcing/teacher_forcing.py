@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cosd_api.alignment import same
-from cosd_api.training.dataset import Label, Sample
-from cosd_api.training.reading import TextReading
+from cosd_api.forcing.reading import TextReading
+from cosd_api.forcing.samples import Label, Sample
 from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.text import readable
 

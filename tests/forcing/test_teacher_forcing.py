@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import toys
-from cosd_api.training.dataset import Label, Sample
-from cosd_api.training.reading import TextReading
-from cosd_api.training.teacher_forcing import TeacherForcing
+from cosd_api.forcing.reading import TextReading
+from cosd_api.forcing.samples import Label, Sample
+from cosd_api.forcing.teacher_forcing import TeacherForcing
 from cosd_providers.contract import Context, Proposal, Question, Token
 from cosd_providers.testing import ScriptedProvider
 from cosd_providers.usage import Usage

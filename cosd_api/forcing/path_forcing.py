@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 
 from cosd_api.alignment import LONGEST, least
 from cosd_api.differences import Difference, Walk, begun_before, is_own, next_start, ties
+from cosd_api.forcing.held_models import HeldAssistant, HeldDraft, OwnPath, known_end
+from cosd_api.forcing.reading import END
+from cosd_api.forcing.samples import Label, Sample
 from cosd_api.paths import DraftPath, PathUnit
-from cosd_api.training.dataset import Label, Sample
-from cosd_api.training.held_models import HeldAssistant, HeldDraft, OwnPath, known_end
-from cosd_api.training.reading import END
 from cosd_providers.contract import Token
 from cosd_providers.text import readable
 

@@ -1,0 +1,70 @@
+"""Options of the verifiers that are made of numbers, as their kinds and settings state them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from inspect import Parameter
+from itertools import groupby
+from typing import Annotated, Any, Literal
+
+import typer
+from pydantic.fields import FieldInfo
+
+from cosd_api.extend import KINDS, in_words, numbers_of
+
+__all__ = ["DEFAULT", "FORMER", "NUMBERS", "VERIFIERS", "verifier_parameters"]
+
+DEFAULT = "rule"
+"""The kind of the verifier that decides where none is chosen."""
+VERIFIERS: Mapping[str, Mapping[str, FieldInfo]] = {
+    kind: found for kind in KINDS if (found := numbers_of(kind)) is not None
+}
+"""The verifiers that are made of numbers, or of no settings, by kind; the settings are the options of their names."""
+FORMER: Mapping[str, Sequence[str]] = {"chow": ("tau",)}
+"""The names that verifiers had, with their settings; see `present_verifier`."""
+_OF_FORMER = "chow (tau) is agreement with alpha = 1 - tau, and ends with release 0.2."
+SEED = "seed"
+"""The setting that is also one of an answer."""
+NUMBERS = tuple(dict.fromkeys([*(name for several in VERIFIERS.values() for name in several), SEED]))
+"""The names of all these settings."""
+
+
+def verifier_parameters() -> list[Parameter]:
+    """The option for the kind of a verifier, and one for each number."""
+    kinds: Any = Literal[(*VERIFIERS, *FORMER)]
+    found = [_parameter("verifier", kinds, typer.Option(help=f"{_choice()} {_OF_FORMER}"))]
+    for name in NUMBERS:
+        users = {kind: fields[name] for kind, fields in VERIFIERS.items() if name in fields}
+        annotation = next((field.annotation for field in users.values()), int)
+        metavar = "N" if annotation is int and name != SEED else None
+        found.append(_parameter(name, annotation, typer.Option(help=_help(name, users), metavar=metavar)))
+    return found
+
+
+def _parameter(name: str, annotation: Any, option: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation | None, option])
+
+
+def _choice() -> str:
+    """The kinds with the settings of each; those with the same stand together."""
+    groups: list[str] = []
+    for settings, alike in groupby(VERIFIERS, key=lambda kind: tuple(VERIFIERS[kind])):
+        kinds = " or ".join(f"the {kind}" if kind == DEFAULT else kind for kind in alike)
+        groups.append(f"{kinds} ({', '.join(settings)})" if settings else kinds)
+    *most, last = groups
+    return f"Decide by {', '.join(most)}, or {last}." if most else f"Decide by {last}."
+
+
+def _help(name: str, users: Mapping[str, FieldInfo]) -> str:
+    """The description of a number, with the verifiers that have it, but for the default one, and its default."""
+    words = next((field.description for field in users.values() if field.description), name)
+    if name == SEED:
+        drawn = "Of what is drawn, by methods that draw"
+        return f"{drawn}; of {in_words([*users])}: {words}." if users else f"{drawn}."
+    defaults = {kind: "" if field.is_required() else f"{field.default:g} by default" for kind, field in users.items()}
+    if len({*defaults.values()}) > 1:
+        several = [f"{kind} ({default})" if default else kind for kind, default in defaults.items()]
+        return f"Of {in_words(several)}: {words}."
+    [default] = {*defaults.values()}
+    words = f"{words}; {default}." if default else f"{words}."
+    return f"{words[0].upper()}{words[1:]}" if DEFAULT in users else f"Of {in_words([*users])}: {words}"

@@ -1,0 +1,273 @@
+"""Parts for new methods, verifiers and applications, beside those of `cosd_api`, `cosd_api.types` and `cosd_providers`.
+
+The comparison, the trainings, the gateway, batches, the command line, reports and integrations stand on these four
+modules alone. Names here may change with any release before 1.0; the changelog names those that do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cosd_api.alignment import Unit
+from cosd_api.budget import SharedLimit
+from cosd_api.checks import (
+    OwnMessages,
+    Prompt,
+    check_between,
+    check_choice,
+    check_count,
+    check_installed,
+    check_own,
+    check_positive,
+    check_prompt,
+    check_stop,
+    check_unit,
+    missing_members,
+)
+from cosd_api.decoding.commands import Contender, DecidedSegment
+from cosd_api.decoding.passage import Passage
+from cosd_api.decoding.timeline import RequestKind
+from cosd_api.decoding.writer import AnswerWriter
+from cosd_api.endpoints import Endpoints, Facts
+from cosd_api.event_loop import event_loop_name, own_process, run_async
+from cosd_api.methods.base import (
+    DEFAULT_METHOD,
+    METHODS,
+    DraftFirst,
+    Method,
+    Models,
+    Written,
+    method_from_text,
+    method_named,
+    recorded_name,
+)
+from cosd_api.methods.cost import FINER, Assumptions, Bounds, Cost, Plan, Reading
+from cosd_api.methods.gated import check_draws
+from cosd_api.records import DRAFT, Probability, Record, Seconds, data_of, unreadable
+from cosd_api.settings import (
+    DEFAULT_MAX_TOKENS,
+    REFUSED_SETTINGS,
+    AnswerLimits,
+    AnswerOptions,
+    Asking,
+    FusionOptions,
+    LikelihoodOptions,
+    OnAssistantError,
+    OnBudget,
+    describe_verifier,
+    refuse_settings,
+    spell_out_options,
+)
+from cosd_api.speed import MEASURED_TOKENS, Speed, expected_time, measure_speeds
+from cosd_api.sync import iterate_sync, sync_portal, synchronous
+from cosd_api.telemetry.start import callers_context
+from cosd_api.together import together
+from cosd_api.verification import (
+    KINDS,
+    TRAINED,
+    KnownVerifier,
+    Needs,
+    Place,
+    Verifier,
+    WithOutline,
+    condition_of,
+    decides_by_place,
+    default_of,
+    numbers_of,
+)
+from cosd_api.verification.agreement import present_verifier, recorded_verifier
+from cosd_api.verification.deferral import (
+    DEFAULT_LISTED,
+    DEFERRAL_FEATURES,
+    MOST_LISTED,
+    DeferralWeights,
+    deferral_features,
+)
+from cosd_api.verification.gates import Gate
+from cosd_api.verification.rule import shortened
+from cosd_api.verification.trained_file import write_whole
+from cosd_api.verification.tree import TreeNode
+from cosd_api.wording import counted, duration, in_words, paragraph, with_article, with_notes
+from cosd_providers.concurrency import concurrently
+from cosd_providers.contract import Alive
+from cosd_providers.deferred import deferred, outdated
+from cosd_providers.http.stack import EventLoop, http_stack
+from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
+from cosd_providers.text import first_character, last_character, readable
+
+if TYPE_CHECKING:
+    from cosd_api.config.document import Document, FieldPath, read_document
+    from cosd_api.config.faults import config_error, config_errors
+    from cosd_api.config.saving import config_of
+    from cosd_api.config.shape import ServerConfig, ServerLimitsConfig
+    from cosd_api.forcing.holding import WantedSamples, hold_by_tokens, hold_on_paths
+    from cosd_api.forcing.samples import DeferralSample, ExampleSamples, Label, Strict, sha256_of
+    from cosd_api.forcing.states import state_from_text
+    from cosd_providers.probe import PROBE_PROMPT, definition_of
+    from cosd_providers.probe.report import in_digits
+
+__all__ = [  # noqa: RUF022 - by subject
+    # Methods: a subclass of `Written` or of `DraftFirst` is a new way to fuse.
+    "DEFAULT_METHOD",
+    "FINER",
+    "METHODS",
+    "AnswerWriter",
+    "Assumptions",
+    "Bounds",
+    "Contender",
+    "Cost",
+    "DecidedSegment",
+    "DraftFirst",
+    "Method",
+    "Models",
+    "Passage",
+    "Plan",
+    "Reading",
+    "Unit",
+    "Written",
+    "check_draws",
+    "method_from_text",
+    "method_named",
+    "recorded_name",
+    # Verifiers.
+    "DEFAULT_LISTED",
+    "DEFERRAL_FEATURES",
+    "KINDS",
+    "MOST_LISTED",
+    "TRAINED",
+    "DeferralWeights",
+    "Gate",
+    "KnownVerifier",
+    "Needs",
+    "Place",
+    "TreeNode",
+    "Verifier",
+    "WithOutline",
+    "condition_of",
+    "decides_by_place",
+    "default_of",
+    "deferral_features",
+    "numbers_of",
+    "present_verifier",
+    "recorded_verifier",
+    "shortened",
+    "write_whole",
+    # Settings.
+    "DEFAULT_MAX_TOKENS",
+    "REFUSED_SETTINGS",
+    "AnswerLimits",
+    "AnswerOptions",
+    "Asking",
+    "Document",
+    "FieldPath",
+    "FusionOptions",
+    "LikelihoodOptions",
+    "OnAssistantError",
+    "OnBudget",
+    "OwnMessages",
+    "Prompt",
+    "ServerConfig",
+    "ServerLimitsConfig",
+    "check_between",
+    "check_choice",
+    "check_count",
+    "check_installed",
+    "check_own",
+    "check_positive",
+    "check_prompt",
+    "check_stop",
+    "check_unit",
+    "config_error",
+    "config_errors",
+    "config_of",
+    "describe_verifier",
+    "missing_members",
+    "read_document",
+    "refuse_settings",
+    "spell_out_options",
+    # Records.
+    "DRAFT",
+    "Probability",
+    "Record",
+    "RequestKind",
+    "Seconds",
+    "data_of",
+    "unreadable",
+    # Servers.
+    "MEASURED_TOKENS",
+    "PROBE_PROMPT",
+    "Alive",
+    "ChatProvider",
+    "Endpoints",
+    "EventLoop",
+    "Facts",
+    "OnSpecialTokens",
+    "SharedLimit",
+    "Speed",
+    "after_own",
+    "checked_messages",
+    "concurrently",
+    "definition_of",
+    "expected_time",
+    "http_stack",
+    "in_digits",
+    "measure_speeds",
+    # Reference texts.
+    "DeferralSample",
+    "ExampleSamples",
+    "Label",
+    "Strict",
+    "WantedSamples",
+    "hold_by_tokens",
+    "hold_on_paths",
+    "sha256_of",
+    "state_from_text",
+    # Running.
+    "callers_context",
+    "deferred",
+    "event_loop_name",
+    "iterate_sync",
+    "outdated",
+    "own_process",
+    "run_async",
+    "sync_portal",
+    "synchronous",
+    "together",
+    # Words.
+    "counted",
+    "duration",
+    "first_character",
+    "in_words",
+    "last_character",
+    "paragraph",
+    "readable",
+    "with_article",
+    "with_notes",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = deferred(
+        __name__,
+        {
+            "DeferralSample": "cosd_api.forcing.samples",
+            "Document": "cosd_api.config.document",
+            "ExampleSamples": "cosd_api.forcing.samples",
+            "FieldPath": "cosd_api.config.document",
+            "Label": "cosd_api.forcing.samples",
+            "PROBE_PROMPT": "cosd_providers.probe",
+            "ServerConfig": "cosd_api.config.shape",
+            "ServerLimitsConfig": "cosd_api.config.shape",
+            "Strict": "cosd_api.forcing.samples",
+            "WantedSamples": "cosd_api.forcing.holding",
+            "config_error": "cosd_api.config.faults",
+            "config_errors": "cosd_api.config.faults",
+            "config_of": "cosd_api.config.saving",
+            "definition_of": "cosd_providers.probe",
+            "hold_by_tokens": "cosd_api.forcing.holding",
+            "hold_on_paths": "cosd_api.forcing.holding",
+            "in_digits": "cosd_providers.probe.report",
+            "read_document": "cosd_api.config.document",
+            "sha256_of": "cosd_api.forcing.samples",
+            "state_from_text": "cosd_api.forcing.states",
+        },
+    )

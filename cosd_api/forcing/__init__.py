@@ -1,0 +1,1 @@
+"""Teacher forcing: what two models would have written in each place of a given text."""

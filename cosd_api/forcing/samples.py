@@ -1,0 +1,144 @@
+"""Samples of a reference text: what two models would have written in each place (section 3.2 of the CoSD paper).
+
+An example is a prompt and its reference answer. Held to the reference, each model has a token that it would have
+written next and a probability of it. A decision sample is the two probabilities and the model that was right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator
+
+from cosd_api.checks import check_prompt
+from cosd_providers.messages import Message
+
+__all__ = ["DeferralSample", "Example", "ExampleSamples", "Label", "Sample", "Strict", "sha256_of"]
+
+Label = Literal[0, 1]
+"""0: the draft's word is right, 1: the assistant's."""
+_Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Strict(BaseModel):
+    """A record in a file. Unknown fields are refused: one may be a misspelt field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Example(Strict):
+    """A prompt and the right answer.
+
+    Attributes:
+        prompt: text for the models to continue, or a conversation, which each model reads through its chat template.
+        answer: the reference, exactly as a model would write it after the prompt, leading space included. Not empty.
+        target: text that a right answer must contain as whole words; None for the whole answer, white space
+            normalized. `tune_answers` and graders use it; decision samples do not.
+        ends: whether the answer must end here. If False, whatever follows it does not count.
+        choices: texts of the options A, B, C, ... of a question with choices, for the grader `choice`.
+        tests: Python source that raises an error if the program above it is wrong, for the grader `program`.
+    """
+
+    prompt: str | tuple[Message, ...]
+    answer: str = Field(min_length=1)
+    target: str | None = Field(default=None, min_length=1)
+    ends: StrictBool = True
+    choices: Annotated[tuple[str, ...], Field(min_length=2, max_length=26)] | None = None
+    tests: str | None = Field(default=None, min_length=1)
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _is_a_prompt(cls, given: Any) -> Any:
+        return check_prompt(given)
+
+    @field_validator("answer", "target", "choices", "tests")
+    @classmethod
+    def _is_unicode(cls, given: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        for text in (given,) if isinstance(given, str) else given or ():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"not valid Unicode text at character {error.start}") from None
+        return given
+
+    @property
+    def key(self) -> str:
+        """Its identity: SHA-256 (hex) of prompt, answer and `ends`."""
+        prompt = self.prompt if isinstance(self.prompt, str) else [[one.role, one.content] for one in self.prompt]
+        return sha256_of([prompt, self.answer, self.ends])
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One place of a reference answer, with what both models would have written there.
+
+    Attributes:
+        p: the draft's probability of its own text, in [0, 1]; the lowest of several tokens'.
+        q: the assistant's, likewise.
+        label: 0 where the draft would write the reference, 1 where only the assistant would, None where neither would.
+        agreed: whether both would have written the same, so that there is nothing to decide. The label is 0 or None.
+        start: byte offset in the answer: where they differ, or where the unit begins.
+        draft: text that the draft would have written; empty for its end of sequence.
+        assistant: text that the assistant would have written.
+        reference: text of the answer at this place; empty for its end.
+    """
+
+    p: _Probability
+    q: _Probability
+    label: Label | None
+    agreed: bool
+    start: int
+    draft: str
+    assistant: str
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeferralSample:
+    """One token of a reference answer: its probabilities, and what the draft showed in its place.
+
+    Attributes:
+        start: byte offset in the answer.
+        draft: text that the draft would have written; empty for its end of sequence.
+        listed: the draft's probability of that, and of other tokens that it listed, the most probable first.
+        p: the draft's probability of the reference's token.
+        q: the assistant's.
+        handed: whether the assistant would have written the reference's token and the draft would not.
+        state: the draft's last hidden state there, in base64 (`states.state_in_text`), if they were collected.
+    """
+
+    start: int
+    draft: str
+    listed: Annotated[tuple[_Probability, ...], Field(min_length=1)]
+    p: _Probability
+    q: _Probability
+    handed: bool
+    state: str | None = None
+
+
+class ExampleSamples(Strict):
+    """The samples of one example.
+
+    Attributes:
+        example: the prompt and its answer.
+        samples: one for each place that could be judged, in the order of the text.
+        skipped: number of places that could not be judged: only one of the models has a token boundary there, one gave
+            no answer or no probability, or what one would write is the beginning of the other's.
+        deferral: one for each token of the answer whose probabilities are known, if `collect` was told to list tokens,
+            or to collect hidden states.
+        deferral_skipped: number of the other tokens.
+    """
+
+    example: Example
+    samples: tuple[Sample, ...]
+    skipped: int = Field(default=0, ge=0)
+    deferral: tuple[DeferralSample, ...] | None = None
+    deferral_skipped: int = Field(default=0, ge=0)
+
+
+def sha256_of(value: object) -> str:
+    """SHA-256 (hex) of a value as JSON without spaces."""
+    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,53 @@
+"""Records that come back: the types of what fusions return, for annotations.
+
+What a caller passes in is in `cosd_api`; what it gets back is here, from a comparison in `cosd_api.comparison`, from a
+training in `cosd_api.training`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cosd_api.estimate import EndpointEstimate, Estimate, Range
+from cosd_api.likelihood import LikelihoodToken, LogLikelihood
+from cosd_api.records import (
+    DraftToken,
+    Endpoint,
+    EndpointUsage,
+    FusedToken,
+    Request,
+    Segment,
+    SegmentCandidate,
+    Timings,
+    TokenDecision,
+)
+from cosd_api.settings import CustomVerifier, Settings
+from cosd_providers.deferred import deferred
+
+if TYPE_CHECKING:
+    from cosd_api.forcing.samples import Sample
+    from cosd_providers import ProbeReport
+
+__all__ = [
+    "CustomVerifier",
+    "DraftToken",
+    "Endpoint",
+    "EndpointEstimate",
+    "EndpointUsage",
+    "Estimate",
+    "FusedToken",
+    "LikelihoodToken",
+    "LogLikelihood",
+    "ProbeReport",
+    "Range",
+    "Request",
+    "Sample",
+    "Segment",
+    "SegmentCandidate",
+    "Settings",
+    "Timings",
+    "TokenDecision",
+]
+
+if not TYPE_CHECKING:
+    __getattr__ = deferred(__name__, {"ProbeReport": "cosd_providers", "Sample": "cosd_api.forcing.samples"})

@@ -1,0 +1,112 @@
+"""Every known verifier: what records, settings files, reports and command lines make of its kind and its fields."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from typer import Typer
+from typer.testing import CliRunner
+
+import lima
+from cosd_api import Fusion, FusionResult, fuse
+from cosd_api.cli.options import SharedOptions, with_options
+from cosd_api.cli.verifier_options import NUMBERS, VERIFIERS
+from cosd_api.extend import Place, Verifier
+from cosd_api.integrations.arguments import FusionArguments
+from cosd_api.report.html import page
+from cosd_api.verification import KINDS, TRAINED, condition_of, needs_of, verifier_at
+from cosd_providers.contract import Token
+from samples import sample_verifier
+
+every = pytest.mark.parametrize("kind", KINDS)
+PROBS = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]) | st.floats(0, 1)
+WIDTH = 4
+URLS: dict[str, Any] = {"draft": "http://a:1", "assistant": "http://b:1"}
+
+
+def here(verifier: Verifier, p: float, draft_q: float) -> Verifier:
+    """The verifier for a place where it may look at anything."""
+    others = (Token(b" b", 0.0), Token(b" c", 0.0))
+    token = Token(b" a", p, alternatives=others, state=(1.0,) * WIDTH)
+    return verifier_at(verifier, Place(b"prompt", 3, draft_q=draft_q, token=token))
+
+
+@every
+@given(PROBS, PROBS, PROBS)
+def test_nothing_is_replaced_that_is_not_contestable(kind: str, p: float, q: float, draft_q: float) -> None:
+    verifier = sample_verifier(kind)
+    place = here(verifier, p, draft_q)
+    assert isinstance(verifier, Verifier) and isinstance(place, Verifier)
+    assert place.explain(p, q)
+    if place.replaces(p, q):
+        assert place.contestable(p) and verifier.contestable(p)
+    if not needs_of(verifier).q:
+        assert place.replaces(p, q) == place.replaces(p, 0.5)
+
+
+async def answered(verifier: Verifier) -> FusionResult:
+    draft = replace(lima.draft(), states=lambda ids: [float(len(ids))] * WIDTH)
+    unit: Any = "token" if needs_of(verifier).looks_at else None
+    return await fuse("Q:", draft=draft, assistant=lima.assistant(), verifier=verifier, unit=unit)
+
+
+@every
+async def test_a_result_holds_it_and_a_report_shows_it(kind: str) -> None:
+    verifier = sample_verifier(kind)
+    result = await answered(verifier)
+    assert FusionResult.model_validate_json(result.model_dump_json()) == result
+    assert result.settings.verifier == verifier
+    assert result.trace.replay() == result.text
+    assert isinstance(verifier, KINDS[kind])
+    assert condition_of(verifier) in html.unescape(page(result))
+
+
+class Plain(BaseModel):
+    kind: Literal["plain"] = "plain"
+
+
+class Level(Plain):
+    level: float = 0.5
+
+
+def test_one_without_a_condition_is_shown_by_its_settings() -> None:
+    assert [condition_of(one) for one in (Plain(), Level())] == ["the verifier plain", "the verifier plain (level=0.5)"]
+
+
+@every
+def test_a_settings_file_holds_it(kind: str, tmp_path: Path) -> None:
+    verifier = sample_verifier(kind)
+    unit: Any = "token" if needs_of(verifier).looks_at else None
+    Fusion(**URLS, verifier=verifier, unit=unit).save(tmp_path / "fusion.yaml")
+    assert Fusion.load(tmp_path / "fusion.yaml").settings.verifier == verifier
+
+
+@every
+def test_the_tools_of_evaluation_and_the_command_line_take_its_numbers(kind: str) -> None:
+    if kind in TRAINED or not VERIFIERS.get(kind):
+        assert kind not in VERIFIERS
+        return
+    verifier: Any = sample_verifier(kind)
+    numbers = {name: getattr(verifier, name) for name in VERIFIERS[kind]}
+    assert {*numbers} <= {*NUMBERS}
+    found = FusionArguments.read({**URLS, "verifier": kind, **numbers}).fusion.settings.verifier
+    assert found == verifier
+    seen: list[Verifier] = []
+    app = Typer()
+
+    @app.command()
+    @with_options(SharedOptions)
+    def show(options: SharedOptions) -> None:
+        seen.append(options.fusion().settings.verifier)
+
+    options = [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
+    servers = [word for name, url in URLS.items() for word in (f"--{name}", url)]
+    ended = CliRunner().invoke(app, [*servers, "--verifier", kind, *options])
+    assert (ended.exit_code, seen) == (0, [verifier])
