@@ -29,12 +29,12 @@ from cosd_api import (
     CoSD,
     Defer,
     Fusion,
-    Method,
     RuleVerifier,
     SettingError,
     Speculative,
     Tuning,
 )
+from cosd_api.extend import Method
 from cosd_api.integrations.langchain import ChatCoSD, CoSDLLM
 from lima import FUSED, assistant, draft
 from naive_defer import gate

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import contests
 import naive_cool
-from cosd_api import CoolFusion, Fusion, Method, Rerank, SettingError, Trace, fuse
+from cosd_api import CoolFusion, Fusion, Rerank, SettingError, Trace, fuse
+from cosd_api.extend import Method
 from cosd_api.methods.base import method_named
 from cosd_api.methods.words import unicode_words
 from cosd_providers.contract import Context

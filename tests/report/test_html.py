@@ -26,13 +26,13 @@ from cosd_api import (
     DiffVerifier,
     FusionResult,
     MatchVerifier,
-    Method,
     RandomVerifier,
     RuleVerifier,
     SurpriseVerifier,
     TreeVerifier,
     fuse,
 )
+from cosd_api.extend import Method
 from cosd_api.records import DraftToken, EndpointUsage, FusedToken, Request, TokenDecision
 from cosd_api.report.decisions import judged
 from cosd_api.report.html import page
