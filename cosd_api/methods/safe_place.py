@@ -181,7 +181,7 @@ class SafePlace:
         return None if token is None else key_of(token)
 
     def _knows(self, model: int, key: Key) -> bool:
-        return key in self.tops[model] or (model, key) in self.known
+        return key in self.told(model) or (model, key) in self.known
 
     def _mean(self, cells: Mapping[int, Key]) -> MeanBounds:
         """The mean over the models of the probability of a token of each."""
@@ -189,7 +189,7 @@ class SafePlace:
 
     def _bounds(self, model: int, key: Key) -> MeanBounds:
         """The probability of a token: as listed, as looked up, or from 0 to what it may be at most."""
-        known = self.tops[model].get(key, self.known.get((model, key)))
+        known = self.told(model).get(key, self.known.get((model, key)))
         if known is not None:
             return MeanBounds(known, known)
         data, end = key

@@ -76,6 +76,38 @@ async def test_the_answer_is_the_naive_one_whatever_the_order(
     check(await fused(task, method, delays=delays), wanted)
 
 
+async def test_a_listed_probability_counts_where_the_text_has_another_encoding() -> None:
+    """The second model lists a1b, and encodes the text with it as `,` ` a` `1` `b`."""
+    tokens: tuple[bytes, ...] = (
+        b"b",
+        b" ",
+        b",",
+        b"\xc3",
+        b"1",
+        b"\x9f",
+        b"ba",
+        b"\x98",
+        b"a1b",
+        b"\xa9",
+        b"\xb8",
+        b"\xf0",
+        b"aa",
+        b"b1",
+    )
+    tokens += (b"a", b"ab", b"\n", b"\xc3\xa9", b"\xff", b" a", b"\xe4", b"\x80", b"")
+    vocabulary = toys.Vocabulary(tokens=tokens, end=22, merging="ranks")
+    models = [
+        toys.ToyModel(vocabulary=vocabulary, seed=seed, language=0, fluency=fluency, hides_end=False, longest_merge=4)
+        for seed, fluency in ((1, 15), (1377, 15), (14888, 10))
+    ]
+    task = contests.Task(prompt=b", ", models=models, max_tokens=1, stop=())
+    wanted = naive_safe.safe(task.prompt, models, max_tokens=1, listed=1)
+    [(reason, mixture)] = wanted.why
+    assert reason == "mixed"
+    assert mixture[b"a1b", False] == pytest.approx((0.25 + 0.4375) / 3)
+    check(await fused(task, Safe(listed=1), delays=[0.0] * 8), wanted)
+
+
 @costly(40)
 @given(tasks(24), st.integers(1, 12), st.data())
 async def test_a_model_that_fails_is_left_out_from_there_on(
