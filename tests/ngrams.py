@@ -1,11 +1,13 @@
 """N-gram models over tokenizers that are trained here: small, and with the pre-tokenizers of well-known models.
 
-Their texts are this repository's own pages and modules, with paragraphs, lists, tables, indentation and digits, to
-which some lines of emoji, addresses and other scripts are added.
+Their texts are beginnings of pages and modules of this repository, with paragraphs, lists, tables, indentation and
+digits, to which some lines of emoji, addresses and other scripts are added. They are kept in a file: an edit of a page
+would make other models.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,21 +41,19 @@ EXTRA = (
 
 
 def markdown() -> list[str]:
-    """The pages of the documentation."""
+    """The pages of the documentation, as they are today."""
     return [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
 
 
 def code() -> list[str]:
-    """Some modules."""
+    """Some modules, as they are today."""
     return [path.read_text(encoding="utf-8") for path in sorted((ROOT / "cosd_api" / "methods").glob("*.py"))]
 
 
 @cache
 def passages() -> tuple[str, ...]:
     """Texts to learn from, a few paragraphs each."""
-    whole = [one[:1_500] for one in (*markdown(), *code())]
-    parts = [one[at : at + 1_500] for one in whole for at in range(0, len(one), 1_500)]
-    return (*parts, *EXTRA * 4)
+    return (*json.loads((Path(__file__).parent / "passages.json").read_text(encoding="utf-8")), *EXTRA * 4)
 
 
 def byte_level(

@@ -38,7 +38,8 @@ def deferred(package: str, modules: Mapping[str, str], *, moved: Mapping[str, st
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, _, there = modules[name].partition(":")
         found: object = getattr(import_module(module), there or name)
-        setattr(sys.modules[package], name, found)
+        if name in sys.modules[package].__all__:  # not a name that ends
+            setattr(sys.modules[package], name, found)
         return found
 
     return find

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,9 @@ def changed(at: tuple[str, ...], beside: Mapping[str, Any], value: Any) -> dict[
 def is_read(document: dict[str, Any]) -> bool:
     """Test whether a file is read; the files that it names, and which settings go together, are another matter."""
     try:
-        found = FusionConfig.model_validate(document)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of names that end
+            found = FusionConfig.model_validate(document)
         refuse_other_types(Path("fusion.json"), Document(document), found)
     except (SettingError, ValidationError):
         return False
