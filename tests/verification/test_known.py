@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -51,8 +52,12 @@ def test_nothing_is_replaced_that_is_not_contestable(kind: str, p: float, q: flo
         assert place.replaces(p, q) == place.replaces(p, 0.5)
 
 
+def _states(ids: Sequence[int]) -> list[float]:
+    return [float(len(ids))] * WIDTH
+
+
 async def answered(verifier: Verifier) -> FusionResult:
-    draft = replace(lima.draft(), states=lambda ids: [float(len(ids))] * WIDTH)
+    draft = replace(lima.draft(), states=_states)
     unit: Any = "token" if needs_of(verifier).looks_at else None
     return await fuse("Q:", draft=draft, assistant=lima.assistant(), verifier=verifier, unit=unit)
 
