@@ -13,6 +13,8 @@ from cosd_api.demo.servers import Pair
 from cosd_providers.engines import OpenAICompatible
 from plain import MODELS, PlainVllm
 
+pytestmark = pytest.mark.extended  # what is vLLM's alone is in test_openai_compatible.py
+
 
 @pytest.fixture(scope="module")
 def plain(vllm_pair: Pair) -> Mapping[str, PlainVllm]:
