@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from cosd_api import types
 from cosd_api.errors import FusionClosedError, FusionError, GradingError, SettingError, TraceError
 from cosd_api.fusion import Fusion, fuse, fuse_sync, log_likelihood, log_likelihood_sync
 from cosd_api.methods.adafuse import AdaFuse
@@ -112,44 +113,22 @@ if not TYPE_CHECKING:
     __getattr__ = deferred(
         __name__,
         {
-            "ChowVerifier": "cosd_api.verification.agreement:chow_verifier",  # a name that ends
+            "ChowVerifier": "cosd_api.verification.agreement:chow_verifier",  # deprecated
             "Example": "cosd_api.forcing.samples",
             "FusionConfig": "cosd_api.config.file",
-            "Mixture": "cosd_api.methods.average",  # a name that ends
+            "Mixture": "cosd_api.methods.average",  # deprecated
             "Samples": "cosd_api.training.dataset",
             "advise": "cosd_api.comparison.compare",
             "collect": "cosd_api.training.collect",
             "compare": "cosd_api.comparison.compare",
-            "train_co_llm": "cosd_api.training.fit_deferral",  # a name that ends
+            "train_co_llm": "cosd_api.training.fit_deferral",  # deprecated
             "train_deferral": "cosd_api.training.fit_deferral",
             "train_tree": "cosd_api.training.fit",
             "tune": "cosd_api.training.tuning",
             "tune_answers": "cosd_api.training.answers",
         },
         moved={
-            **dict.fromkeys(
-                (
-                    "CustomVerifier",
-                    "DraftToken",
-                    "Endpoint",
-                    "EndpointEstimate",
-                    "EndpointUsage",
-                    "Estimate",
-                    "FusedToken",
-                    "LikelihoodToken",
-                    "LogLikelihood",
-                    "ProbeReport",
-                    "Range",
-                    "Request",
-                    "Sample",
-                    "Segment",
-                    "SegmentCandidate",
-                    "Settings",
-                    "Timings",
-                    "TokenDecision",
-                ),
-                "cosd_api.types",
-            ),
+            **dict.fromkeys(types.__all__, "cosd_api.types"),
             **dict.fromkeys(("Advice", "Comparison", "ComparisonEstimate", "Price", "Standing"), "cosd_api.comparison"),
             **dict.fromkeys(("AnswerTuning", "DeferralTraining", "RuleTuning", "Training"), "cosd_api.training"),
             **dict.fromkeys(("Method", "Needs", "Place", "Verifier"), "cosd_api.extend"),

@@ -83,7 +83,7 @@ from cosd_api.verification.deferral import (
     DeferralWeights,
     deferral_features,
 )
-from cosd_api.verification.gates import Gate
+from cosd_api.verification.gate_kinds import Gate
 from cosd_api.verification.rule import shortened
 from cosd_api.verification.trained_file import write_whole
 from cosd_api.verification.tree import TreeNode

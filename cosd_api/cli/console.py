@@ -69,7 +69,7 @@ def guarded() -> Iterator[None]:
 
 @contextmanager
 def _noting() -> Iterator[None]:
-    """Say which names end: Python shows such warnings to programmers alone."""
+    """Print warnings of deprecated names, which Python hides from users of a command."""
 
     def shown(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **last: Any

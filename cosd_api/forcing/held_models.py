@@ -77,8 +77,8 @@ class HeldDraft(Protocol):
         ...
 
 
-class DraftByIds:
-    """A draft that takes ids: it is asked for one token behind each path, in one request.
+class _Draft:
+    """A draft model.
 
     Args:
         turn: the model and its prompt.
@@ -87,6 +87,10 @@ class DraftByIds:
 
     def __init__(self, turn: RenderedPrompt, usage: Usage) -> None:
         self._turn, self._usage = turn, usage
+
+
+class DraftByIds(_Draft):
+    """A draft that takes ids: it is asked for one token behind each path, in one request."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
         """See `HeldDraft`."""
@@ -95,16 +99,8 @@ class DraftByIds:
         return {one.wrong: [found[one.ids]] for one in asked}
 
 
-class DraftByText:
-    """A draft that takes text only: it writes on from the reference, by its own ids, in one request for each path.
-
-    Args:
-        turn: the model and its prompt.
-        usage: is billed.
-    """
-
-    def __init__(self, turn: RenderedPrompt, usage: Usage) -> None:
-        self._turn, self._usage = turn, usage
+class DraftByText(_Draft):
+    """A draft that takes text only: it writes on from the reference, by its own ids, in one request for each path."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
         """See `HeldDraft`."""

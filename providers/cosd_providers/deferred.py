@@ -1,4 +1,4 @@
-"""Names that are found late, and names that end: deferred imports, and the warning of a name that has a new one."""
+"""Deferred imports, and the warning of a deprecated name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import MappingProxyType
 __all__ = ["deferred", "outdated"]
 
 _UNTIL = "0.2"
-"""The release from which on the old names are not found."""
+"""The release without the deprecated names."""
 _INSIDE = ("cosd_api", "cosd_providers", "langchain_core", "pydantic")
 """Packages whose code calls on behalf of a user's."""
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -38,7 +38,7 @@ def deferred(package: str, modules: Mapping[str, str], *, moved: Mapping[str, st
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, _, there = modules[name].partition(":")
         found: object = getattr(import_module(module), there or name)
-        if name in sys.modules[package].__all__:  # not a name that ends
+        if name in sys.modules[package].__all__:  # not a deprecated name
             setattr(sys.modules[package], name, found)
         return found
 
@@ -46,7 +46,7 @@ def deferred(package: str, modules: Mapping[str, str], *, moved: Mapping[str, st
 
 
 def outdated(old: str, new: str) -> None:
-    """Warn that a name ends, with what to write instead, at the line of the user's code that has it."""
+    """Warn that a name is deprecated, with what to write instead, at the line of the user's code that has it."""
     inside, frame = 0, inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE:
         inside, frame = inside + 1, frame.f_back

@@ -26,7 +26,7 @@ HELP = {
 
 
 def option(parameter: Parameter) -> Any:
-    """What typer is told of an option."""
+    """The description of an option for typer."""
     return parameter.annotation.__metadata__[0]
 
 

@@ -95,7 +95,7 @@ def is_read(document: dict[str, Any]) -> bool:
     """Test whether a file is read; the files that it names, and which settings go together, are another matter."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of names that end
+            warnings.simplefilter("ignore", DeprecationWarning)  # of deprecated names
             found = FusionConfig.model_validate(document)
         refuse_other_types(Path("fusion.json"), Document(document), found)
     except (SettingError, ValidationError):
