@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Self, TypeAlias
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -316,6 +317,12 @@ class Endpoints:
         """
         whole = after_own(own.get([DRAFT, *self.names][at], ()), messages)
         return await _turn([self.draft, *self.assistants][at], whole, on_special_tokens)
+
+    def named(self, endpoint: str) -> str:
+        """The name of the model whose server an error names, the draft's first; `"unknown"` if it is nobody's."""
+        several = zip([DRAFT, *self.names], [self.draft, *self.assistants], strict=True)
+        told = {endpoint, urlsplit(endpoint).netloc} - {""}
+        return next((name for name, one in several if {one.name, one.name.rpartition("@")[2]} & told), "unknown")
 
     def check_own(self, own: Mapping[str, object]) -> None:
         """Refuse own messages of a model that is not there.

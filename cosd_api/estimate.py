@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cosd_api.budget import BYTES
 from cosd_api.decoding.answer_path import LOOKAHEAD
+from cosd_api.decoding.timeline import RequestSpan
 from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints
 from cosd_api.errors import SettingError
@@ -20,7 +21,7 @@ from cosd_api.settings import FusionSettings
 from cosd_api.verification import needs_of
 from cosd_providers.contract import Provider
 from cosd_providers.errors import UnsupportedError
-from cosd_providers.messages import Message
+from cosd_providers.messages import Message, RenderedPrompt
 
 
 class _Model(BaseModel):
@@ -225,6 +226,26 @@ def _assumptions(words: Assumptions, past: Past) -> tuple[str, ...]:
 def guessed(prompt: str) -> int:
     """The prompt's tokens, guessed from its bytes."""
     return max(1, len(prompt.encode()) // BYTES)
+
+
+def prompt_tokens(turns: Sequence[RenderedPrompt], spans: Sequence[RequestSpan]) -> int:
+    """The tokens of the prompt alone, by the bills of the requests in which models wrote, the draft's first.
+
+    Args:
+        turns: the prompts of the draft and the assistants.
+        spans: the requests of the answer.
+    """
+    guess = guessed(turns[0].prompt)
+    for span in sorted(spans, key=lambda one: (one.who, one.at)):
+        usage = span.usage
+        wrote = span.kind in ("draft", "hedge") and not span.other_prompt
+        if not wrote or usage is None or not usage.prompt_tokens or usage.requests > 1:
+            continue
+        if not span.at or span.ids is not None:
+            return max(1, usage.prompt_tokens - (span.ids or 0))
+        size = len(turns[span.who].prompt.encode())
+        return max(1, round(usage.prompt_tokens * size / (size + span.at)))
+    return guess
 
 
 async def counted(provider: Provider, prompt: str) -> int | None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from cosd_api.decoding.commands import FinishReason
 from cosd_api.errors import TraceError
-from cosd_api.records import Endpoint, EndpointUsage, FusedToken, Record, Request, Segment, Timings
+from cosd_api.records import DRAFT, Endpoint, EndpointUsage, FusedToken, Record, Request, Segment, Timings
 from cosd_api.replay import replayed, rewritten
 from cosd_api.settings import CustomVerifier, Settings
 from cosd_api.verification import Verifier
@@ -32,12 +32,13 @@ class FusionResult(Record):
         tokens: the answer, token by token; their texts together are `text`, except where two models wrote parts of one
             character.
         acceptance_rate: draft tokens kept / (kept + replaced): the paper's proportion of draft tokens that were not
-            replaced. Tokens that nobody needed to ask about count as kept. 1.0 for an empty answer. This and the next
-            four are None for methods in which no draft is judged.
+            replaced. Tokens that nobody needed to ask about count as kept, unverified ones (`unverified_tokens`) do not
+            count. 1.0 for an empty answer, None where all of it is unverified. This and the next four are None for
+            methods in which no draft is judged.
         replacements: number of times that an assistant's word replaced the draft's.
         iterations: drafting rounds: one, plus the replacements (and losses of an assistant) after which drafting
             continued.
-        kept_tokens: draft tokens in the answer.
+        kept_tokens: draft tokens in the answer, unverified ones included.
         replaced_tokens: draft tokens that were replaced.
         drafted_tokens: tokens that the draft wrote in all, discarded ones included. Depends on timing.
         ties: places at which the draft's token stood because an assistant found it as probable as its own, within
@@ -63,6 +64,11 @@ class FusionResult(Record):
         assistants: the assistants, in the order given.
         settings: verifier, unit, limits.
         segments: of methods that decide segment by segment: the texts that were proposed, and why one was taken.
+        prompt_tokens: of the prompt alone, as the server of the draft (or of another model that wrote) has billed it.
+            An estimate by the length of the text where the server billed it only with text of the answer behind it, or
+            not at all. None in answers of earlier versions.
+        failures: of assistants that the answer went on without (`on_assistant_error="draft"`): the kind of each one's
+            error, by name, such as `{"assistant": "ConnectError"}`.
         weights: of the models, by name, where the method measured them for this prompt (`weights="route"`).
         requests: all drafts and questions, in the order in which they were started. Depends on timing.
         library_version: of cosd-api.
@@ -96,9 +102,26 @@ class FusionResult(Record):
     assistants: tuple[Endpoint, ...]
     settings: Settings
     segments: tuple[Segment, ...] = ()
+    prompt_tokens: int | None = None
+    failures: dict[str, str] = Field(default_factory=dict[str, str])
     weights: dict[str, float] | None = None
     requests: tuple[Request, ...] = ()
     library_version: str = __version__
+
+    @property
+    def judged(self) -> bool:
+        """True if the method judges a draft."""
+        return self.kept_tokens is not None
+
+    @property
+    def unverified_tokens(self) -> int:
+        """Tokens that an assistant could have changed which had failed (`on_assistant_error="draft"`)."""
+        return sum(not one.verified for one in self.tokens)
+
+    @property
+    def verified_kept_tokens(self) -> int:
+        """Draft tokens in the answer, without the unverified ones: what `acceptance_rate` counts as kept."""
+        return (self.kept_tokens or 0) - sum(one.source == DRAFT and not one.verified for one in self.tokens)
 
     @property
     def trace(self) -> Trace:
@@ -111,8 +134,9 @@ class FusionResult(Record):
     def __rich_repr__(self) -> Any:
         yield "text", self.text
         yield "finish_reason", self.finish_reason
-        if self.acceptance_rate is not None:
-            yield "acceptance_rate", round(self.acceptance_rate, 3)
+        if self.judged:
+            rate = self.acceptance_rate
+            yield "acceptance_rate", None if rate is None else round(rate, 3)
             yield "replacements", self.replacements
 
 
@@ -222,7 +246,7 @@ class Trace:
         result = self.result
         stops = bool(result.settings.stop)
         judge = verifier if verifier is not None else result.settings.verifier
-        if judge is None or result.acceptance_rate is None:
+        if judge is None or not result.judged:
             if verifier is not None:
                 raise TraceError(f"the method {result.settings.method!r} has no verifier: leave it out")
             return rewritten(result.tokens, result.segments)

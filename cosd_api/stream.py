@@ -20,7 +20,7 @@ from cosd_api.decoding.timeline import Timeline
 from cosd_api.decoding.watches import watched
 from cosd_api.endpoints import Endpoints, Facts
 from cosd_api.errors import FusionClosedError
-from cosd_api.estimate import Past, counted, guessed
+from cosd_api.estimate import Past, counted, guessed, prompt_tokens
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken, Request, Segment, Timings
 from cosd_api.result import FusionResult
 from cosd_api.settings import AnswerLimits, FusionSettings, Settings
@@ -296,7 +296,8 @@ class FusionStream:
         assert run.finished is not None
         total = time.perf_counter() - self._began
         report, calls = run.report(), run.calls
-        judged = report.kept + report.replaced
+        sure = report.kept - sum(one.source == DRAFT and not one.verified for one in self._all)
+        judged = sure + report.replaced
         method = self._settings.method
         names, everybody, usage = self._endpoints.names, self._names, self.usage
         unreported = dict(zip(everybody, budget.unreported, strict=True))
@@ -305,7 +306,7 @@ class FusionStream:
             finish_reason=run.finished.finish_reason,
             stop_reason=run.finished.stop_reason,
             tokens=tuple(self._all),
-            acceptance_rate=None if not report.judged else report.kept / judged if judged else 1.0,
+            acceptance_rate=_rate(sure, judged, empty=not self._all) if report.judged else None,
             replacements=report.replacements if report.judged else None,
             iterations=report.iterations if report.judged else None,
             kept_tokens=report.kept if report.judged else None,
@@ -343,9 +344,18 @@ class FusionStream:
             assistants=facts.assistants,
             settings=Settings.of(self._settings, self._limits, facts.unit, ids=self._ids, ties=self._ties),
             segments=tuple(Segment.of(one, everybody) for one in report.segments),
+            prompt_tokens=prompt_tokens(self._turns, self._timeline.spans),
+            failures={names[at]: type(loss.error).__name__ for at, loss in sorted(report.lost.items())},
             weights=None if report.weights is None else {everybody[at]: one for at, one in report.weights.items()},
             requests=tuple(Request.of(span, everybody) for span in self._timeline.spans),
         )
+
+
+def _rate(kept: int, judged: int, *, empty: bool) -> float | None:
+    """The acceptance rate of what was verified; None of an answer of which nothing was."""
+    if judged:
+        return kept / judged
+    return 1.0 if empty else None
 
 
 def _finish(error: ProviderError) -> Finish:

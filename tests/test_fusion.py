@@ -1105,6 +1105,10 @@ async def test_the_rest_is_the_drafts_where_the_assistant_failed() -> None:
         "unverified: http://gpu2: the server broke"
     )
     assert result.settings.on_assistant_error == "draft"
+    assert (result.failures, result.unverified_tokens) == ({"assistant": "ServerError"}, 2)
+    assert result.kept_tokens is not None and result.replaced_tokens is not None
+    assert result.verified_kept_tokens == result.kept_tokens - 2
+    assert result.acceptance_rate == (result.kept_tokens - 2) / (result.kept_tokens - 2 + result.replaced_tokens)
     assert FusionResult.model_validate_json(result.model_dump_json()) == result
 
 

@@ -13,7 +13,7 @@ from cosd_api import Fusion, FusionResult, SettingError
 from cosd_api.batch.lines import CHAT, BatchLine
 from cosd_api.batch.usage import Usages, billed_tokens, together_cost, usages_of
 from cosd_api.extend import AnswerOptions
-from cosd_api.gateway.api_errors import ApiError
+from cosd_api.gateway.api_errors import ApiError, api_error
 from cosd_api.gateway.bodies import Asked, read_chat, read_completion
 from cosd_api.gateway.config import GatewayLimits
 from cosd_api.gateway.shapes import AnswerShape, ChatShape, CompletionShape, facts
@@ -56,9 +56,8 @@ class Reply:
         server_failed: whether other lines are likely to fail in the same way.
         unseen: tokens at most that a lost process may have billed for it beside its cost.
         tokens: of its answers.
-        kept: draft tokens kept in them.
+        kept: draft tokens kept in them, unverified ones left out.
         replaced: draft tokens replaced.
-        judged: whether a draft was judged.
     """
 
     asked: BatchLine
@@ -72,7 +71,6 @@ class Reply:
     tokens: int = 0
     kept: int = 0
     replaced: int = 0
-    judged: bool = False
 
     @property
     def billed_tokens(self) -> int:
@@ -123,9 +121,9 @@ class Answerer:
                 options, own_limit = _within(options, left)
                 done.append(await self.fusion.generate(prompt, **options))
         except ApiError as error:
-            return _failed(line, done, {"code": _INVALID, "message": str(error), "param": error.param})
+            return _refused(line, done, error, {"code": _INVALID, "message": str(error), "param": error.param})
         except SettingError as error:
-            return _failed(line, done, {"code": _INVALID, "message": str(error)})
+            return _refused(line, done, error, {"code": _INVALID, "message": str(error)})
         except ProviderError as error:
             if isinstance(error.partial, FusionResult):
                 done.append(error.partial)
@@ -183,6 +181,16 @@ def _billed(result: FusionResult) -> int:
     return sum(one.billed_tokens for one in result.usage.values())
 
 
+def _refused(line: BatchLine, done: Sequence[FusionResult], refused: Exception, error: Mapping[str, Any]) -> Reply:
+    """The reply to a line whose request is at fault: beside the error the response that OpenAI's batches have."""
+    reply = _failed(line, done, error)
+    if line.plain:
+        return reply
+    known = api_error(refused)
+    response = {"status_code": known.status, "request_id": f"req_{uuid4().hex}", "body": known.body}
+    return replace(reply, content={**reply.content, "response": response})
+
+
 def _failed(
     line: BatchLine,
     done: Sequence[FusionResult],
@@ -200,16 +208,14 @@ def _answered(line: BatchLine, asked: Asked, done: Sequence[FusionResult]) -> Re
     counted: dict[str, Any] = {
         "usage": together_cost([usages_of(one.usage) for one in done]),
         "tokens": sum(len(one.tokens) for one in done),
-        "kept": sum(one.kept_tokens or 0 for one in done),
+        "kept": sum(one.verified_kept_tokens for one in done),
         "replaced": sum(one.replaced_tokens or 0 for one in done),
-        "judged": any(one.acceptance_rate is not None for one in done),
     }
     if line.plain:
         (one,) = done
         content = {"text": one.text, "finish_reason": one.finish_reason}
         return Reply(asked=line, content=content, facts=facts(one), **counted)
-    shape, id = (ChatShape, "chatcmpl") if asked.chat else (CompletionShape, "cmpl")
-    unique = uuid4().hex
-    form: AnswerShape = shape(f"{id}-{unique}", asked.model, int(time.time()), logprobs=asked.logprobs)
-    response = {"status_code": 200, "request_id": f"req_{unique}", "body": form.whole(done)}
+    shape, unique = ChatShape if asked.chat else CompletionShape, uuid4().hex
+    form: AnswerShape = shape(f"req_{unique}", asked.model, int(time.time()), logprobs=asked.logprobs)
+    response = {"status_code": 200, "request_id": form.request_id, "body": form.whole(done)}
     return Reply(asked=line, content={"id": f"batch_req_{unique}", "response": response}, **counted)

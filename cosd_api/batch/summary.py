@@ -26,7 +26,7 @@ class BatchSummary(Record):
         others: lines of the output that the input does not have.
         seconds: duration of this run, without finding out about the servers.
         tokens: of the answers of this run.
-        acceptance_rate: draft tokens kept / (kept + replaced), in this run; None where no draft is judged.
+        acceptance_rate: draft tokens kept / (kept + replaced), in this run; None where no draft was judged.
         usage: cost of this run, by endpoint.
         total_usage: cost of all runs.
         money: price of all runs; None without prices.
@@ -91,7 +91,6 @@ class BatchTally:
         tokens: of its answers.
         kept: draft tokens kept in them.
         replaced: draft tokens replaced.
-        judged: whether a draft was judged in any of them.
         started: when the first line was asked, in seconds of the monotonic clock.
         stopped: why the run ended early.
     """
@@ -108,7 +107,6 @@ class BatchTally:
     tokens: int = 0
     kept: int = 0
     replaced: int = 0
-    judged: bool = False
     started: float = field(default_factory=time.monotonic)
     stopped: str | None = None
 
@@ -120,7 +118,6 @@ class BatchTally:
             return
         self.answered += 1
         self.tokens += reply.tokens
-        self.judged |= reply.judged
         self.kept += reply.kept
         self.replaced += reply.replaced
 
@@ -136,10 +133,8 @@ class BatchTally:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Draft tokens kept / (kept + replaced); None where no draft was judged."""
-        if not self.judged:
-            return None
-        return self.kept / (self.kept + self.replaced) if self.kept + self.replaced else 1.0
+        """Draft tokens kept / (kept + replaced), without unverified ones; None where no draft was judged."""
+        return self.kept / (self.kept + self.replaced) if self.kept + self.replaced else None
 
     @property
     def billed_tokens(self) -> int:

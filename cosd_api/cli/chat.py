@@ -21,7 +21,7 @@ from cosd_api.cli.console import MessageReader, Waiting, Writer, guarded, say, w
 from cosd_api.cli.options import SharedOptions, with_options
 from cosd_api.cli.spending import bounded
 from cosd_api.extend import AnswerLimits, counted, iterate_sync, sync_portal
-from cosd_api.report.terminal import has_colour, legend, outcome, replacements, visible
+from cosd_api.report.terminal import has_colour, legend, outcome, replacements, unverified, visible
 from cosd_api.types import FusedToken
 from cosd_providers import BudgetError, ContextLengthError, Message, ProviderError
 
@@ -186,6 +186,7 @@ class _Session:
         words = outcome(result)
         if result.acceptance_rate is not None and result.replacements is not None:
             words = f"{result.acceptance_rate:.0%} of the draft kept, {counted(result.replacements, 'replacement')}"
+            words += unverified(result)
         words += f", {result.timings.total:.2f} s"
         if not result.text.strip():
             words = f"an empty answer; {words}"

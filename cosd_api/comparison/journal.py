@@ -152,7 +152,7 @@ class GradedAnswer(Record):
     @property
     def rounds(self) -> int | None:
         """Number of drafts: one, and one after each replacement that does not end the answer; None without a draft."""
-        if self.acceptance is None:
+        if self.acceptance is None and self.units is None:
             return None
         last = self.replaced[-1] if self.replaced else None
         ends = last is not None and last.start + len(last.fused_data) >= len(self.text.encode())
@@ -188,7 +188,7 @@ class GradedAnswer(Record):
         usage = {role[name]: AnswerUsage.of(one) for name, one in result.usage.items()}
         seconds = max(0.0, timings.total - timings.discovery)
         first = None if timings.first_token is None else max(0.0, timings.first_token - timings.discovery)
-        judged = result.acceptance_rate is not None
+        judged = result.judged
         mean, least = _confidence(result.tokens)
         return cls.model_validate(
             {

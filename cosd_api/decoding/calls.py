@@ -121,13 +121,14 @@ class Calls:
     ) -> None:
         """Let a model write in one request, which is counted, recorded and checked; see `generate`."""
         size = (self._sizes[model] if turn is None else len(turn.prompt.encode())) + len(command.text)
-        turn = turn or self.turns[model]
+        turn, own = turn or self.turns[model], turn is None
         drafts = kind in ("draft", "hedge")
         last: Token | DraftEnd | None = None
         with self._timeline.request(model, kind, command.draft, at=len(command.text)) as span:
             if kind == "watch":
                 self._watches[command.draft] = span
             span.max_tokens, span.temperature, span.seed = command.max_tokens, command.temperature, command.seed
+            span.ids, span.other_prompt = None if command.ids is None else len(command.ids), not own
             with self._budget.spending(model, [size], drafts=drafts) as usage:
                 span.usage = usage
                 async with aclosing(_stream(turn, command, usage)) as stream:

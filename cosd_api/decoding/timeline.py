@@ -33,6 +33,8 @@ class RequestSpan:
         max_tokens: of a draft, the most that it may write.
         temperature: of a draft.
         seed: of a draft that is drawn.
+        ids: number of tokens of the answer that it continues, where it was asked after ids.
+        other_prompt: whether it reads another prompt than that of the answer, as methods do that ask in words.
         finish: reason of the end of a draft that ended by itself, as in `DraftEnd`.
         usage: its own bill, complete when it is over; None if it was refused before it was sent.
     """
@@ -50,6 +52,8 @@ class RequestSpan:
     max_tokens: int = 0
     temperature: float = 0.0
     seed: int | None = None
+    ids: int | None = None
+    other_prompt: bool = False
     finish: str | None = None
     usage: Usage | None = None
 

@@ -21,6 +21,7 @@ from cosd_api.gateway.bodies import Asked
 from cosd_api.gateway.config import GatewayLimits
 from cosd_api.gateway.exchange import Exchange
 from cosd_api.gateway.shapes import AnswerShape, ChatShape, CompletionShape, TextReader, event
+from cosd_api.gateway.upstreams import Upstreams
 from cosd_api.types import FusedToken
 from cosd_providers import BudgetError, ProviderError
 
@@ -73,6 +74,7 @@ class Answering:
         limits: of the gateway.
         exchange: the record of the request.
         stop: the signal that ends it early.
+        upstreams: are told how the models' servers did.
         complete: called before the last of it is sent, so that its client may ask again at once.
     """
 
@@ -83,6 +85,7 @@ class Answering:
         limits: GatewayLimits,
         exchange: Exchange,
         stop: StopSignal,
+        upstreams: Upstreams,
         complete: Callable[[], None] = lambda: None,
     ) -> None:
         self._fusion = fusion
@@ -90,11 +93,12 @@ class Answering:
         self._limits = limits
         self._exchange = exchange
         self._stop = stop
+        self._upstreams = upstreams
         self._complete = complete
         self._options: AnswerOptions = asked.options_for(fusion, limits)
         kind = ChatShape if asked.chat else CompletionShape
         self._shape: AnswerShape = kind(
-            id=exchange.id,
+            request_id=exchange.id,
             model=asked.model,
             created=int(time.time()),
             logprobs=asked.logprobs,
@@ -120,6 +124,7 @@ class Answering:
         finally:
             self._over()
             for result in exchange.results:
+                self._upstreams.answered(exchange.model, result)
                 for warning in result.warnings:  # may name a server
                     _log.debug("%s: %s", exchange.id, warning)
             if self._left and exchange.outcome == "ok" and not self._ended:
@@ -170,6 +175,7 @@ class Answering:
             request = f", its request {failed.request_id}" if failed.request_id else ""
             words = (self._exchange.id, type(failed).__name__, failed.endpoint, status, request)
             _log.warning("%s: %s of %s%s%s", *words)
+            self._upstreams.failed(self._exchange.model, self._fusion.endpoints.named(failed.endpoint), failed)
             _log.debug("%s: %s", self._exchange.id, failed)
         elif error.status >= 500:
             frames = "".join(traceback.format_tb(failed.__traceback__))
@@ -235,7 +241,7 @@ class Answering:
                 if waiting and (len(waiting) >= _WRITE_BYTES or not self._more_is_there()):
                     await send({"type": "http.response.body", "body": waiting, "more_body": True})
                     waiting = b""
-        end = shape.ending([one.usage for one in exchange.results])
+        end = shape.ending(exchange.results)
         self._over()
         await send({"type": "http.response.body", "body": end, "more_body": False})
 
@@ -314,10 +320,12 @@ def _headers(results: Sequence[FusionResult]) -> Mapping[str, str]:
     """The facts of a whole answer as headers."""
     billed = sum(one.billed_tokens for result in results for one in result.usage.values())
     found = {"cosd-billed-tokens": str(billed)}
-    judged = [one for one in results if one.acceptance_rate is not None]
+    found["cosd-unverified-tokens"] = str(sum(one.unverified_tokens for one in results))
+    judged = [one for one in results if one.judged]
     if judged:
-        kept = sum(one.kept_tokens or 0 for one in judged)
+        found["cosd-replacements"] = str(sum(one.replacements or 0 for one in judged))
+    if any(one.acceptance_rate is not None for one in judged):
+        kept = sum(one.verified_kept_tokens for one in judged)
         everything = kept + sum(one.replaced_tokens or 0 for one in judged)
         found["cosd-acceptance-rate"] = f"{kept / everything if everything else 1:.4f}"
-        found["cosd-replacements"] = str(sum(one.replacements or 0 for one in judged))
     return found

@@ -29,6 +29,7 @@ from cosd_api.gateway.exchange import Exchange, request_id
 from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_api.gateway.openapi import openapi
 from cosd_api.gateway.readiness import Readiness
+from cosd_api.gateway.upstreams import Upstreams
 
 __all__ = ["Gateway"]
 
@@ -42,7 +43,14 @@ _ANSWERS = ("/v1/chat/completions", "/v1/completions")
 _QUIET = ("/health", "/ready", "/metrics")
 """Routes that are asked every few seconds, and logged only when they fail."""
 
-_EXPOSED = ("x-request-id", "retry-after", "cosd-acceptance-rate", "cosd-replacements", "cosd-billed-tokens")
+_EXPOSED = (
+    "x-request-id",
+    "retry-after",
+    "cosd-acceptance-rate",
+    "cosd-replacements",
+    "cosd-billed-tokens",
+    "cosd-unverified-tokens",
+)
 """Headers that web pages of other origins may read."""
 
 _BODY_SECONDS = 30.0
@@ -76,6 +84,7 @@ class Gateway:
         self._clients = Clients(keys or {}, self.limits.concurrency)
         self._readiness = Readiness(self._fusions)
         self._metrics = GatewayMetrics()
+        self._upstreams = Upstreams(self._metrics)
         self._stop = StopSignal()
         self._draining = self._stopping = False
         self._created = int(time.time())
@@ -185,7 +194,7 @@ class Gateway:
         exchange.model, exchange.stream = asked.model, asked.stream
         place = ExitStack()  # left before the client has the end of its answer, and may ask again
         place.callback(lambda: client.bill(exchange.billed))
-        answering = Answering(fusion, asked, self.limits, exchange, self._stop, place.close)
+        answering = Answering(fusion, asked, self.limits, exchange, self._stop, self._upstreams, place.close)
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
             try:
@@ -252,6 +261,8 @@ class Gateway:
         found = await self._readiness.check()
         ready = not self._draining and self._readiness.needed(found)
         status = "stopping" if self._draining else "ready" if ready else "not ready"
+        if ready and any(self._upstreams.down(name) for name in self._fusions):
+            status = "degraded"
         if not ready:
             exchange: Exchange = request.scope["exchange"]
             exchange.outcome, exchange.error = "error", status.replace(" ", "_")

@@ -278,7 +278,7 @@ class Asked:
             found["own"] = _after_those_of(fusion, messages)
         drawn = fusion.settings.temperature
         if self.temperature is not None and self.temperature != drawn:
-            words = f"temperature={self.temperature:g} is refused: the fusion {self.model!r} has {drawn:g}"
+            words = f"temperature={self.temperature:g} is refused: this fusion has {drawn:g}"
             reason = "it draws its tokens" if drawn else "its tokens are the most probable ones"
             raise ApiError(f"{words}, as {reason}. Leave it out", param="temperature")
         given = found.get("timeout")

@@ -116,6 +116,8 @@ class Exchange:
             billed = {name: one.billed_tokens for name, one in self.usage.items()}
             line |= {"model": self.model, "stream": self.stream, "first_seconds": first, "tokens": self.tokens}
             line |= {"billed": billed, "never_billed": sum(self.never_billed.values())}
+            if unverified := sum(one.unverified_tokens for one in self.results):
+                line["unverified_tokens"] = unverified
         _log.info("%s", json.dumps({name: one for name, one in line.items() if one not in ("", None)}))
 
 

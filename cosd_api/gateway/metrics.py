@@ -46,11 +46,31 @@ class GatewayMetrics:
             registry=of,
         )
         self._written = Counter("cosd_answer_tokens", "Tokens of answers.", model, registry=of)
-        self._kept = Counter("cosd_draft_tokens_kept", "Draft tokens in complete answers.", model, registry=of)
+        self._kept = Counter(
+            "cosd_draft_tokens_kept", "Draft tokens in complete answers that stand verified.", model, registry=of
+        )
         self._replaced = Counter(
             "cosd_draft_tokens_replaced", "Draft tokens that were replaced in complete answers.", model, registry=of
         )
         self._replacements = Counter("cosd_replacements", "Replacements in complete answers.", model, registry=of)
+        self._unverified = Counter(
+            "cosd_unverified_tokens",
+            "Tokens of complete answers that an assistant could have changed which had failed.",
+            model,
+            registry=of,
+        )
+        self._upstream = Counter(
+            "cosd_upstream_errors", "Failures of models' servers.", [*model, "endpoint", "kind"], registry=of
+        )
+        self._of_keys = Counter(
+            "cosd_key_requests", "Requests for answers that are over, by key.", ["key", "outcome"], registry=of
+        )
+        self._refused_keys = Counter(
+            "cosd_key_errors", "Requests with a key that ended in an error.", ["key", "kind"], registry=of
+        )
+        self._billed_keys = Counter(
+            "cosd_key_billed_tokens", "Tokens that endpoints billed for requests with a key.", ["key"], registry=of
+        )
         self._first = Histogram(
             "cosd_first_token_seconds", "Time to the first token.", model, registry=of, buckets=_FIRST
         )
@@ -73,12 +93,21 @@ class GatewayMetrics:
         finally:
             gauge.dec()
 
+    def upstream_failed(self, model: str, endpoint: str, kind: str) -> None:
+        """Count a failure of a model's server."""
+        self._upstream.labels(model, endpoint, kind).inc()
+
     def count(self, exchange: Exchange) -> None:
         """Count a request that is over."""
         model = exchange.model
         self._requests.labels(model, exchange.path, exchange.outcome).inc()
         if exchange.error:
             self._errors.labels(model, exchange.error).inc()
+        if key := exchange.client:
+            self._of_keys.labels(key, exchange.outcome).inc()
+            self._billed_keys.labels(key).inc(sum(one.billed_tokens for one in exchange.usage.values()))
+            if exchange.error:
+                self._refused_keys.labels(key, exchange.error).inc()
         for endpoint, one in exchange.usage.items():
             kinds = {
                 "prompt": one.prompt_tokens,
@@ -98,7 +127,9 @@ class GatewayMetrics:
             self._count_result(model, result, whole=not exchange.stream)
 
     def _count_result(self, model: str, result: FusionResult, *, whole: bool) -> None:
-        self._kept.labels(model).inc(result.kept_tokens or 0)
+        if result.judged:
+            self._kept.labels(model).inc(result.verified_kept_tokens)
+        self._unverified.labels(model).inc(result.unverified_tokens)
         self._replaced.labels(model).inc(result.replaced_tokens or 0)
         self._replacements.labels(model).inc(result.replacements or 0)
         if whole and result.timings.first_token is not None:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import codecs
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from uuid import uuid4
 
 from cosd_api import FusionResult
 from cosd_api.extend import DRAFT
-from cosd_api.types import EndpointUsage, FusedToken
+from cosd_api.types import FusedToken
 
-__all__ = ["DONE", "AnswerShape", "ChatShape", "CompletionShape", "TextReader", "billed", "event", "facts"]
+__all__ = ["DONE", "AnswerShape", "ChatShape", "CompletionShape", "TextReader", "event", "facts", "usage"]
 
 DONE = b"data: [DONE]\n\n"
 """The end of a stream that ended well."""
@@ -53,7 +54,7 @@ def facts(result: FusionResult) -> dict[str, Any]:
         "acceptance_rate": result.acceptance_rate,
         "replacements": result.replacements,
         "tokens": len(result.tokens),
-        "unverified_tokens": sum(not one.verified for one in result.tokens),
+        "unverified_tokens": result.unverified_tokens,
         "stop_reason": result.stop_reason,
         "seconds": round(result.timings.total, 6),
         "usage": {
@@ -68,17 +69,13 @@ def facts(result: FusionResult) -> dict[str, Any]:
     }
 
 
-def billed(used: Sequence[Mapping[str, EndpointUsage]]) -> dict[str, Any]:
-    """Tokens billed by all endpoints for all answers together, in OpenAI's form."""
-    everything = [one for each in used for one in each.values()]
-    read, written = sum(one.prompt_tokens for one in everything), sum(one.completion_tokens for one in everything)
-    cached = sum(one.cached_tokens for one in everything)
-    return {
-        "prompt_tokens": read,
-        "completion_tokens": written,
-        "total_tokens": read + written,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
+def usage(results: Sequence[FusionResult]) -> dict[str, Any]:
+    """Usage as OpenAI means it: the prompt once, as the draft's server counts it, and the tokens of the answers.
+
+    What all endpoints billed for that is in `facts`.
+    """
+    read, written = sum(one.prompt_tokens or 0 for one in results), sum(len(one.tokens) for one in results)
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
 def event(value: object) -> bytes:
@@ -102,29 +99,35 @@ class AnswerShape:
     """The form of the answers to one request.
 
     Attributes:
-        id: of the answer.
+        request_id: of the request.
         model: as the client named it.
         created: time of the answer, in seconds since 1970.
         logprobs: whether tokens come with their probabilities.
-        usage: whether the client asked for what was billed at the end of a stream.
+        usage: whether the client asked for the usage at the end of a stream.
+        id: of the answer; by default a new one, as OpenAI's are.
     """
 
-    id: str
+    request_id: str
     model: str
     created: int
     logprobs: bool = False
     usage: bool = False
+    id: str = ""
 
+    id_prefix = ""
     whole_object = ""
     chunk_object = ""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            object.__setattr__(self, "id", f"{self.id_prefix}-{uuid4().hex}")
 
     def whole(self, results: Sequence[FusionResult]) -> dict[str, Any]:
         """All answers at once."""
         choices = [self._whole_choice(at, one) for at, one in enumerate(results)]
-        usage = billed([one.usage for one in results])
         more = facts(results[0]) if len(results) == 1 else {"answers": [facts(one) for one in results]}
-        cosd = {"request_id": self.id, **more}
-        return {**self._head(self.whole_object), "choices": choices, "usage": usage, "cosd": cosd}
+        cosd = {"request_id": self.request_id, **more}
+        return {**self._head(self.whole_object), "choices": choices, "usage": usage(results), "cosd": cosd}
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002 - of the chat's form
         """The first event of an answer, if it has one."""
@@ -149,14 +152,14 @@ class AnswerShape:
         """The last event of an answer."""
         chunk = json.loads(self._chunk(index, None, None)[6:])
         chunk["choices"][0]["finish_reason"] = _finish(result)
-        chunk["cosd"] = {"request_id": self.id, **facts(result)}
+        chunk["cosd"] = {"request_id": self.request_id, **facts(result)}
         return event(chunk)
 
-    def ending(self, used: Sequence[Mapping[str, EndpointUsage]]) -> bytes:
+    def ending(self, results: Sequence[FusionResult]) -> bytes:
         """The end of a stream that ended well."""
         if not self.usage:
             return DONE
-        return event({**self._head(self.chunk_object), "choices": [], "usage": billed(used)}) + DONE
+        return event({**self._head(self.chunk_object), "choices": [], "usage": usage(results)}) + DONE
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
@@ -195,6 +198,7 @@ class AnswerShape:
 class ChatShape(AnswerShape):
     """The form of `/v1/chat/completions`."""
 
+    id_prefix = "chatcmpl"
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
@@ -222,6 +226,7 @@ class ChatShape(AnswerShape):
 class CompletionShape(AnswerShape):
     """The form of `/v1/completions`."""
 
+    id_prefix = "cmpl"
     whole_object = "text_completion"
     chunk_object = "text_completion"
 

@@ -171,7 +171,7 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
         colour: whether colours may be used.
         everything: also list the places where both wrote the same.
     """
-    if result.acceptance_rate is None:
+    if not result.judged:
         yield from _chosen(result, colour=colour, everything=everything)
         return
     yield fused_text(result.tokens, colour=colour)
@@ -274,7 +274,7 @@ def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
 def unchanged(segment: Segment, result: FusionResult) -> bool:
     """True for a segment that several models wrote alike, and for a token of a judged draft that stands."""
     sources = segment.candidates[segment.winner].sources
-    stands = result.acceptance_rate is not None and sources == (DRAFT,)
+    stands = result.judged and sources == (DRAFT,)
     return len(segment.candidates) == 1 and (len(sources) > 1 or stands)
 
 
@@ -299,7 +299,7 @@ def summary(result: FusionResult) -> str:
     """One line about an answer: why it ended, what was replaced, what was asked."""
     to = " to the assistant" + ("s" if len(result.assistants) > 1 else "")
     asked = counted(result.assistant_requests, "request") + to + _strategies(result)
-    if result.acceptance_rate is None:
+    if not result.judged:
         asked = counted(result.assistant_requests, "question")
     parts = [
         f"{result.finish_reason} ({result.stop_reason!r})",
@@ -312,10 +312,16 @@ def summary(result: FusionResult) -> str:
     return ", ".join(parts)
 
 
+def unverified(result: FusionResult) -> str:
+    """The number of tokens that nobody could verify, to be added to a sentence; empty if there are none."""
+    return f", {counted(result.unverified_tokens, 'token')} unverified" if result.unverified_tokens else ""
+
+
 def outcome(result: FusionResult) -> str:
     """The outcome in words: the share of a draft that was kept, or who won how many segments."""
-    if result.acceptance_rate is not None and result.replacements is not None:
-        return f"{counted(result.replacements, 'replacement')}, acceptance {result.acceptance_rate:.0%}"
+    if result.replacements is not None:
+        rate = "" if result.acceptance_rate is None else f", acceptance {result.acceptance_rate:.0%}"
+        return f"{counted(result.replacements, 'replacement')}{rate}{unverified(result)}"
     won = Counter(", ".join(one.candidates[one.winner].sources) for one in result.segments)
     return f"{counted(won.total(), 'segment')} ({'; '.join(f'{name}: {n}' for name, n in won.most_common())})"
 

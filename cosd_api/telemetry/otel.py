@@ -119,6 +119,7 @@ class RecordedSpan(FusionSpan):
             names.ITERATIONS: result.iterations,
             names.ANSWER_TOKENS: len(result.tokens),
             names.KEPT: kept,
+            names.UNVERIFIED: result.unverified_tokens,
             names.REPLACED: result.replaced_tokens,
             names.DRAFTED: result.drafted_tokens,
             names.WASTED: result.wasted_tokens,

@@ -64,13 +64,12 @@ async def test_openais_form(tmp_path: Path) -> None:
     body = response["body"]
     assert (body["object"], body["model"]) == ("chat.completion", "any")
     assert body["choices"][0]["message"] == {"role": "assistant", "content": " yes.", "refusal": None}
-    assert body["usage"]["total_tokens"] == sum(
-        one["prompt_tokens"] + one["completion_tokens"] for one in lines["one"]["cosd"]["usage"].values()
-    )
+    assert body["usage"]["completion_tokens"] == body["cosd"]["tokens"]
     two = lines["two"]["response"]["body"]["choices"][0]
     assert (two["text"], two["finish_reason"]) == (" yes", "length")
     assert [one["text"] for one in lines["both"]["response"]["body"]["choices"]] == [" yes.", " yes."]
-    assert lines["tools"]["response"] is None
+    refused = lines["tools"]["response"]
+    assert (refused["status_code"], refused["body"]["error"]["param"]) == (400, "tools")
     assert lines["tools"]["error"] == {
         "code": "invalid_request_error",
         "message": "tools is refused: a fusion writes text and calls no tools",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 
 import toys
 from cosd_api import AgreementVerifier, Fusion
-from cosd_api.gateway import Gateway, answering
+from cosd_api.circuit_breaker import OPEN_SECONDS, CircuitBreaker
+from cosd_api.gateway import ClientKey, Gateway, answering
 from cosd_api.telemetry import names
 from cosd_providers import ConnectError, InvalidRequestError, RateLimitError, ServerError
-from cosd_providers.testing import Fault, ScriptedProvider
+from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from drawn import costly
 from lima import ASSISTANT, DRAFT, FUSED, assistant, draft, read, scripted
 from traced import collected
@@ -28,6 +30,17 @@ BROKEN = ServerError("it broke", endpoint="http://secret-host:1", status=500)
 
 def pair(draft_options: Any = None, assistant_options: Any = None) -> tuple[ScriptedProvider, ScriptedProvider]:
     return draft(**(draft_options or {})), assistant(**(assistant_options or {}))
+
+
+def unsure(number: int) -> TableModel:
+    """A model that never ends; at every other place it is unsure, and one of another number writes another word."""
+
+    def following(ids: Sequence[int]) -> list[float]:
+        probs = [0.0, 0.05, 0.05, 0.0]
+        probs[1 + (number if len(ids) % 2 else 0)] = 0.9 if number or not len(ids) % 2 else 0.4
+        return probs
+
+    return TableModel((b"", b" a", b" b", b"Q"), following, end_ids=(0,))
 
 
 def fused(models: tuple[ScriptedProvider, ScriptedProvider], **settings: Any) -> Fusion:
@@ -96,11 +109,12 @@ async def test_a_text_is_continued(stream: bool) -> None:
         whole = reply.json
         assert whole["choices"] == [{"index": 0, "text": FUSED, "logprobs": None, "finish_reason": "stop"}]
         used = whole["cosd"]["usage"].values()
-        assert whole["usage"]["prompt_tokens"] == sum(one["prompt_tokens"] for one in used)
-        assert whole["usage"]["completion_tokens"] == sum(one["completion_tokens"] for one in used)
+        bill = sum(one["prompt_tokens"] + one["completion_tokens"] for one in used)
+        assert whole["usage"]["completion_tokens"] == whole["cosd"]["tokens"] == 10
+        assert whole["usage"]["total_tokens"] == whole["usage"]["prompt_tokens"] + 10 < bill
         assert reply.headers["cosd-replacements"] == "1"
         assert float(reply.headers["cosd-acceptance-rate"]) == pytest.approx(whole["cosd"]["acceptance_rate"], abs=1e-4)
-        assert int(reply.headers["cosd-billed-tokens"]) == whole["usage"]["total_tokens"]
+        assert (int(reply.headers["cosd-billed-tokens"]), reply.headers["cosd-unverified-tokens"]) == (bill, "0")
         cosd = whole["cosd"]
     assert cosd["request_id"] == reply.headers["x-request-id"]
     assert (cosd["replacements"], cosd["method"], cosd["unverified_tokens"]) == (1, "cosd", 0)
@@ -148,6 +162,19 @@ async def test_own_messages_reach_one_model_alone(
     recorded = "".join(span.to_json() for span in spans.ended)
     assert caplog.text.count('"outcome": "ok"') == 1 and "Hi" in recorded
     assert not any(document in one for one in (caplog.text, recorded, page, str(reply.parts), str(refused.parts)))
+
+
+@pytest.mark.parametrize("disagree", [False, True])
+@pytest.mark.parametrize("max_tokens", [5, 16])
+async def test_usage_is_that_of_one_conversation(disagree: bool, max_tokens: int) -> None:
+    """The prompt once, and the tokens of the answer, however often the models read it: as a server alone counts."""
+    models = [ScriptedProvider(unsure(number * disagree)) for number in range(2)]
+    async with opened(Fusion(draft=models[0], assistant=models[1])) as app:
+        reply = await visit(app, TEXT, {"model": "fused", "prompt": "Q" * 7, "max_tokens": max_tokens})
+    usage, cosd = reply.json["usage"], reply.json["cosd"]
+    assert (cosd["replacements"] > 0) == disagree
+    assert usage == {"prompt_tokens": 7, "completion_tokens": max_tokens, "total_tokens": 7 + max_tokens}
+    assert cosd["usage"]["assistant"]["prompt_tokens"] > 7
 
 
 async def test_usage_comes_at_the_end_of_a_stream_if_it_is_asked_for() -> None:
@@ -330,12 +357,77 @@ async def test_neither_answers_nor_logs_tell_what_a_server_said(caplog: pytest.L
     assert "PRIVATE" not in caplog.text
 
 
+async def test_a_fusion_that_does_not_fuse_any_more_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Its answers are good ones for their clients: the operator learns it once, and when the assistant is back."""
+    gone, now = assistant(faults=[Fault(BROKEN)]), 0.0
+    fusion = fused((draft(), gone), on_assistant_error="draft")
+    async with opened(fusion) as app:
+        fusion.endpoints.breaker = CircuitBreaker(lambda: now)
+        replies = [await visit(app, TEXT, body()) for _ in range(2)]
+        kept = await metric(app, 'cosd_draft_tokens_kept_total{model="fused"}')
+        unready = await visit(app, "/ready")
+        now = OPEN_SECONDS
+        replies += [await visit(app, TEXT, body()) for _ in range(2)]
+        ready = await visit(app, "/ready")
+        unverified = await metric(app, 'cosd_unverified_tokens_total{model="fused"}')
+        line = 'cosd_upstream_errors_total{endpoint="assistant",kind="ServerError",model="fused"}'
+        assert await metric(app, line) == 1
+    counts = [one.json["cosd"]["unverified_tokens"] for one in replies]
+    assert counts == [1, 1, 0, 0] == [int(one.headers["cosd-unverified-tokens"]) for one in replies]
+    assert unverified == 2
+    assert kept == sum(one.json["cosd"]["tokens"] - 1 for one in replies[:2])
+    told = [one.getMessage() for one in caplog.records if one.name == "cosd_api.gateway"]
+    failed = "fused: the assistant failed (ServerError); answers go on without it, unverified where it could have"
+    assert told == [f"{failed} changed them", "fused: the assistant answers again"]
+    assert (unready.status, unready.json["status"]) == (200, "degraded")
+    assert (ready.status, ready.json["status"]) == (200, "ready")
+
+
+async def test_the_acceptance_rate_leaves_out_tokens_that_nobody_verified() -> None:
+    script: dict[str, Any] = {"Q:": [(" a", 0.4), (" b", 0.4)]}
+    gone = ScriptedProvider.from_texts({}, faults=[Fault(BROKEN)])
+    async with opened(fused((ScriptedProvider.from_texts(script), gone), on_assistant_error="draft")) as app:
+        reply = await visit(app, TEXT, body(max_tokens=2))
+    assert (reply.json["cosd"]["unverified_tokens"], reply.json["cosd"]["acceptance_rate"]) == (2, None)
+    assert "cosd-acceptance-rate" not in reply.headers
+    assert (reply.headers["cosd-unverified-tokens"], reply.headers["cosd-replacements"]) == ("2", "0")
+
+
+@pytest.mark.parametrize("at", ["draft", "assistant"])
+async def test_the_server_that_ends_an_answer_is_counted(at: str) -> None:
+    broken = ServerError("it broke", status=500)  # a provider's own name is added
+    faulty = {"faults": [Fault(broken)]}
+    models = draft(name="a", **faulty if at == "draft" else {}), assistant(name="b", **faulty if at != "draft" else {})
+    async with opened(fused(models)) as app:
+        replies = [await visit(app, TEXT, body()) for _ in range(2)]
+        line = f'cosd_upstream_errors_total{{endpoint="{at}",kind="ServerError",model="fused"}}'
+        assert await metric(app, line) == 1
+    assert [one.status for one in replies] == [503, 200]
+
+
+async def test_requests_are_counted_by_key() -> None:
+    keys = {"k" * 16: ClientKey(name="team", env="TEAM"), "l" * 16: ClientKey(name="other", env="OTHER")}
+    async with opened(fused(pair()), keys=keys) as app:
+        headers = {"authorization": f"Bearer {'k' * 16}"}
+        replies = [await visit(app, TEXT, one, headers=headers) for one in (body(), body(n=2))]
+        page = (await visit(app, "/metrics", headers=headers)).body.decode()
+    assert [one.status for one in replies] == [200, 400]
+    lines = [line for line in page.splitlines() if line.startswith("cosd_key_")]
+    assert sorted(lines) == [
+        f'cosd_key_billed_tokens_total{{key="team"}} {float(replies[0].headers["cosd-billed-tokens"])}',
+        'cosd_key_errors_total{key="team",kind="400"} 1.0',
+        'cosd_key_requests_total{key="team",outcome="error"} 1.0',
+        'cosd_key_requests_total{key="team",outcome="ok"} 1.0',
+    ]
+
+
 async def test_any_id_and_any_model_name_leave_the_events_whole() -> None:
     for name in ("987654321", "a\u00e9"):
         async with opened({name: fused(pair())}) as app:
             headers = {"x-request-id": "987654321.content"}
             reply = await visit(app, TEXT, body(stream=True) | {"model": name}, headers=headers)
-        assert {one["id"] for one in reply.events[:-1]} == {"987654321.content"}
+        [id] = {one["id"] for one in reply.events[:-1]}
+        assert (id[:5], reply.events[-2]["cosd"]["request_id"]) == ("cmpl-", "987654321.content")
         assert {one["choices"][0]["index"] for one in reply.events[:-1]} == {0}
         assert "".join(reply.texts()) == FUSED
 

@@ -30,6 +30,11 @@ def test_fused_text_is_the_librarys(pair: Pair) -> None:
             whole = client.completions.create(model="cosd", prompt=PROMPT)
             stream = client.completions.create(model="cosd", prompt=PROMPT, stream=True)
             assert whole.choices[0].text == "".join(one.choices[0].text for one in stream) == expected.text
+            with openai.OpenAI(base_url=f"{pair.sums}/v1", api_key="none", max_retries=0) as alone:
+                counted = alone.completions.create(model="sums", prompt=PROMPT, temperature=0, max_tokens=1).usage
+            assert counted is not None and whole.usage is not None
+            assert whole.usage.prompt_tokens == counted.prompt_tokens
+            assert whole.usage.completion_tokens == len(expected.tokens)
             chat = client.chat.completions.create(model="cosd", messages=messages, stream=True)
             assert "".join(one.choices[0].delta.content or "" for one in chat) == answer
         process.send_signal(signal.SIGTERM)

@@ -85,7 +85,7 @@ def _header(cards: Cards, title: str) -> Element:
     result = cards.result
     judges = ", ".join(cards.models[one.name] for one in result.assistants)
     verb = "is asked" if len(result.assistants) == 1 else "are asked"
-    rule, chosen = _decides(result), result.acceptance_rate is None
+    rule, chosen = _decides(result), not result.judged
     error = None
     if result.finish_reason == "error":
         error = element("p", "warning", f"The answer was cut short by an error: {in_line(result.stop_reason)}")
@@ -145,7 +145,7 @@ def _segments(result: FusionResult) -> Element:
             because = in_line(segment.reason) if wins else ""
             rows.append((place, in_line(", ".join(one.sources)), text, *scores, measure(one.mean), verdict, because))
     equal = len(result.segments) - len(differing)
-    why = "all models wrote the same" if result.acceptance_rate is None else "the draft's token stands"
+    why = "all models wrote the same" if not result.judged else "the draft's token stands"
     same = note(f"{equal:,} of {counted(len(result.segments), 'segment')}: {why}.")
     if not rows:
         return same
@@ -158,11 +158,14 @@ def _segments(result: FusionResult) -> Element:
 
 def _outcome(result: FusionResult) -> Iterator[Element]:
     """Figures of a draft that was judged, or of segments that were won."""
-    if result.acceptance_rate is None:
+    if not result.judged:
         yield figure(f"{len(result.tokens):,}", f"tokens in {counted(len(result.segments), 'segment')}")
         return
     replacements, rounds = result.replacements or 0, result.iterations or 0
-    yield figure(f"{result.acceptance_rate:.1%}".replace(".0%", "%"), "of the draft kept")
+    if result.acceptance_rate is not None:
+        yield figure(f"{result.acceptance_rate:.1%}".replace(".0%", "%"), "of the draft kept")
+    if result.unverified_tokens:
+        yield figure(f"{result.unverified_tokens:,}", "unverified")
     yield figure(f"{replacements:,}", "replacement" if replacements == 1 else "replacements")
     yield figure(f"{len(result.tokens):,}", f"tokens in {counted(rounds, 'round')}")
 
@@ -176,11 +179,11 @@ def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
     keys = element("p", "note scripted", _KEYS)
     yield section("The answer", _answer(result), _legend(result), keys, classes="panel reading")
     made = section("How it was made", _settings(result))
-    if verifier is None or result.acceptance_rate is None:
+    if verifier is None or not result.judged:
         yield made
         yield section("Segments", _segments(result))
     else:
-        kept_tokens, replaced = result.kept_tokens or 0, result.replaced_tokens or 0
+        kept_tokens, replaced = result.verified_kept_tokens, result.replaced_tokens or 0
         kept = (
             f"{kept_tokens:,} of {counted(kept_tokens + replaced, 'draft token')} kept. Bars: "
             "stretches of the answer. Line: the answer so far. Ticks below: replacements."
@@ -190,7 +193,7 @@ def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
         surety = section("How sure each was", plane(verifier, found), outline)
         yield element("div", "pair", surety, element("div", "stack", kept_share, made))
     yield section("Requests over time", timeline(cards))
-    if result.acceptance_rate is not None and not result.segments:
+    if result.judged and not result.segments:
         yield section("Disagreements", _disagreements(cards, found))
     yield section("Cost", _costs(cards))
     yield section("Endpoints", _endpoints(result))
@@ -237,7 +240,7 @@ def _legend(result: FusionResult) -> Element:
     """The meaning of the marks in this answer."""
     found: set[Standing] = {standing(token) for token in result.tokens}
     several = len(result.assistants) > 1
-    if result.acceptance_rate is None:
+    if not result.judged:
         return _authors(found)
     assistants = ", ".join(f"{at} is {visible(one.model)}" for at, one in enumerate(result.assistants, 1))
     entries = [element("li", None, element("span", None, "plain"), " the draft's own")]

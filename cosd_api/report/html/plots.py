@@ -189,13 +189,13 @@ def shares(tokens: Sequence[FusedToken]) -> tuple[list[Window], list[float]]:
 def _counts(token: FusedToken) -> tuple[int, int]:
     """Draft tokens kept and replaced at a token."""
     if token.source == DRAFT:
-        return 1, 0
+        return int(token.verified), 0
     if token.replaced is None:
         return 0, 0
     return 0, max(1, len(token.replaced_tokens))
 
 
-def acceptance(tokens: Sequence[FusedToken], rate: float) -> Element:
+def acceptance(tokens: Sequence[FusedToken], rate: float | None) -> Element:
     """The drawing: a bar for each window, a line for the share so far."""
     windows, running = shares(tokens)
     bottom = _CHART_TOP + _CHART_HEIGHT
@@ -205,7 +205,8 @@ def acceptance(tokens: Sequence[FusedToken], rate: float) -> Element:
         viewBox=f"0 0 {_CHART_LEFT + _CHART_WIDTH + 12:g} {bottom + 40:g}",
         id="acceptance",
         role="img",
-        aria_label=f"Share of the draft's tokens that was kept, over the answer: {rate:.0%} in all",
+        aria_label="Share of the draft's tokens that was kept, over the answer"
+        + ("" if rate is None else f": {rate:.0%} in all"),
     )
     last = max(len(tokens), 1)
 

@@ -1,0 +1,60 @@
+"""Failures of models' servers, as answers meet them: counted, and told to the operator once."""
+
+from __future__ import annotations
+
+import logging
+
+from cosd_api import FusionResult
+from cosd_api.gateway.metrics import GatewayMetrics
+from cosd_providers import BudgetError, ContextLengthError, ProviderError, UnsupportedError
+
+__all__ = ["Upstreams"]
+
+_log = logging.getLogger("cosd_api.gateway")
+
+_ABOUT_A_REQUEST = (BudgetError, ContextLengthError, UnsupportedError)
+_NAMES = frozenset(kind.__name__ for kind in _ABOUT_A_REQUEST)
+
+
+class Upstreams:
+    """The models' servers that have failed and not answered since.
+
+    An answer that goes on without an assistant is a good one for its client, so that nobody but the operator can learn
+    from it that a fusion does not fuse any more.
+
+    Args:
+        metrics: count the failures.
+    """
+
+    def __init__(self, metrics: GatewayMetrics) -> None:
+        self._metrics = metrics
+        self._down: set[tuple[str, str]] = set()
+
+    def down(self, model: str) -> set[str]:
+        """The endpoints of a fusion that have failed and not answered since."""
+        return {endpoint for fusion, endpoint in self._down if fusion == model}
+
+    def answered(self, model: str, result: FusionResult) -> None:
+        """Note a complete answer: the assistants that it went on without, and the endpoints that have answered."""
+        for endpoint, kind in result.failures.items():
+            if kind in _NAMES:
+                continue
+            new = (model, endpoint) not in self._down
+            if new or result.usage[endpoint].requests:  # else it was left out for an earlier failure
+                self._metrics.upstream_failed(model, endpoint, kind)
+            if new:
+                self._down.add((model, endpoint))
+                _log.warning(
+                    "%s: the %s failed (%s); answers go on without it, unverified where it could have changed them",
+                    *(model, endpoint, kind),
+                )
+        for endpoint, used in result.usage.items():
+            if endpoint not in result.failures and used.requests and (model, endpoint) in self._down:
+                self._down.discard((model, endpoint))
+                _log.warning("%s: the %s answers again", model, endpoint)
+
+    def failed(self, model: str, endpoint: str, error: ProviderError) -> None:
+        """Note an answer that an endpoint's error has ended; the log has it already, under the request's id."""
+        if not isinstance(error, _ABOUT_A_REQUEST):
+            self._metrics.upstream_failed(model, endpoint, type(error).__name__)
+            self._down.add((model, endpoint))
