@@ -328,16 +328,17 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool
         ProviderError: the server that encodes failed.
     """
     start, text = draft.offset(first), draft.written
+    written, ended = len(draft.tokens), draft.ended  # as the text is: the draft may write on while a text is encoded
     if draft.tokens[first].end:
         at = len(text)
         encoding = await encoder.upto(text, at)
         return PathUnit(first, first + 1, at, at, encoding, len(encoding.ids) if encoding else 0)
     aligned = True if not start or is_safe_cut(text, start) else None
-    for last in range(first + 1, len(draft.tokens) + 1 - draft.ended):
+    for last in range(first + 1, written + 1 - ended):
         end, passed = draft.offset(last), last - first
         if end == start or end > len(text) or whole(bytes(draft.text[start:end])) != end - start:
             continue  # inside a character
-        seen = look(text, end, ended=draft.ended)
+        seen = look(text, end, ended=ended)
         if seen is None:
             return None
         word = ends_unit(text, end)
@@ -360,8 +361,8 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool
             encoding = await _cut_at(encoder, text, start, seen)
             count = encoding.count(start) if encoding else None
             return PathUnit(first, last, start, end, encoding, count or 0, cut=True)
-    if draft.ended:  # in the middle of a character
-        last = len(draft.tokens) - 1
+    if ended:  # in the middle of a character
+        last = written - 1
         return PathUnit(first, last, start, draft.offset(last))
     return None
 

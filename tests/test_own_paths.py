@@ -19,6 +19,7 @@ import virtual_time
 from cosd_api import Fusion, FusionResult, MatchVerifier, RuleVerifier, SurpriseVerifier, Tuning, fuse
 from cosd_api.decoding.answer_path import LOOKAHEAD
 from cosd_providers import Context, DraftEnd, ServerError, Token, UnsupportedError
+from cosd_providers.contract import Piece
 from cosd_providers.testing import Fault, ScriptedProvider, TableModel
 from cosd_providers.text import sendable
 from drawn import costly, examples
@@ -34,8 +35,9 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"ask": "all", "draft_length": 5},
 )
 """Settings that change what an answer costs, and not its text."""
-DELAYS = st.tuples(*[st.sampled_from((0.0, 0.1, 0.35))] * 3)
-"""Seconds for a request, for a token of the draft, and for a request to an assistant."""
+_SECONDS = st.sampled_from((0.0, 0.1, 0.35))
+DELAYS = st.tuples(_SECONDS, _SECONDS, _SECONDS, st.sampled_from((0.0, 0.1, 9.0)))
+"""Seconds for a request, for a token of the draft, for a request to an assistant, and for an encoding."""
 
 
 @pytest.fixture(scope="session")
@@ -101,25 +103,38 @@ def tasks(draw: st.DrawFn) -> Task:
     )
 
 
-def served(model: Any, name: str = "model", **options: Any) -> ScriptedProvider:
-    return ScriptedProvider(model, name=name, ids=True, **options)
+class Encodes(ScriptedProvider):
+    """Takes its time to encode a text, as a server does that is asked for it."""
+
+    encode_delay = 0.0
+
+    async def encode(self, text: str) -> list[Piece]:
+        if self.encode_delay:
+            await anyio.sleep(self.encode_delay)
+        return await super().encode(text)
+
+
+def served(model: Any, name: str = "model", **options: Any) -> Encodes:
+    return Encodes(model, name=name, ids=True, **options)
 
 
 def providers(
     task: Task,
     places: int = 64,
-    delays: Sequence[float] = (0, 0, 0),
+    delays: Sequence[float] = (0, 0, 0, 0),
     watch: Sequence[bool] = (),
     *,
     hides: bool = False,
 ) -> dict[str, Any]:
     """The models of a task, with their delays; those watched write as the draft does, and may hide what parts have."""
-    request, token, question = delays
+    request, token, question, encoding = delays
     draft = served(task.draft, "draft", request_delay=request, token_delay=token)
     assistants = [
         served(one, f"assistant {at}", places=places, request_delay=question * (1 + at))
         for at, one in enumerate(task.assistants)
     ]
+    for one in (draft, *assistants):
+        one.encode_delay = encoding
     for assistant, wanted in zip(assistants, watch, strict=False):
         assistant.watch, assistant.token_delay, assistant.hides_parts = wanted, token * question, hides
     return {"draft": draft, "assistant": assistants}
@@ -202,6 +217,30 @@ async def test_a_word_behind_which_the_assistant_ends_is_not_the_longer_one_of_t
     assert result.text == " a."
     assert result.trace.replay() == " a."
     assert [token.replaced for token in result.tokens] == [None, "...", None]
+
+
+def reciting(tokens: Sequence[bytes], says: Sequence[bytes], prob: float) -> TableModel:
+    """A model that writes these tokens, each with this probability, and then ends."""
+    known = (b"", b"Q", *tokens)
+
+    def following(ids: Sequence[int]) -> list[float]:
+        text = b"".join(known[one] for one in ids)[1:]
+        size = next((at for at in range(len(says)) if b"".join(says[:at]) == text), len(says))
+        wanted = (*says, b"")[size]
+        return [prob if one == wanted else (1 - prob) / len(known) for one in known]
+
+    return TableModel(known, following, end_ids=(0,))
+
+
+async def test_a_draft_that_fails_while_one_assistant_waits_for_it_ends_the_answer() -> None:
+    """The other one has found a difference already, and cannot change the answer before the first was heard."""
+    words, letters = (b" ab", b" cd", b" ef", b" gh", b" ij"), (b" ", *(bytes([one]) for one in b"abcdefghij"))
+    draft = served(reciting((*words, b" xy", *letters), words, 0.3), "draft", token_delay=0.1)
+    draft.faults = [Fault(down(), request=2)]
+    differs = served(reciting((*words, b" xy", *letters), (b" xy", b" cd", b" ef"), 0.9), "differs")
+    waits = served(reciting((b" ab c", *words, *letters), (b" ab c", b"d", b" ef"), 0.9), "waits")
+    with anyio.fail_after(1000), pytest.raises(ServerError):
+        await fuse("Q", draft=draft, assistant=[differs, waits], unit="word", draft_length=3)
 
 
 WATCHED = st.tuples(st.booleans(), st.booleans())
@@ -492,7 +531,7 @@ async def test_a_budget_ends_the_answer() -> None:
 @pytest.mark.parametrize("watch", [False, True])
 async def test_cancellation_leaves_no_request_open(seconds: float, watch: bool) -> None:
     task = example()
-    servers = providers(task, 64, (0.1, 0.1, 0.35), [watch, watch])
+    servers = providers(task, 64, (0.1, 0.1, 0.35, 0.1), [watch, watch])
     with anyio.move_on_after(seconds) as scope:
         await fused(task, servers)
     assert scope.cancelled_caught

@@ -239,7 +239,8 @@ class AcrossTokenizers(AnswerWriter):
         while self._emitted < self._final(first) and not self.over:
             self._put(self._emitted)
             self._emitted += 1
-        if self.over or not all(one.first >= len(path.tokens) or one.starving for one in judging):
+        # One that has stopped waits for those that are starving.
+        if self.over or not all(not one.open or one.first >= len(path.tokens) or one.starving for one in judging):
             return
         if self._drafts.error is not None:
             raise self._drafts.error

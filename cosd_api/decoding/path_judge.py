@@ -61,9 +61,10 @@ class PathJudge:
         path = self._path
         while path.is_heard(hearing):
             with anyio.CancelScope() as hearing.scope:
+                news = path.news
                 try:
-                    if not (hearing.open and await self._judge_some(hearing)):
-                        await path.changed()
+                    if not (hearing.open and await self._judge_some(hearing)) and news is path.news:
+                        await path.changed()  # else the draft has written, or ended, while a text was encoded
                 except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
                     hearing.error = placed(error, path.job.turns[hearing.model].provider)
                     path.tell()
@@ -74,10 +75,11 @@ class PathJudge:
         units, open_at, enough = list[PathUnit](), hearing.first, False
         while open_at < min(path.bound, len(path.tokens)) and len(units) < _MOST_UNITS and not enough:
             quiet = self._quiet(open_at, same=hearing.same, skip=path.job.skip)
+            over = path.over  # as the unit finds it
             unit = None if quiet is not None else await self._unit(hearing, open_at)
             if quiet is not None:
                 unit = self._unjudged(open_at, quiet)
-            if unit is None and path.over:  # no place in it will ever be ready
+            if unit is None and over:  # no place in it will ever be ready
                 quiet = self._quiet(open_at, same=hearing.same, skip=True) or len(path.tokens)
                 unit = self._unjudged(open_at, quiet)
             if unit is None:

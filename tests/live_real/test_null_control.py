@@ -125,7 +125,7 @@ async def test_of_a_genuine_pair_watches_and_single_questions_give_one_answer(sh
     tokens = sum(len(result.tokens) for result in watched)
     say(f"{len(near)} of {len(places)} answers equal, probabilities by {max(near):.3f} at most")
     say(f"{requests[0]} requests by singles, {requests[1]} by watches, for {tokens} tokens")
-    assert len(places) > 200
+    assert len(places) > 50  # they end where the noise has parted two answers
     assert len(near) >= 0.98 * len(places)
     assert sum(near) / len(near) < 0.01
     assert requests[1] < 0.5 * requests[0]
