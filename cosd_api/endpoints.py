@@ -345,9 +345,7 @@ class Endpoints:
         text = prompt if isinstance(prompt, str) else "\n\n".join(message.content for message in prompt)
         return [RenderedPrompt(provider, text) for provider in [self.draft, *self.assistants]]
 
-    async def check_messages(
-        self, prompt: str | Sequence[Message], facts: Facts, own: OwnByName = _NOBODYS
-    ) -> Facts:
+    async def check_messages(self, prompt: str | Sequence[Message], facts: Facts, own: OwnByName = _NOBODYS) -> Facts:
         """Check that no model has to read a conversation that is far too long for it, before any template renders it.
 
         Only conversations of many times the bytes that a model has room for are looked at, and only by their start;
