@@ -49,6 +49,7 @@ _EXPOSED = ("x-request-id", "retry-after", "cosd-acceptance-rate", "cosd-replace
 
 _BODY_SECONDS = 30.0
 _SHORT = 65_536  # bytes of a body that is read at once
+_DRAINED = 4_000_000  # bytes of a body that is too large and still taken off its client
 
 
 class Gateway:
@@ -235,19 +236,24 @@ class Gateway:
         if kind != "application/json":  # so that a foreign web page cannot send it unasked
             raise ApiError("the body must be JSON, with the header content-type: application/json", status=415)
         most = self._most(request.scope["path"])
-        too_large = ApiError(most.words, status=413, code="body_too_large")
         length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > most.bytes:
-            raise too_large
+        size, announced = 0, int(length) if length.isdecimal() else 0
         data = bytearray()
         with anyio.move_on_after(_BODY_SECONDS) as late:
-            async for part in request.stream():
-                data += part
-                if len(data) > most.bytes:
-                    raise too_large
-                admission.weigh(len(data))  # not by its announced length, which costs a client nothing
+            if announced <= max(_DRAINED, most.bytes):
+                async for part in request.stream():
+                    size += len(part)
+                    if max(size, announced) > most.bytes:  # many clients read no answer before they have sent all
+                        data.clear()
+                        if size > max(_DRAINED, most.bytes):
+                            break
+                    else:
+                        data += part
+                        admission.weigh(size)  # not by its announced length, which costs a client nothing
         if late.cancelled_caught:
             raise ApiError("the body did not come in time", status=408, code="body_timeout")
+        if max(size, announced) > most.bytes:
+            raise ApiError(most.words, status=413, code="body_too_large")
         return bytes(data)
 
     # -------------------------------------------------------------------------------------------------- other routes
