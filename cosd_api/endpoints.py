@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -105,6 +105,8 @@ class Endpoints:
         breaker: the assistants that have failed lately.
         lateness: of this process, by the verdicts that it has heard.
         speeds: of the models, in the answers so far.
+        room: tokens that a prompt may have at most: of the models without which there is no answer, the least. None
+            before they are discovered, and where nothing is known.
 
     Raises:
         SettingError: one of them is neither a URL nor a provider.
@@ -127,6 +129,7 @@ class Endpoints:
         self.lateness = Lateness()
         self.speeds = Speeds()
         self.unit: Unit | None = unit
+        self.room: int | None = None
         self.draft = _provider("draft", draft)
         several = [assistant] if isinstance(assistant, str | Provider) else assistant
         if not isinstance(several, Sequence):
@@ -192,6 +195,8 @@ class Endpoints:
     async def _put_together(self, draft: ServerInfo, without: Mapping[int, ProviderError]) -> Facts:
         known = sorted(self._infos)
         infos = [draft, *(self._infos[at] for at in known)]
+        rooms = (_room(info) for info in (infos[:1] if self.spares else infos))
+        self.room = min((room for room in rooms if room is not None), default=None)
         named = list(zip(["draft", *(self.names[at] for at in known)], infos, strict=True))
         assistants = (
             Endpoint.of(name, self._infos[at]) if at in self._infos else _unknown(name, provider, without[at])
@@ -347,6 +352,36 @@ class Endpoints:
         text = prompt if isinstance(prompt, str) else "\n\n".join(message.content for message in prompt)
         return [RenderedPrompt(provider, text) for provider in [self.draft, *self.assistants]]
 
+    async def check_messages(self, prompt: str | Sequence[Message], facts: Facts, own: OwnByName = _NOBODYS) -> Facts:
+        """Check that no model has to read a conversation that is far too long for it, before any template renders it.
+
+        Only conversations of many times the bytes that a model has room for are looked at, and only by their start;
+        `check_length` knows of all others, once they are rendered. What the user and the system say is in every
+        rendered prompt: a conversation of which a template leaves out some of that is refused. What an assistant said
+        counts for nothing here: templates leave out its thoughts.
+
+        Args:
+            prompt: as for `turns`; a text is not rendered, and not looked at.
+            facts: about the endpoints.
+            own: messages of single models for this answer, by name.
+
+        Returns:
+            The facts as they are then; see `check_length`.
+
+        Raises:
+            ContextLengthError: the conversation is too long for a model.
+        """
+        if isinstance(prompt, str):
+            return facts
+        said = [one.content.strip() for one in prompt if one.role != "assistant"]
+
+        async def check(at: int, name: str) -> None:
+            provider = [self.draft, *self.assistants][at]
+            others = [one.content.strip() for one in own.get(name, ()) if one.role != "assistant"]
+            await _check_start(name, provider, [*others, *said])
+
+        return await self._checked(check, facts)
+
     async def check_length(self, turns: Sequence[RenderedPrompt], facts: Facts) -> Facts:
         """Check, as far as it is known, that every model has room for its prompt and one token.
 
@@ -359,18 +394,29 @@ class Endpoints:
         Raises:
             ContextLengthError: the prompt is too long for a model; nothing was drafted yet.
         """
-        without = dict(facts.without)
 
         async def check(at: int, name: str) -> None:
+            await _check_length(name, turns[at].provider, turns[at].prompt)
+
+        return await self._checked(check, facts)
+
+    async def _checked(self, check: Callable[[int, str], Awaitable[None]], facts: Facts) -> Facts:
+        """Check each model that the answer has; an assistant without room, or down, is left out where it may be."""
+        without = dict(facts.without)
+
+        async def tried(at: int, name: str) -> None:
             try:
-                await _check_length(name, turns[at].provider, turns[at].prompt)
-            except ContextLengthError as error:
-                if not (at and self.spares):
+                await check(at, name)
+            except ProviderError as error:
+                long = isinstance(error, ContextLengthError)
+                if not (at and self.spares and (long or error.retryable)):
                     raise
                 without[at - 1] = error
+                if not long:
+                    self.breaker.failed(at - 1, error)
 
         named = enumerate([DRAFT, *self.names])
-        await concurrently([partial(check, at, name) for at, name in named if at - 1 not in facts.without])
+        await concurrently([partial(tried, at, name) for at, name in named if at - 1 not in facts.without])
         return replace(facts, without=without)
 
 
@@ -384,29 +430,58 @@ async def _turn(provider: Provider, messages: Sequence[Message], on_special_toke
 
 async def _check_length(name: str, provider: Provider, prompt: str) -> None:
     info = await provider.describe()
-    limits = [limit for limit in (info.longest_prompt, (info.context or 0) - 1) if limit is not None and limit >= 0]
-    room = min(limits, default=None)
+    room = _room(info)
     # No token is shorter than a byte, so that most prompts need not be counted.
     if room is None or len(prompt.encode()) + _SPECIAL <= room or not info.capabilities.tokenize:
         return
     with suppress(UnsupportedError):  # whose bytes are not known, such as those of a text that is normalized
-        if (found := await _more_tokens(provider, prompt, room)) is not None:
-            words = f"the prompt has {found} tokens, and the {name} takes at most {room}"
-            raise ContextLengthError(words, endpoint=info.endpoint, hint="Shorten the prompt.")
+        if await _starts_with_more(provider, prompt, room, _CUT):
+            raise _too_long(name, info, f"more than {room}", room)
+        count = await token_count(provider, prompt)
+        if count > room:
+            raise _too_long(name, info, str(count), room)
 
 
-async def _more_tokens(provider: Provider, prompt: str, room: int) -> str | None:
-    """The number of tokens of a prompt that has more than `room`; None if it has not.
+async def _check_start(name: str, provider: Provider, contents: Sequence[str]) -> None:
+    """Check a conversation that is far too long by the start of what is in any rendered form of it."""
+    info = await provider.describe()
+    room = _room(info)
+    size = sum(map(len, contents))
+    if room is None or size <= _start_of(room) or not info.capabilities.tokenize:
+        return
+    with suppress(UnsupportedError):
+        # Where two messages meet there are other tokens than in the prompt, as where a text is cut.
+        if await _starts_with_more(provider, "\n\n".join(contents), room, _CUT * len(contents)):
+            raise _too_long(name, info, f"more than {room}", room)
 
-    Of a prompt that is far too long only the start is counted: its work grows with the room, not with the prompt.
+
+async def _starts_with_more(provider: Provider, text: str, room: int, cuts: int) -> bool:
+    """Test whether a part of a long text has more tokens than there is room for, and `cuts` more.
+
+    The work grows with the room, not with the text.
     """
-    size = _COUNTED * room + _COUNTED_AT_LEAST
-    while size < len(prompt):
-        if await token_count(provider, prompt[:size]) > room + _CUT:
-            return f"more than {room}"
+    size = _start_of(room + cuts - _CUT)
+    while size < len(text):
+        if await token_count(provider, text[:size]) > room + cuts:
+            return True
         size *= 4
-    count = await token_count(provider, prompt)
-    return str(count) if count > room else None
+    return False
+
+
+def _start_of(room: int) -> int:
+    """Characters of a text that are counted first: nearly every text of that length has more tokens than `room`."""
+    return _COUNTED * room + _COUNTED_AT_LEAST
+
+
+def _room(info: ServerInfo) -> int | None:
+    """Tokens that a prompt may have at most; None if that is not known."""
+    limits = [limit for limit in (info.longest_prompt, (info.context or 0) - 1) if limit is not None and limit >= 0]
+    return min(limits, default=None)
+
+
+def _too_long(name: str, info: ServerInfo, found: str, room: int) -> ContextLengthError:
+    words = f"the prompt has {found} tokens, and the {name} takes at most {room}"
+    return ContextLengthError(words, endpoint=info.endpoint, hint="Shorten the prompt.")
 
 
 async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo]) -> Unit:

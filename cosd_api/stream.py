@@ -191,6 +191,7 @@ class FusionStream:
         endpoints, settings, limits = self._endpoints, self._settings, self._limits
         facts = await endpoints.discover()
         self._discovery = time.perf_counter() - self._began
+        facts = await endpoints.check_messages(self._prompt, facts, limits.own)
         turns, facts = await endpoints.turns(self._prompt, settings.on_special_tokens, facts, limits.own)
         self._turns = turns
         facts = await endpoints.check_length(turns, facts)

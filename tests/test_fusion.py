@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Literal
@@ -52,6 +52,7 @@ from cosd_providers import (
     ConnectError,
     ContextLengthError,
     InvalidRequestError,
+    Message,
     ModelChoiceError,
     Piece,
     ProviderError,
@@ -61,6 +62,7 @@ from cosd_providers import (
     UnsupportedError,
 )
 from cosd_providers.contract import Context, DraftEnd, Proposal, Token
+from cosd_providers.messages import RenderedPrompt
 from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
 from drawn import costly
 from fake_llama_cpp import FakeLlamaCpp
@@ -483,6 +485,69 @@ async def test_of_a_prompt_that_is_far_too_long_only_the_start_is_counted() -> N
         with pytest.raises(ContextLengthError, match=f"the prompt {words}, and the draft takes at most 8"):
             await fuse("Q:" * length, draft=draft, assistant=assistant())
         assert draft.counted == [min(2 * length, 16 * 8 + 1024)]
+
+
+class Rendering(ScriptedProvider):
+    """A model that notes what it renders, and the characters that it counts."""
+
+    rendered = 0
+    counted = 0
+
+    async def render_prompt(self, messages: Sequence[Message], **options: Any) -> RenderedPrompt:
+        self.rendered += sum(len(one.content) for one in messages)
+        return await super().render_prompt(messages, **options)
+
+    async def count_tokens(self, text: str) -> int:
+        self.counted += len(text)
+        return len(await self.tokenize(text))
+
+
+def talk(*contents: str) -> list[Message]:
+    """A conversation in which user and assistant take turns."""
+    return [Message("assistant" if at % 2 else "user", content) for at, content in enumerate(contents)]
+
+
+async def test_a_conversation_that_is_far_too_long_is_not_rendered() -> None:
+    model = TextModel({"user: Q": ["a"]})
+    long = talk("Q" * 500_000, "", "Q" * 500_000)
+    room = 16 * 8 + 1024 + 16 * 24  # characters that are counted: by the room, and by two messages' ends
+    for prompt in (long, [Message("system", "Q" * 1_000_000), *talk("Q")]):
+        writer, asked = Rendering(model, context=9), Rendering(model)
+        with pytest.raises(
+            ContextLengthError, match="the prompt has more than 8 tokens, and the draft takes at most 8"
+        ):
+            await fuse(prompt, draft=writer, assistant=asked)
+        assert (writer.rendered, asked.rendered) == (0, 0)
+        assert writer.counted == room
+    own = {"draft": [Message("user", "Q" * 1_000_000)]}
+    writer, asked = Rendering(model, context=9), Rendering(model)
+    with pytest.raises(ContextLengthError, match="more than 8 tokens, and the draft"):
+        await fuse(talk("Q"), draft=writer, assistant=asked, own=own)
+    assert writer.rendered == 0
+
+
+async def test_what_a_template_may_leave_out_is_rendered() -> None:
+    writer = Rendering(TextModel({"Q": ["a"]}), context=400)
+    thoughts = "<think>" + "x" * 100_000 + "</think>"
+    with pytest.raises(ContextLengthError):  # this template leaves nothing out
+        await fuse(talk("Q", thoughts, "Q"), draft=writer, assistant=writer)
+    assert writer.rendered > 100_000
+
+
+async def test_an_assistant_without_room_or_down_is_left_out_before_it_renders() -> None:
+    class Down(Rendering):
+        async def count_tokens(self, text: str) -> int:
+            raise ConnectError("it is down")
+
+    prompt = talk("Q" * 100_000)
+    writer = Rendering(TextModel({"": []}))
+    for asked in (Rendering(writer.model, context=9), Down(writer.model, context=9)):
+        async with Fusion(draft=writer, assistant=asked, on_assistant_error="draft") as fusion:
+            result = await fusion.generate(prompt, max_tokens=1)
+        assert asked.rendered == 0
+        assert result.warnings
+        with pytest.raises((ContextLengthError, ConnectError)):
+            await fuse(prompt, draft=writer, assistant=asked)
 
 
 async def test_a_full_context_ends_the_answer() -> None:

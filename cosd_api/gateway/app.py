@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
+from anyio import to_thread
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -23,7 +24,8 @@ from cosd_api.extend import DRAFT, callers_context
 from cosd_api.gateway.answering import Answering, StopSignal
 from cosd_api.gateway.api_errors import ApiError, api_error
 from cosd_api.gateway.bodies import Asked, read_chat, read_completion
-from cosd_api.gateway.clients import Client, Clients
+from cosd_api.gateway.body_sizes import BodyLimit, body_limit
+from cosd_api.gateway.clients import Admission, Client, Clients
 from cosd_api.gateway.config import ClientKey, GatewayLimits
 from cosd_api.gateway.exchange import Exchange, request_id
 from cosd_api.gateway.metrics import GatewayMetrics
@@ -54,6 +56,8 @@ _EXPOSED = (
 """Headers that web pages of other origins may read."""
 
 _BODY_SECONDS = 30.0
+_SHORT = 65_536  # bytes of a body that is read at once
+_DRAINED = 4_000_000  # bytes of a body that is too large and still taken off its client
 
 
 class Gateway:
@@ -186,15 +190,18 @@ class Gateway:
     async def _answering(self, request: Request, read: Callable[[bytes, GatewayLimits], Asked]) -> ASGIApp:
         exchange: Exchange = request.scope["exchange"]
         client: Client = request.scope["client_key"]
-        with self._clients.admitted(client):
-            asked = read(await self._body(request), self.limits)
-        if self._stopping:
-            raise ApiError("the gateway is stopping", status=503, kind="server_error", code="stopping", retryable=True)
-        fusion = self._fusion(asked.model)
-        exchange.model, exchange.stream = asked.model, asked.stream
-        place = ExitStack()  # left before the client has the end of its answer, and may ask again
-        place.callback(lambda: client.bill(exchange.billed))
-        answering = Answering(fusion, asked, self.limits, exchange, self._stop, self._upstreams, place.close)
+        with ExitStack() as admitted:
+            admission = admitted.enter_context(self._clients.admitted(client))
+            asked = await self._read(await self._body(request, admission), read)
+            if self._stopping:
+                words = "the gateway is stopping"
+                raise ApiError(words, status=503, kind="server_error", code="stopping", retryable=True)
+            fusion = self._fusion(asked.model)
+            exchange.model, exchange.stream = asked.model, asked.stream
+            place = ExitStack()  # left before the client has the end of its answer, and may ask again
+            answering = Answering(fusion, asked, self.limits, exchange, self._stop, self._upstreams, place.close)
+            place.push(admitted.pop_all())
+            place.callback(lambda: client.bill(exchange.billed))
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
             try:
@@ -203,7 +210,6 @@ class Gateway:
                     self._metrics.in_flight(asked.model),
                     callers_context(request.headers, exchange.id),
                 ):
-                    place.enter_context(self._clients.admitted(client))
                     await answering.respond(scope, receive, send)
             except ApiError as error:
                 exchange.outcome, exchange.error = "error", error.code or str(error.status)
@@ -218,27 +224,45 @@ class Gateway:
             raise ApiError(words, status=404, code="model_not_found", param="model")
         return self._fusions[name]
 
-    async def _body(self, request: Request) -> bytes:
-        """The body of a request.
+    async def _read(self, data: bytes, read: Callable[[bytes, GatewayLimits], Asked]) -> Asked:
+        """Check a body; a long one in a thread, as others wait for the event loop."""
+        if len(data) <= _SHORT:
+            return read(data, self.limits)
+        return await to_thread.run_sync(read, data, self.limits)
+
+    def _most(self, path: str) -> BodyLimit:
+        """The most that a body may have for one of the routes."""
+        rooms = [fusion.endpoints.room for fusion in self._fusions.values()]
+        return body_limit(self.limits, rooms, 1 if path == _ANSWERS[0] else self.limits.prompts)
+
+    async def _body(self, request: Request, admission: Admission) -> bytes:
+        """The body of a request, for whose bytes it takes places.
 
         Raises:
-            ApiError: it is too large, no JSON by its own account, or does not come.
+            ApiError: it is too large, no JSON by its own account, or does not come; or there is no place for it.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # so that a foreign web page cannot send it unasked
             raise ApiError("the body must be JSON, with the header content-type: application/json", status=415)
-        most = self.limits.body_bytes
+        most = self._most(request.scope["path"])
         length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) > most:
-            raise ApiError(f"the body has more than {most} bytes", status=413, code="body_too_large")
+        size, announced = 0, int(length) if length.isdecimal() else 0
         data = bytearray()
         with anyio.move_on_after(_BODY_SECONDS) as late:
-            async for part in request.stream():
-                data += part
-                if len(data) > most:
-                    raise ApiError(f"the body has more than {most} bytes", status=413, code="body_too_large")
+            if announced <= max(_DRAINED, most.bytes):
+                async for part in request.stream():
+                    size += len(part)
+                    if max(size, announced) > most.bytes:  # many clients read no answer before they have sent all
+                        data.clear()
+                        if size > max(_DRAINED, most.bytes):
+                            break
+                    else:
+                        data += part
+                        admission.weigh(size)  # not by its announced length, which costs a client nothing
         if late.cancelled_caught:
             raise ApiError("the body did not come in time", status=408, code="body_timeout")
+        if max(size, announced) > most.bytes:
+            raise ApiError(most.words, status=413, code="body_too_large")
         return bytes(data)
 
     # -------------------------------------------------------------------------------------------------- other routes
@@ -278,7 +302,8 @@ class Gateway:
     async def _openapi(self, request: Request) -> Response:  # noqa: ARG002
         drawn = {fusion.settings.temperature for fusion in self._fusions.values()}
         names = dict.fromkeys(name for one in self._fusions.values() for name in (DRAFT, *one.endpoints.names))
-        document = openapi([*self._fusions], drawn, names, self.limits, secured=self._clients.secured)
+        sizes = {path: self._most(path).bytes for path in _ANSWERS}
+        document = openapi([*self._fusions], drawn, names, self.limits, sizes, secured=self._clients.secured)
         return JSONResponse(document)
 
 

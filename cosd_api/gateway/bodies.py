@@ -30,6 +30,7 @@ from cosd_api.extend import (
     checked_messages,
 )
 from cosd_api.gateway.api_errors import ApiError
+from cosd_api.gateway.body_sizes import count_values
 from cosd_api.gateway.config import GatewayLimits
 from cosd_providers import Message
 
@@ -37,6 +38,8 @@ __all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"
 
 _MOST_STOPS = 16
 _MOST_FIELDS = 100  # of a body: each fault costs time
+_MOST_VALUES = 100_000  # of JSON: a million of them take seconds to read
+_VALUES = 10  # of a message, where so many of them are allowed
 _LONGEST_NAME = 40
 _SEEDS = 2**31  # of what is drawn: a seed of any sign and size is taken
 
@@ -361,6 +364,9 @@ _Body = TypeVar("_Body", bound=RequestBody)
 
 
 def _read(kind: type[_Body], data: bytes, limits: GatewayLimits) -> _Body:
+    most = max(_MOST_VALUES, _VALUES * (limits.messages + limits.prompts))
+    if count_values(data, most) > most:
+        raise ApiError(f"the body has more than {most} values: JSON of as many is no conversation")
     try:
         given = from_json(data)
     except ValueError:

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 
 from cosd_api.gateway.api_errors import ApiError
+from cosd_api.gateway.body_sizes import places
 from cosd_api.gateway.config import ClientKey
 
-__all__ = ["Client", "Clients", "is_local"]
+__all__ = ["Admission", "Client", "Clients", "is_local"]
 
 _MINUTE = 60.0
 _SOON = 1.0  # seconds after which a place may be free
@@ -80,7 +81,7 @@ class Clients:
 
     Args:
         keys: their keys, by the keys' texts. Without any, clients on this machine are served.
-        concurrency: requests in progress, of all together.
+        concurrency: places for requests in progress, of all together; see `body_sizes.places`.
         clock: seconds.
     """
 
@@ -90,7 +91,7 @@ class Clients:
         self._known = [(text.encode(), Client(key, clock)) for text, key in keys.items()]
         self._anybody = Client(None, clock)
         self._concurrency = concurrency
-        self._in_progress = 0
+        self._taken = 0
 
     @property
     def secured(self) -> bool:
@@ -129,22 +130,62 @@ class Clients:
         return found
 
     @contextmanager
-    def admitted(self, client: Client) -> Iterator[None]:
-        """A request in progress.
+    def admitted(self, client: Client) -> Iterator[Admission]:
+        """A request in progress. It has one place, until its size is known.
 
         Raises:
             ApiError: a limit is reached.
         """
         client.check()
-        if self._in_progress >= self._concurrency:
-            raise _limited(f"{self._in_progress} requests are in progress, as many as are allowed", _SOON)
-        self._in_progress += 1
+        admission = Admission(self)
+        admission.weigh(0)
         client.in_progress += 1
         try:
-            yield
+            yield admission
         finally:
-            self._in_progress -= 1
+            self._taken -= admission.places
             client.in_progress -= 1
+
+    def take(self, count: int) -> None:
+        """Take places among all requests.
+
+        Raises:
+            ApiError: there are not as many.
+        """
+        if self._taken + count > self._concurrency:
+            words = f"the requests in progress take {self._taken} places, and at most {self._concurrency} are allowed"
+            raise _limited(words, _SOON)
+        self._taken += count
+
+    def places(self, size: int) -> int:
+        """The places that a body of `size` bytes takes."""
+        return places(size, self._concurrency)
+
+
+class Admission:
+    """The places of a request in progress.
+
+    Args:
+        clients: among whose requests it is.
+
+    Attributes:
+        places: that it has.
+    """
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+        self.places = 0
+
+    def weigh(self, size: int) -> None:
+        """Take the places for a body of `size` bytes, as far as it has not got them.
+
+        Raises:
+            ApiError: there are not as many.
+        """
+        more = self._clients.places(size) - self.places
+        if more > 0:
+            self._clients.take(more)
+            self.places += more
 
 
 def _is_loopback(address: str) -> bool:

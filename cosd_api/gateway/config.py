@@ -32,11 +32,13 @@ class GatewayLimits(BaseModel):
     """Bounds of what the gateway takes.
 
     Attributes:
-        body_bytes: size of a request.
+        body_bytes: size of a request. By default it follows from the contexts of the models, once they are known: 64
+            bytes for each token that a prompt may have, and 64 KiB; at most 4,000,000.
         messages: in one conversation, those of single models (`own`) included.
         prompts: in one request.
         max_tokens: of one answer. A request for more is refused.
-        concurrency: requests in progress; further ones are refused with status 429.
+        concurrency: requests in progress; further ones are refused with status 429. A body takes one of these places,
+            and one more for every 64 KiB, but never more than there are. So the memory for bodies is bounded, too.
         timeout: seconds for one request, from its first byte to the last one of its answer.
         unread_tokens: tokens that wait for a slow client. Beyond them no model writes on until it has read some.
         drain_seconds: time between the signal to stop and the end of new connections. `/ready` gives 503 meanwhile, so
@@ -46,7 +48,7 @@ class GatewayLimits(BaseModel):
 
     model_config = _STRICT
 
-    body_bytes: _Count = 4_000_000
+    body_bytes: _Count | None = None
     messages: _Count = 1000
     prompts: _Count = 128
     max_tokens: _Count = 8192

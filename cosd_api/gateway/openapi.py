@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -56,6 +56,7 @@ def openapi(
     temperatures: Collection[float],
     names: Collection[str],
     limits: GatewayLimits,
+    sizes: Mapping[str, int],
     *,
     secured: bool,
 ) -> dict[str, Any]:
@@ -66,6 +67,7 @@ def openapi(
         temperatures: that their methods have.
         names: of their endpoints.
         limits: of requests.
+        sizes: bytes that a body may have, by the routes of answers.
         secured: whether clients need a key.
     """
     schemas: dict[str, Any] = {"Error": _ERROR}
@@ -73,6 +75,8 @@ def openapi(
         "/v1/chat/completions": _answers(ChatBody, "chat.completion", {"message": {"type": "object"}}, schemas),
         "/v1/completions": _answers(CompletionBody, "text_completion", {"text": _TEXT}, schemas),
     }
+    for path, size in sizes.items():
+        answers[path]["post"]["requestBody"]["description"] = f"At most {size} bytes; more is refused with status 413."
     for body in (ChatBody, CompletionBody):
         fields = schemas[body.__name__]["properties"]
         fields["model"] = {"enum": [*models]}

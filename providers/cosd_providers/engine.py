@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 from urllib.parse import urlsplit
 
-from anyio import to_thread
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cosd_providers.chat.rendering import ChatRenderer
@@ -40,7 +39,7 @@ from cosd_providers.parsing import parse
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy, checked_strategy
 from cosd_providers.text import sendable
-from cosd_providers.tokenizers import Tokenizer, load_tokenizer, word_ends
+from cosd_providers.tokenizers import Tokenizer, beside, encoded, length, load_tokenizer, word_ends
 from cosd_providers.usage import Usage
 
 __all__ = [
@@ -296,13 +295,13 @@ class Adapter:
         """
         if self._tokenizer is None:
             raise self._unsupported("the server does not encode text", "Give the model's own as `tokenizer`.")
-        return self._tokenizer.encode(text)
+        return await encoded(self._tokenizer, text)
 
     async def count_tokens(self, text: str) -> int:
-        """See `contract.TokenCounts`. A local tokenizer works in a thread: a long text takes it a second."""
+        """See `contract.TokenCounts`."""
         if self._tokenizer is None:
             return len(await self.tokenize(text))
-        return len(await to_thread.run_sync(self._tokenizer.encode, text))
+        return await beside(length, self._tokenizer, text)
 
     async def _places(self, context: Context, questions: Sequence[Question] | None) -> Sequence[Question]:
         """The questions; in place of None, one at every boundary of the text as the model encodes it."""

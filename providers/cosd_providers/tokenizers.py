@@ -11,9 +11,11 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast, runtime_checkable
+
+from anyio import to_thread
 
 from cosd_providers.contract import Piece, Provider, ServerInfo, WordEnds, WordSplitter
 from cosd_providers.errors import UnsupportedError
@@ -23,7 +25,20 @@ if TYPE_CHECKING:
     import tiktoken
     import tokenizers
 
-__all__ = ["TEST_TEXT", "Tokenizer", "WordTokenizer", "count", "fingerprint", "load_tokenizer", "word_ends", "words_of"]
+__all__ = [
+    "TEST_TEXT",
+    "CountingTokenizer",
+    "Tokenizer",
+    "WordTokenizer",
+    "beside",
+    "count",
+    "encoded",
+    "fingerprint",
+    "length",
+    "load_tokenizer",
+    "word_ends",
+    "words_of",
+]
 
 TEST_TEXT = (
     "The quick brown fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve café — “quoted”\n"
@@ -31,6 +46,9 @@ TEST_TEXT = (
 )
 """Words, numbers, code, scripts, spaces: two models that encode it to the same ids share a tokenizer."""
 
+_T = TypeVar("_T")
+
+_LONG = 1 << 16  # characters of a text that is worked on in a thread
 _WORDS = "two words"
 _INSTALL = 'pip install "cosd-api[tokenizers]"'
 _NAMED = "tiktoken:"
@@ -113,9 +131,45 @@ async def words_of(provider: Provider) -> WordEnds | None:
     return await provider.word_splitter() if isinstance(provider, WordSplitter) else None
 
 
+@runtime_checkable
+class CountingTokenizer(Tokenizer, Protocol):
+    """A tokenizer that counts the tokens of a text without spelling them. Optional."""
+
+    def count(self, text: str) -> int:
+        """The number of tokens that `encode` would give."""
+        ...
+
+
+def length(tokenizer: Tokenizer, text: str) -> int:
+    """Number of tokens of a text, none added."""
+    return tokenizer.count(text) if isinstance(tokenizer, CountingTokenizer) else len(tokenizer.encode(text))
+
+
 def count(tokenizer: Tokenizer, prompt: str) -> int:
     """Number of tokens of `prompt` on the server, including those that it adds before it."""
-    return tokenizer.beginning + len(tokenizer.encode(prompt))
+    return tokenizer.beginning + length(tokenizer, prompt)
+
+
+async def beside(work: Callable[[Tokenizer, str], _T], tokenizer: Tokenizer, text: str) -> _T:
+    """The result of work on a text, done in a thread if that is long: others wait for the event loop.
+
+    Args:
+        work: is given the tokenizer and the text.
+        tokenizer: any.
+        text: any.
+    """
+    if len(text) <= _LONG:
+        return work(tokenizer, text)
+    return await to_thread.run_sync(work, tokenizer, text)
+
+
+async def encoded(tokenizer: Tokenizer, text: str) -> list[Piece]:
+    """The tokens of a text, as `Tokenizer.encode` gives them."""
+    return await beside(_encode, tokenizer, text)
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[Piece]:
+    return tokenizer.encode(text)
 
 
 def load_tokenizer(source: object) -> Tokenizer:
@@ -178,6 +232,9 @@ class _HuggingFace:
             raise _unspelled(self.name)
         return pieces
 
+    def count(self, text: str) -> int:
+        return len(self._encoded(text))
+
     def token(self, id: int) -> bytes | None:
         if id in self._added:
             content = self._added[id]
@@ -191,6 +248,8 @@ class _HuggingFace:
 
     def _encoded(self, text: str, *, special: bool = False) -> tokenizers.Encoding:
         try:
+            if len(text) > _LONG:  # of several texts, while other threads work
+                return self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
             return self._tokenizer.encode(text, add_special_tokens=special)
         except Exception as error:  # the library raises nothing narrower
             raise _unspelled(self.name) from error
@@ -219,6 +278,9 @@ class _Tiktoken:
         if b"".join(piece.data for piece in pieces) != data:
             raise _unspelled(self.name)
         return pieces
+
+    def count(self, text: str) -> int:
+        return len(self._encoding.encode(text, allowed_special="all"))
 
     def words(self, text: str) -> list[int] | None:
         import regex  # noqa: PLC0415 - tiktoken needs it, too

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from typing import Any
 
 import anyio
@@ -11,7 +12,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from cosd_api import Fusion
-from cosd_api.gateway import ClientKey
+from cosd_api.gateway import ClientKey, bodies
 from cosd_providers import ConnectError
 from cosd_providers.testing import ScriptedProvider
 from lima import FUSED, assistant, draft
@@ -68,6 +69,58 @@ async def test_errors_have_the_form_of_the_api(path: str, more: Any, status: int
     assert reply.headers["content-type"] == "application/json"
     if status == 405:
         assert reply.headers["allow"]
+
+
+async def test_a_body_is_bounded_by_the_contexts_once_they_are_known() -> None:
+    large = {"model": "fused", "messages": [{"role": "user", "content": "x" * 70_000}]}
+    several = {"fused": Fusion(draft=draft(context=60), assistant=assistant(context=40)), "other": fusion()}
+    async with opened({"fused": several["fused"]}) as app:
+        assert (await visit(app, CHAT, large)).error["code"] == "context_length_exceeded"
+        reply = await visit(app, CHAT, large)
+        assert (reply.status, reply.error["code"]) == (413, "body_too_large")
+        words = "the body has more than 68032 bytes, and the models take at most 39 tokens of a prompt"
+        assert reply.error["message"] == words
+        assert (await visit(app, TEXT, {**BODY, "prompt": ["Q:" + "x" * 50_000] * 2})).status == 400  # for 128 texts
+        document = (await visit(app, "/openapi.json")).json
+        described = [document["paths"][path]["post"]["requestBody"]["description"] for path in (CHAT, TEXT)]
+        sizes = (65_536 + 64 * 39, 65_536 + 64 * 39 * 128)
+        assert described == [f"At most {size} bytes; more is refused with status 413." for size in sizes]
+    again = Fusion(draft=draft(context=60), assistant=assistant(context=40), on_assistant_error="draft")
+    async with opened({"fused": again, "other": several["other"]}) as app:
+        for _ in range(2):  # what the other fusion takes is not known
+            assert (await visit(app, CHAT, large)).error["code"] == "context_length_exceeded"
+        assert again.endpoints.room == 59  # an answer continues without the assistant
+
+
+async def test_a_long_body_is_read_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[bool] = []
+
+    def noted(data: bytes) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return json.loads(data)
+
+    monkeypatch.setattr(bodies, "from_json", noted)
+    async with opened(fusion()) as app:
+        for prompt in ("Q:", "x" * 70_000):
+            await visit(app, TEXT, {**BODY, "prompt": prompt})
+    assert threads == [True, False]
+
+
+async def test_bodies_take_places_until_they_are_answered() -> None:
+    writer = draft(token_delay=0.01)
+    large = {**BODY, "user": "x" * 70_000}
+    async with (
+        opened(Fusion(draft=writer, assistant=assistant()), concurrency=3) as app,
+        anyio.create_task_group() as group,
+    ):
+        first = Visit(app, TEXT, large)
+        group.start_soon(first.send)
+        await until(lambda: writer.open_requests == 1)
+        refused = await visit(app, TEXT, large)
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert (await visit(app, TEXT, BODY)).status == 200
+        await until(lambda: first.reply.complete)
+        assert (await visit(app, TEXT, large)).status == 200
 
 
 async def test_a_client_that_leaves_while_its_body_is_read_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cosd_api import Fusion, Message
+from cosd_api.gateway import bodies
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.bodies import read_chat, read_completion
 from cosd_api.gateway.config import GatewayLimits
@@ -146,7 +147,8 @@ def test_what_cannot_be_continued_is_refused_with_the_reason(given: Any, param: 
         (b"[1]", "the body must be a JSON object"),
         (json.dumps({"x" * 3_000_000: 1}).encode(), "unknown field of 3000000 characters"),
         (json.dumps({f"x{at}": 1 for at in range(50_000)}).encode(), "the body has 50000 fields, and there are fewer"),
-        (json.dumps({"model": "m", "messages": [], "stop": [1] * 500_000}).encode(), "stop is refused"),
+        (json.dumps({"model": "m", "messages": [], "stop": [1] * 90_000}).encode(), "stop is refused"),
+        (json.dumps({"model": "m", "stop": [1] * 500_000}).encode(), "the body has more than 100000 values"),
         (b"{}", "model is required"),
         (b'{"model": "m"}', "messages is required"),
         (b'{"model": "m", "messages": [{"role": "user", "content": "\\ud800"}]}', "is not valid"),
@@ -199,3 +201,16 @@ def test_temperature_and_seed_are_the_methods() -> None:
     assert text(temperature=1, seed=-1).options_for(draws, LIMITS)["seed"] == 2**31 - 1
     with pytest.raises(ApiError, match=r"temperature=0 is refused: the fusion 'm' has 1, as it draws its tokens"):
         text(temperature=0).options_for(draws, LIMITS)
+
+
+@pytest.mark.parametrize("part", ["[]", "{}", '""', "1", '{"":""}'])
+def test_a_body_of_very_many_values_is_refused_before_it_is_read(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "from_json", lambda _: pytest.fail("it was read"))
+    with pytest.raises(ApiError, match="the body has more than 100000 values: JSON of as many is no conversation"):
+        read_completion(b'{"user": [' + b",".join([part.encode()] * 100_000) + b"]}", LIMITS)
+
+
+def test_a_body_may_have_a_value_for_each_part_of_a_message_that_is_allowed() -> None:
+    many = [*HELLO * 40_000, *HELLO]
+    found = read_chat(json.dumps({"model": "m", "messages": many}).encode(), GatewayLimits(messages=50_000))
+    assert len(found.prompts[0]) == 40_001

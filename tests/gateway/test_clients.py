@@ -80,11 +80,30 @@ def test_requests_at_a_time_are_limited_by_key_and_by_all_together() -> None:
         with pytest.raises(ApiError, match="this key has 1 requests in progress, and at most 1 are allowed") as caught:
             several.admitted(one).__enter__()
         assert (caught.value.status, caught.value.retry_after, caught.value.retryable) == (429, 1, True)
-        with several.admitted(two), pytest.raises(ApiError, match="2 requests are in progress, as many as are allowed"):
+        with several.admitted(two), pytest.raises(ApiError, match="progress take 2 places, and at most 2 are all"):
             several.admitted(two).__enter__()
     with pytest.raises(ValueError, match="broke"), several.admitted(one):
         raise ValueError("broke")
     with several.admitted(one), several.admitted(two):
+        pass
+
+
+def test_a_large_body_takes_several_places() -> None:
+    several = Clients({}, 3)
+    nobody = several.recognize("", "localhost", "127.0.0.1")
+    with several.admitted(nobody) as large:
+        large.weigh(70_000)
+        large.weigh(60_000)  # it has them
+        assert large.places == 2
+        with several.admitted(nobody) as small:
+            with pytest.raises(ApiError, match="take 3 places, and at most 3 are allowed") as caught:
+                small.weigh(70_000)
+            assert (caught.value.status, small.places) == (429, 1)
+        large.weigh(9_000_000)  # alone, it has all of them
+        assert large.places == 3
+        with pytest.raises(ApiError, match="take 3 places"):
+            several.admitted(nobody).__enter__()
+    with several.admitted(nobody), several.admitted(nobody), several.admitted(nobody):
         pass
 
 

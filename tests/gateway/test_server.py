@@ -44,6 +44,22 @@ def fused(**options: Any) -> Fusion:
     return Fusion(draft=draft(**options), assistant=assistant())
 
 
+async def test_a_body_that_is_too_large_is_refused_after_its_client_has_sent_it() -> None:
+    """Or the client would find its connection closed, and no reason."""
+    async with served(fused(), body_bytes=1000) as (_, url):
+        for size in (3_000_000, 5_000_000):
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {KEY}\r\n"
+            head += f"content-type: application/json\r\ncontent-length: {size}\r\n\r\n"
+            async with await anyio.connect_tcp("127.0.0.1", port_of(url)) as stream:
+                await stream.send(head.encode())
+                if size < 4_000_000:
+                    with anyio.move_on_after(0.2) as early:
+                        await stream.receive()
+                    assert early.cancelled_caught
+                    await stream.send(b"x" * size)
+                assert (await stream.receive()).startswith(b"HTTP/1.1 413")
+
+
 async def test_openais_client_is_answered() -> None:
     asked: dict[str, Any] = {"model": "fused", "prompt": "Q:"}
     async with served(fused()) as (_, url), openai.AsyncOpenAI(base_url=url, api_key=KEY) as client:

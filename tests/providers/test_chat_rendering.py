@@ -378,3 +378,49 @@ async def test_a_provider_known_by_its_url() -> None:
         found = await provider.render_prompt(talk("Hi"))
         assert found.prompt == "<s>[INST] Hi[/INST]"
         assert (await found.provider.describe()).engine == "llama.cpp"
+
+
+@pytest.mark.parametrize("mark", ["<|im_end|>", "[INST]"])
+@pytest.mark.parametrize("before", [0, 65_530, 65_536, 65_537, 131_069])
+async def test_a_special_token_is_found_anywhere_in_a_long_message(mark: str, before: int) -> None:
+    server = Server(CHATML)
+    server.context = 1_000_000
+    content = "x" * before + mark + "x" * 70_000
+    found = await turn(server, talk(content))
+    assert found.prompt == f"<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"
+    assert [body["content"] for path, body in server.requests if path == "/tokenize"].count(mark) == 1
+    await draft(found.provider, found.prompt, limit=1)
+    assert read(server) == found.prompt
+    assert special(server) == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]  # the template's own
+
+
+async def test_many_possible_special_tokens_are_encoded_a_few_at_a_time() -> None:
+    server = Server(CHATML)
+    names = [*(f"<x{at:04}>" for at in range(600)), "<|im_end|>"]
+    await LlamaCpp(URL, http_client=server.client()).describe()
+    server.requests.clear()
+    await LlamaCpp(URL, http_client=server.client()).render_prompt(talk(" ".join(names)))
+    asked = [body["content"] for path, body in server.requests if path == "/tokenize"]
+    sought = [one.split("\n") for one in asked if one.startswith("<") and " " not in one]
+    assert sorted(name for one in sought for name in one) == sorted(names)
+    assert max(map(len, sought)) <= 256
+
+
+async def test_a_long_conversation_is_searched_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_sync, threads = anyio.to_thread.run_sync, list[Any]()
+
+    async def noted(*given: Any) -> Any:
+        threads.append(given)
+        return await run_sync(*given)
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", noted)
+    refusing = CHATML.replace(
+        "{%", "{% if messages | length > 2 %}{{ raise_exception(messages[0].content) }}{% endif %}{%", 1
+    )
+    for content, long in (("Hi there, it is me", False), ("Hi there, it is me" * 5000, True)):
+        server = Server(refusing)
+        await turn(server, talk(content))
+        assert bool(threads) is long
+        with pytest.raises(UnsupportedError) as caught:
+            await turn(server, talk(content, "Yes", "So?"))
+        assert "Hi there" not in str(caught.value)

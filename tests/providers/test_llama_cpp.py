@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 from unittest.mock import ANY
 
+import anyio
 import httpx
 import pytest
 from hypothesis import given
@@ -613,3 +614,25 @@ async def test_what_is_written_before_an_answer(template: str | None, marks: int
 
     provider = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(handle)))
     assert (await provider.describe()).answer_cue == cue
+
+
+async def test_a_long_text_is_read_a_part_at_a_time_and_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_sync, threads = anyio.to_thread.run_sync, list[Any]()
+
+    async def noted(*given: Any) -> Any:
+        threads.append(given)
+        return await run_sync(*given)
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", noted)
+    server, provider = fake({"Q": [" a"]})
+    for size, long in ((4000, False), (9000, True)):
+        pieces = await provider.tokenize("Q" * size + "é")
+        assert b"".join(piece.data for piece in pieces) == b"Q" * size + "é".encode()
+        assert [piece.id for piece in pieces] == server.model.encode(b"Q" * size + "é".encode())
+        assert bool(threads) is long
+    answer = httpx.Response(200, json={"tokens": [{"id": 1, "piece": "Q"}] * 5000 + [{"id": 1}]})
+    broken = LlamaCpp(URL, http_client=httpx.AsyncClient(transport=httpx.MockTransport(lambda _: answer)))
+    with pytest.raises(ResponseError):
+        await broken.tokenize("Q" * 5001)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from asked import check_alternatives, check_scored, close, draft, near
 from cosd_providers import (
     DraftEnd,
     InvalidRequestError,
+    Piece,
     Question,
     ResponseError,
     Token,
@@ -439,6 +441,32 @@ async def test_every_boundary_is_asked_by_echo_where_it_is_proved() -> None:
             Context("a", b" a ab"), [Question(0, (b" a",)), Question(2, (b" ",))], usage=(few := Usage())
         )
         assert {*few.strategies} == {"list"}
+
+
+class Noting(Local):
+    """A tokenizer that notes of the long texts whether it was in the thread of the event loop."""
+
+    blocked: list[bool]
+
+    def encode(self, text: str) -> list[Piece]:
+        if len(text) > 70_000:
+            self.blocked.append(threading.current_thread() is threading.main_thread())
+        return super().encode(text)
+
+
+async def test_long_texts_are_encoded_beside_the_event_loop() -> None:
+    server = writer(echo="refused", context=1_000_000)
+    local = Noting(server.model)
+    local.blocked = []
+    provider = OpenAICompatible(URL, http_client=server.client(), dialect=TOY, tokenizer=local)
+    await provider.describe()
+    prompt = "a" * 70_001
+    await draft(provider, prompt, limit=2)
+    await provider.propose(Context(prompt, b" a ab"), [Question(0, (b" a",)), Question(2, (b" ",))], usage=Usage())
+    await provider.count_tokens(prompt)
+    await provider.tokenize(prompt)
+    assert len(local.blocked) >= 4
+    assert not any(local.blocked)
 
 
 async def test_echo_without_a_tokenizer_answers_at_the_end_alone() -> None:

@@ -8,6 +8,7 @@ import importlib
 import json
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -437,3 +438,32 @@ def test_as_the_server_encodes(name: str, pair: Pair) -> None:
 
 def raw(piece: str | list[int]) -> bytes:
     return piece.encode() if isinstance(piece, str) else bytes(piece)
+
+
+@pytest.mark.parametrize("name", LOADED)
+async def test_long_texts_are_encoded_alike_and_in_a_thread(name: str) -> None:
+    tokenizer = LOADED[name]
+    for text, long in ((TEST_TEXT, False), (TEST_TEXT * 500, True)):
+        threads: list[bool] = []
+
+        def work(tokenizer: Tokenizer, text: str, found: list[bool] = threads) -> int:
+            found.append(threading.current_thread() is not threading.main_thread())
+            return ours.length(tokenizer, text)
+
+        pieces = await ours.encoded(tokenizer, text)
+        assert b"".join(piece.data for piece in pieces) == text.encode()
+        assert await ours.beside(work, tokenizer, text) == len(pieces)
+        assert threads == [long]
+
+
+def test_a_tokenizer_that_cannot_count_encodes() -> None:
+    class Words:
+        name, beginning = "words", 1
+
+        def encode(self, text: str) -> list[Piece]:
+            return [Piece(0, word.encode()) for word in text.split()]
+
+        def token(self, id: int) -> bytes | None:
+            return None
+
+    assert (ours.length(Words(), "a b c"), count(Words(), "a b c")) == (3, 4)

@@ -14,8 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from anyio import to_thread
 
 from cosd_providers.chat.leading_space import led
 from cosd_providers.chat.templates import TemplateRefusal
@@ -24,6 +27,8 @@ from cosd_providers.errors import UnsupportedError
 from cosd_providers.messages import Message, OnSpecialTokens, RenderedPrompt
 
 __all__ = ["ChatAdapter", "ChatRenderer", "Render", "folded", "joined", "leading_space", "rendered"]
+
+_T = TypeVar("_T")
 
 Render = Callable[[list[dict[str, str]]], Awaitable[str]]
 """A function that renders messages, up to the answer. Raises `TemplateRefusal` for those that it does not accept."""
@@ -34,8 +39,20 @@ _CUT = "\U000f1a7c"
 _MARKS = ("580317", "740126")
 """Stand for an answer and for the message after it."""
 
-_POSSIBLE = re.compile(r"(?=(<[^<>]{1,60}>|\[[^\[\]\s]{1,60}\]))")
-"""Possible special tokens: nearly all are written so. They may overlap."""
+_POSSIBLE = (re.compile(r"<[^<>]{1,60}>"), re.compile(r"\[[^\[\]\s]{1,60}\]"))
+"""Possible special tokens: nearly all are written so. One kind may lie within the other."""
+
+_LONGEST = 62
+"""Characters of one of them, at most."""
+
+_SLICE = 1 << 16
+"""Characters that are searched at a time: meanwhile no other thread works."""
+
+_LONG = 1 << 16
+"""Characters of a conversation that is worked on in a thread."""
+
+_ENCODED = 256
+"""Possible special tokens that are encoded together: the pieces of long texts take time to read."""
 
 _USUAL = re.compile(
     r"<\|[^\s|<>]+\|>|<｜[^\s<>]+｜>|</?s>|<(bos|eos|pad|unk)>|<(start|end)_of_turn>|\[/?(INST|SYSTEM_PROMPT)\]"
@@ -95,7 +112,7 @@ class ChatRenderer:
         if self._lead is None:
             self._lead = await leading_space(adapter.render)
         special = await self._special(adapter, messages)
-        asked = [_cut(one, special) for one in messages]
+        asked = await _in_thread(messages, lambda: [_cut(one, special) for one in messages])
         started = list[str]()  # an answer that is to be continued
         while asked[-1].role == "assistant":
             started.insert(0, asked.pop().content)
@@ -118,18 +135,15 @@ class ChatRenderer:
 
     async def _special(self, adapter: ChatAdapter, messages: Sequence[Message]) -> list[str]:
         """The model's special tokens that messages hold as text."""
-        found = {
-            one for message in messages for one in _POSSIBLE.findall(message.content) if not _is_thought(one, message)
-        }
-        possible = sorted(one for one in found if not _HTML.fullmatch(one))
-        if not possible:
-            return []
-        try:
-            pieces = await adapter.tokenize("\n".join(possible))
-        except UnsupportedError:
-            return [one for one in possible if _USUAL.fullmatch(one)]
-        # By their bytes, not by their positions: some special tokens swallow the white space beside them.
-        whole = {piece.data for piece in pieces}
+        possible = await _in_thread(messages, partial(_possible, messages))
+        whole = set[bytes]()
+        for at in range(0, len(possible), _ENCODED):
+            try:
+                pieces = await adapter.tokenize("\n".join(possible[at : at + _ENCODED]))
+            except UnsupportedError:
+                return [one for one in possible if _USUAL.fullmatch(one)]
+            # By their bytes, not by their positions: some special tokens swallow the white space beside them.
+            whole |= {piece.data for piece in pieces}
         return [one for one in possible if one.encode() in whole]
 
     def _warn(self, special: Sequence[str], on_special_tokens: OnSpecialTokens) -> str:
@@ -160,7 +174,7 @@ async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, e
             if _holds(text, form) or await _marks_appear(render, form):
                 return text, form is not first
         except TemplateRefusal as error:
-            refusal = _discreet(str(error)[:200], messages)
+            refusal = await _in_thread(messages, partial(_discreet, str(error)[:200], messages))
     words = f"the chat template does not accept this conversation: {refusal}"
     raise UnsupportedError(words, endpoint=endpoint, hint="Give another one: connect(url, chat_template=...).")
 
@@ -236,12 +250,30 @@ async def _marks_appear(render: Render, messages: Sequence[Message]) -> bool:
     return all(f"{_MARKS[0]}{at}." in text for at, one in enumerate(messages) if one.role != "assistant")
 
 
+async def _in_thread(messages: Sequence[Message], work: Callable[[], _T]) -> _T:
+    """The result of work on a conversation, done in a thread if that is long: others wait for the event loop."""
+    long = sum(len(one.content) for one in messages) > _LONG
+    return await to_thread.run_sync(work) if long else work()
+
+
+def _possible(messages: Sequence[Message]) -> list[str]:
+    """The possible special tokens that messages hold as text, each once."""
+    found = set[str]()
+    for message in messages:
+        for kind in _POSSIBLE:
+            for at in range(0, len(message.content), _SLICE):
+                part = {*kind.findall(message.content, at, at + _SLICE + _LONGEST)}
+                found |= {one for one in part - found if not _is_thought(one, message)}
+    return sorted(one for one in found if not _HTML.fullmatch(one))
+
+
 def _discreet(words: str, messages: Sequence[Message]) -> str:
     """A template's own words, up to where they repeat a message."""
     said = [text for one in messages if len(text := one.content.strip()) >= _WHOLE]
-    chunks = {text[at : at + _QUOTED] for text in said for at in range(max(1, len(text) - _QUOTED + 1))}
+    whole = tuple(text for text in said if len(text) < _QUOTED)
     for at in range(len(words)):
-        if any(words[at : at + size] in chunks for size in range(_WHOLE, _QUOTED + 1)):
+        quoted = words[at : at + _QUOTED]
+        if words.startswith(whole, at) or (len(quoted) == _QUOTED and any(quoted in text for text in said)):
             return f"{words[:at]}..."
     return words
 

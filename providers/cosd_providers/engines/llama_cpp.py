@@ -31,6 +31,7 @@ from itertools import accumulate
 from typing import Annotated, Any, Literal, TypeVar, Unpack, cast
 from urllib.parse import quote
 
+from anyio import to_thread
 from pydantic import AliasPath, BaseModel, Field, RootModel
 
 from cosd_providers.chat.templates import TemplateRefusal
@@ -100,6 +101,7 @@ __all__ = ["LlamaCpp"]
 _CHATML = "<|im_start|>"
 _MANY = 1000  # alternatives that are offered where the size of the vocabulary is unknown
 _LINE = "\n"
+_PART = 4096  # tokens of a long text that are checked at a time: meanwhile nobody else works
 _LARGER = (
     "Start the server with --ubatch-size, and --batch-size, at least as large as its context; or give shorter prompts."
 )
@@ -122,14 +124,18 @@ class _RawPiece(BaseModel):
 
 
 class _Pieces(BaseModel):
-    """The answer of `/tokenize`."""
+    """The answer of `/tokenize`; its tokens are checked as `_RawPieces`, a part at a time."""
 
-    tokens: list[_RawPiece]
+    tokens: list[Any]
+
+
+class _RawPieces(RootModel[list[_RawPiece]]):
+    """Some tokens of `/tokenize`."""
 
     def pieces(self) -> list[Piece]:
         """In bytes."""
         return [
-            Piece(one.id, one.piece.encode() if isinstance(one.piece, str) else bytes(one.piece)) for one in self.tokens
+            Piece(one.id, one.piece.encode() if isinstance(one.piece, str) else bytes(one.piece)) for one in self.root
         ]
 
 
@@ -534,7 +540,13 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     async def _encode(self, text: str, *, special: bool = True) -> list[Piece]:
         body = self._named(content=text, add_special=False, parse_special=special, with_pieces=True)
-        return self._read(_Pieces, await self._transport.post("/tokenize", body)).pieces()
+        found = self._read(_Pieces, await self._transport.post("/tokenize", body)).tokens
+        parts = [found[at : at + _PART] for at in range(0, len(found), _PART)]
+
+        def read() -> list[Piece]:
+            return [piece for part in parts for piece in self._read(_RawPieces, part).pieces()]
+
+        return read() if len(parts) < 2 else await to_thread.run_sync(read)
 
     def _named(self, **fields: object) -> dict[str, object]:
         return {**fields, "model": self._model} if self._model else fields

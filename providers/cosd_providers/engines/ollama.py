@@ -208,10 +208,10 @@ class OllamaClient(OpenAIClient):
             raise ResponseError(words, endpoint=self.endpoint, hint=DIALECT.longer)
         return event.answer
 
-    def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
+    async def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
         """As in `OpenAIClient`, where the server's count includes the cache."""
         if billed is not None and billed.prompt_tokens_details is not None:
-            super().check_read(prefix, billed)
+            await super().check_read(prefix, billed)
 
     def shown(self, listed: int = TIES) -> dict[str, object]:
         """Fields that ask for the `listed` most probable tokens, or as many as the server allows."""

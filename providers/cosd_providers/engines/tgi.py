@@ -89,7 +89,7 @@ from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.text import LOST, readable, sendable
 from cosd_providers.token_counts import Counts, Recent
-from cosd_providers.tokenizers import Tokenizer, count
+from cosd_providers.tokenizers import Tokenizer, beside, count, encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import is_plain, keeps_spaces
 
@@ -253,7 +253,7 @@ class TgiClient:
     async def pieces(self, text: str) -> list[Piece]:
         """The tokens of `text`, without special ones."""
         if self.facts.before is None and self._tokenizer is not None:
-            return self._tokenizer.encode(text)
+            return await encoded(self._tokenizer, text)
         own = await self.encode(text)
         return [Piece(token_id, data) for token_id, data in zip(own.ids, own.data, strict=True)]
 
@@ -261,7 +261,7 @@ class TgiClient:
         """The tokens that the model reads of `text`, special ones included."""
         known = self._counts.exact(text)
         if known is None and self.facts.before is None and self._tokenizer is not None:
-            known = count(self._tokenizer, text)
+            known = await beside(count, self._tokenizer, text)
             self._counts.add(text, known)
         return len((await self.encode(text)).all) if known is None else known
 

@@ -38,6 +38,7 @@ from cosd_providers.proposing import Rounds
 from cosd_providers.sampling import DraftOptions
 from cosd_providers.strategies import Strategy
 from cosd_providers.text import LOST, sendable
+from cosd_providers.tokenizers import encoded
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import is_plain, keeps_spaces
 
@@ -266,7 +267,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         """Each text encoded by itself, without special tokens."""
         if self.tokenizer is None:
             return await self.encode_texts(texts)
-        return [Encoding(tokens=[piece.id for piece in self.tokenizer.encode(text)]) for text in texts]
+        return [Encoding(tokens=[piece.id for piece in await encoded(self.tokenizer, text)]) for text in texts]
 
     async def spaces(self, plain: Sequence[int], shown: str) -> bool:
         """Test whether the tokenizer puts a space before every text; a decoder may hide the first one.
@@ -880,7 +881,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         """The server's own encoding, none added; how tokens share a character's bytes is not shown (`TokenTexts`)."""
         await self.facts()
         if self._client.tokenizer is not None and not self._client.head.text:
-            return self._client.tokenizer.encode(text)
+            return await encoded(self._client.tokenizer, text)
         [ids] = await self._client.ids([text])
         found = await TokenTexts(self._client, Usage()).spelt(ids)
         joined = b"".join(found)

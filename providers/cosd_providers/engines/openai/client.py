@@ -36,7 +36,7 @@ from cosd_providers.http.transport import Transport
 from cosd_providers.parsing import parse
 from cosd_providers.text import sendable
 from cosd_providers.token_counts import Recent
-from cosd_providers.tokenizers import Tokenizer, count
+from cosd_providers.tokenizers import Tokenizer, beside, count
 from cosd_providers.usage import Usage
 from cosd_providers.vocabulary import SURE_ENDS
 
@@ -229,7 +229,7 @@ class OpenAIClient:
             raise ResponseError(f"{len(answer.choices)} answers to one prompt", endpoint=self.endpoint)
         bill(usage, answer.usage)
         if check:
-            self.check_read(prefix, answer.usage)
+            await self.check_read(prefix, answer.usage)
         [choice] = answer.choices
         if self.facts.repeats and choice.message and choice.message.content:
             choice.message.content = choice.message.content.removeprefix(self.conversation.answer(prefix.text))
@@ -397,6 +397,8 @@ class OpenAIClient:
         facts = self.facts
         plain = {**self.body(prefixes[0], limit), **self._listed(alternatives)}
         body = {**plain, "prompt": [prefix.whole for prefix in prefixes]}
+        if self.dialect.list_bills_first:
+            await self.count_first(prefixes)
         try:
             found = await self._posted(body, usage)
         except (InvalidRequestError, ServerError) as error:
@@ -437,19 +439,30 @@ class OpenAIClient:
         """Tokens of a prefix, without those of a chat template; None without a tokenizer."""
         if self.tokenizer is None or self.api == "chat":
             return None
-        key = sha256(prefix.whole.encode()).digest()
+        key = _key(prefix)
         if key not in self._counted:
             self._counted.keep(key, count(self.tokenizer, prefix.whole))
         return self._counted[key]
 
-    def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
+    async def count_first(self, prefixes: Sequence[Prefix]) -> None:
+        """Count long prefixes in a thread, before `count` is asked for them: others wait for the event loop."""
+        if self.tokenizer is None or self.api == "chat":
+            return
+        for prefix in prefixes:
+            if _key(prefix) not in self._counted:
+                self._counted.keep(_key(prefix), await beside(count, self.tokenizer, prefix.whole))
+
+    async def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
         """Compare the billed prompt with the local tokenizer's count.
 
         Raises:
             ContextLengthError: the server read less than the prefix.
         """
-        given = self.count(prefix) if billed and billed.prompt_tokens else None
-        if self.tokenizer is not None and given and billed and billed.prompt_tokens < given:
+        if not (billed and billed.prompt_tokens):
+            return
+        await self.count_first([prefix])
+        given = self.count(prefix)
+        if self.tokenizer is not None and given and billed.prompt_tokens < given:
             words = f"the server has read {billed.prompt_tokens} tokens of a text that has {given}: it cut it silently"
             hint = f"{self.dialect.longer} Or is {self.tokenizer.name!r} not the tokenizer of this model?"
             raise ContextLengthError(words, endpoint=self.endpoint, hint=hint)
@@ -466,6 +479,7 @@ class OpenAIClient:
         key = sha256(prefix.prompt.encode()).digest()
         if not self.dialect.truncates or size < self._checked.get(key, 0) + _LONG:
             return
+        await self.count_first([prefix])
         if self.count(prefix) is None:
             filled = await self.one(Prefix(_FILLER + prefix.prompt, prefix.text), self.dialect.least, usage)
             alone = await self.one(prefix, self.dialect.least, usage)
@@ -478,6 +492,10 @@ class OpenAIClient:
         else:
             await self.one(prefix, self.dialect.least, usage)  # compares the bill with the count
         self._checked.keep(key, size)
+
+
+def _key(prefix: Prefix) -> bytes:
+    return sha256(prefix.whole.encode()).digest()
 
 
 def is_too_long(error: InvalidRequestError | ContextLengthError) -> bool:

@@ -82,7 +82,7 @@ class Drafting:
         if attempt > _AGAIN and self._given and self._client.partial:
             self._grow(self._draft.left)
         prefix = Prefix(self._prompt, sendable(self._text))
-        limit = self._limit(prefix)
+        limit = await self._limit(prefix)
         repeated = self._client.conversation.answer(prefix.text) if self._client.facts.repeats else ""
         stream = _Stream(self._client, self._draft, self._known, self._options, repeated)
         try:
@@ -164,7 +164,7 @@ class Drafting:
                         yield token
                     if stream.billed and stream.billed.prompt_tokens != read:  # some servers send it with every event
                         read = stream.billed.prompt_tokens
-                        self._client.check_read(prefix, stream.billed)
+                        await self._client.check_read(prefix, stream.billed)
                     if stream.differs or (self._draft.over and stream.finish is None and stream.written < limit):
                         return
             if stream.finish is None:
@@ -181,11 +181,12 @@ class Drafting:
         seeded = {} if dialect.seed is None else {dialect.seed: seed % _SEEDS}
         return {**(dialect.sampling or _OWN_WAY), **seeded}
 
-    def _limit(self, prefix: Prefix) -> int:
+    async def _limit(self, prefix: Prefix) -> int:
         """The number of raw tokens to ask for; less than 1 where none fits."""
         context = self._client.facts.context
         if context is None or len(prefix.whole.encode()) + self._wanted + _MARGIN <= context:
             return self._wanted
+        await self._client.count_first([prefix])
         read = self._client.count(prefix)
         return min(self._wanted, max(context - 1, 1) if read is None else context - read)
 

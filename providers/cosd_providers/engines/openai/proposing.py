@@ -14,6 +14,7 @@ from cosd_providers.greedy import Continuation, Position, boundaries
 from cosd_providers.proposing import Rounds
 from cosd_providers.strategies import Strategy
 from cosd_providers.text import sendable
+from cosd_providers.tokenizers import encoded
 from cosd_providers.usage import Usage
 
 __all__ = ["Proposing"]
@@ -67,7 +68,7 @@ class Proposing(Rounds):
         if way == "echo" or (everywhere and tokenizer is None):
             scored = await self._score(must=everywhere)
         if questions is None:
-            own = [] if tokenizer is None else [piece.data for piece in tokenizer.encode(self._whole.whole)]
+            own = [] if tokenizer is None else [piece.data for piece in await encoded(tokenizer, self._whole.whole)]
             if scored is not None:
                 own = [position.pick.token.data for position in scored.positions]
             questions = boundaries(own, len(self._prompt.encode()))
@@ -107,14 +108,14 @@ class Proposing(Rounds):
         if self._echoed is None:
             return {}
         scored, tokenizer, whole = self._echoed, self._client.tokenizer, self._whole.whole
-        pieces = [] if tokenizer is None else tokenizer.encode(whole)
+        pieces = [] if tokenizer is None else await encoded(tokenizer, whole)
         places: dict[int, int] = {}
         for place in {one.question.start for one in open_}:
             before = self._before(place)
             if before == whole:
                 places[place] = len(scored.positions)
             elif tokenizer is not None and len(pieces) == len(scored.positions):
-                first = tokenizer.encode(before)
+                first = await encoded(tokenizer, before)
                 same = [piece.id for piece in pieces[: len(first)]] == [piece.id for piece in first]
                 if same and (first or scored.specials):
                     places[place] = len(first)
