@@ -43,6 +43,14 @@ def serve(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Take this field of requests and do not use it, such as temperature, in place of a refusal; may be "
+            "repeated. Added to those of FILE.",
+        ),
+    ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of FILE, and end.")] = False,
 ) -> None:
     """Serve fusions behind OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.
@@ -66,9 +74,10 @@ def serve(
         check_host(host, secured=bool(keys))
         limits = config.limits if config else GatewayLimits()
         cors = config.cors if config else []
+        ignored = {*(config.ignore if config else ()), *(ignore or ())}
         at = stack.enter_context(listening(host, port))
         fusions = stack.enter_context(_fusions(config, options, name))
-        gateway = Gateway(fusions, keys=keys, limits=limits, cors=cors)
+        gateway = Gateway(fusions, keys=keys, limits=limits, cors=cors, ignore=ignored)
         url = f"http://{f'[{host}]' if ':' in host else host}:{at.getsockname()[1]}/v1"
 
         def ready() -> None:

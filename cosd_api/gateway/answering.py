@@ -99,6 +99,7 @@ class Answering:
             created=int(time.time()),
             logprobs=asked.logprobs,
             usage=asked.include_usage,
+            ignored=asked.ignored(fusion),
         )
         self._streams: list[FusionStream] = []
         self._started = False
@@ -199,7 +200,7 @@ class Answering:
         self._exchange.results = [results[at] for at in sorted(results)]
         self._exchange.tokens = sum(len(one.tokens) for one in self._exchange.results)
         self._exchange.sent_text()
-        headers = _headers(self._exchange.results)
+        headers = {**_headers(self._exchange.results), **self._ignored}
         self._over()
         await JSONResponse(self._shape.whole(self._exchange.results), headers=headers)(scope, receive, send)
 
@@ -246,10 +247,15 @@ class Answering:
     async def _start(self, send: Send) -> None:
         """Send the headers. Until the first token an error has a status of its own."""
         self._started = True
-        headers = [(name.encode(), value.encode()) for name, value in _EVENTS.items()]
+        headers = [(name.encode(), value.encode()) for name, value in {**_EVENTS, **self._ignored}.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     # ------------------------------------------------------------------------------------------------------- answers
+
+    @property
+    def _ignored(self) -> Mapping[str, str]:
+        """The header for fields of the request that were ignored."""
+        return {"cosd-ignored": ", ".join(self._shape.ignored)} if self._shape.ignored else {}
 
     @asynccontextmanager
     async def _answers(self) -> AsyncGenerator[AsyncIterator[_Numbered]]:

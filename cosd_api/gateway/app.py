@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -26,6 +26,7 @@ from cosd_api.gateway.bodies import Asked, read_chat, read_completion
 from cosd_api.gateway.clients import Client, Clients
 from cosd_api.gateway.config import ClientKey, GatewayLimits
 from cosd_api.gateway.exchange import Exchange, request_id
+from cosd_api.gateway.ignorable import check_ignored
 from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_api.gateway.openapi import openapi
 from cosd_api.gateway.readiness import Readiness
@@ -42,7 +43,14 @@ _ANSWERS = ("/v1/chat/completions", "/v1/completions")
 _QUIET = ("/health", "/ready", "/metrics")
 """Routes that are asked every few seconds, and logged only when they fail."""
 
-_EXPOSED = ("x-request-id", "retry-after", "cosd-acceptance-rate", "cosd-replacements", "cosd-billed-tokens")
+_EXPOSED = (
+    "x-request-id",
+    "retry-after",
+    "cosd-acceptance-rate",
+    "cosd-replacements",
+    "cosd-billed-tokens",
+    "cosd-ignored",
+)
 """Headers that web pages of other origins may read."""
 
 _BODY_SECONDS = 30.0
@@ -58,9 +66,14 @@ class Gateway:
         keys: of clients, by the keys' texts. Without any, clients on this machine are served, and no others.
         limits: bounds of requests.
         cors: origins of web pages that may call it.
+        ignore: fields of requests that are taken and not used, such as `temperature`, in place of a refusal. Those that
+            a request had are named in its answer, in `cosd.ignored` and the header `cosd-ignored`.
 
     Attributes:
         limits: bounds of requests.
+
+    Raises:
+        SettingError: a field cannot be ignored.
     """
 
     def __init__(
@@ -70,8 +83,10 @@ class Gateway:
         keys: Mapping[str, ClientKey] | None = None,
         limits: GatewayLimits | None = None,
         cors: Sequence[str] = (),
+        ignore: Collection[str] = (),
     ) -> None:
         self._fusions = dict(fusions)
+        self._ignore = check_ignored(ignore)
         self.limits = limits or GatewayLimits()
         self._clients = Clients(keys or {}, self.limits.concurrency)
         self._readiness = Readiness(self._fusions)
@@ -174,11 +189,13 @@ class Gateway:
     async def _complete(self, request: Request) -> ASGIApp:
         return await self._answering(request, read_completion)
 
-    async def _answering(self, request: Request, read: Callable[[bytes, GatewayLimits], Asked]) -> ASGIApp:
+    async def _answering(
+        self, request: Request, read: Callable[[bytes, GatewayLimits, Collection[str]], Asked]
+    ) -> ASGIApp:
         exchange: Exchange = request.scope["exchange"]
         client: Client = request.scope["client_key"]
         with self._clients.admitted(client):
-            asked = read(await self._body(request), self.limits)
+            asked = read(await self._body(request), self.limits, self._ignore)
         if self._stopping:
             raise ApiError("the gateway is stopping", status=503, kind="server_error", code="stopping", retryable=True)
         fusion = self._fusion(asked.model)
@@ -267,7 +284,7 @@ class Gateway:
     async def _openapi(self, request: Request) -> Response:  # noqa: ARG002
         drawn = {fusion.settings.temperature for fusion in self._fusions.values()}
         names = dict.fromkeys(name for one in self._fusions.values() for name in (DRAFT, *one.endpoints.names))
-        document = openapi([*self._fusions], drawn, names, self.limits, secured=self._clients.secured)
+        document = openapi([*self._fusions], drawn, names, self.limits, self._ignore, secured=self._clients.secured)
         return JSONResponse(document)
 
 

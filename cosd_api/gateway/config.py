@@ -8,10 +8,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from cosd_api import FusionConfig, SettingError
 from cosd_api.extend import Document, FieldPath, config_error, config_errors, read_document
+from cosd_api.gateway.ignorable import IGNORABLE, check_ignored
 
 __all__ = ["ALONE", "KEYS_VARIABLE", "ClientKey", "GatewayConfig", "GatewayLimits", "keys_from_environment"]
 
@@ -26,6 +35,14 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}$"
 _SHORTEST = 16  # characters of a key
 _Count = Annotated[int, Field(ge=1, strict=True)]
 _Name = Annotated[str, StringConstraints(pattern=_NAME)]
+
+
+def _ignorable(name: str) -> str:
+    check_ignored((name,))
+    return name
+
+
+_Ignorable = Annotated[str, AfterValidator(_ignorable), WithJsonSchema({"enum": [*IGNORABLE]})]
 
 
 class GatewayLimits(BaseModel):
@@ -85,6 +102,8 @@ class GatewayConfig(BaseModel):
         keys: of clients. Without any, and without `COSD_SERVE_KEYS`, every client on this machine is served.
         limits: of requests.
         cors: origins of web pages that may call the gateway, such as `https://app.example.com`; none by default.
+        ignore: fields of requests that are taken and not used, such as `temperature`, in place of a refusal. Those that
+            a request had are named in its answer.
     """
 
     model_config = _STRICT
@@ -94,6 +113,7 @@ class GatewayConfig(BaseModel):
     keys: list[ClientKey] = []
     limits: GatewayLimits = GatewayLimits()
     cors: list[Annotated[str, StringConstraints(pattern=r"^https?://[^/\s*]+$")]] = []
+    ignore: list[_Ignorable] = []
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -56,6 +56,7 @@ def openapi(
     temperatures: Collection[float],
     names: Collection[str],
     limits: GatewayLimits,
+    ignore: Collection[str] = (),
     *,
     secured: bool,
 ) -> dict[str, Any]:
@@ -66,6 +67,7 @@ def openapi(
         temperatures: that their methods have.
         names: of their endpoints.
         limits: of requests.
+        ignore: fields that are taken and not used.
         secured: whether clients need a key.
     """
     schemas: dict[str, Any] = {"Error": _ERROR}
@@ -79,6 +81,7 @@ def openapi(
         fields["temperature"] = {"enum": [*sorted(temperatures), None]}
         for count in {"max_tokens", "max_completion_tokens"} & fields.keys():
             fields[count] = {"type": ["integer", "null"], "minimum": 1, "maximum": limits.max_tokens}
+        fields |= {name: {"description": "Taken and not used."} for name in sorted(ignore)}
     chat = schemas[ChatBody.__name__]["properties"]
     chat["messages"]["maxItems"] = limits.messages
     each = chat["own"].pop("additionalProperties")

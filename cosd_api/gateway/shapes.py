@@ -107,6 +107,7 @@ class AnswerShape:
         created: time of the answer, in seconds since 1970.
         logprobs: whether tokens come with their probabilities.
         usage: whether the client asked for what was billed at the end of a stream.
+        ignored: fields of the request that were ignored.
     """
 
     id: str
@@ -114,6 +115,7 @@ class AnswerShape:
     created: int
     logprobs: bool = False
     usage: bool = False
+    ignored: Sequence[str] = ()
 
     whole_object = ""
     chunk_object = ""
@@ -123,7 +125,7 @@ class AnswerShape:
         choices = [self._whole_choice(at, one) for at, one in enumerate(results)]
         usage = billed([one.usage for one in results])
         more = facts(results[0]) if len(results) == 1 else {"answers": [facts(one) for one in results]}
-        cosd = {"request_id": self.id, **more}
+        cosd = {"request_id": self.id, **more, **self._ignored}
         return {**self._head(self.whole_object), "choices": choices, "usage": usage, "cosd": cosd}
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002 - of the chat's form
@@ -149,7 +151,7 @@ class AnswerShape:
         """The last event of an answer."""
         chunk = json.loads(self._chunk(index, None, None)[6:])
         chunk["choices"][0]["finish_reason"] = _finish(result)
-        chunk["cosd"] = {"request_id": self.id, **facts(result)}
+        chunk["cosd"] = {"request_id": self.id, **facts(result), **self._ignored}
         return event(chunk)
 
     def ending(self, used: Sequence[Mapping[str, EndpointUsage]]) -> bytes:
@@ -157,6 +159,10 @@ class AnswerShape:
         if not self.usage:
             return DONE
         return event({**self._head(self.chunk_object), "choices": [], "usage": billed(used)}) + DONE
+
+    @property
+    def _ignored(self) -> dict[str, Any]:
+        return {"ignored": [*self.ignored]} if self.ignored else {}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}

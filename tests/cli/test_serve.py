@@ -56,6 +56,23 @@ def test_the_fusions_of_a_file(served: list[Gateway], tmp_path: Path) -> None:
     assert [names(gateway) for gateway in served] == [["a"], ["cosd"]]
 
 
+def test_fields_to_be_ignored(scripted: Scripted, served: list[Gateway], tmp_path: Path) -> None:
+    """Those of the command line are added to those of a file."""
+    path = tmp_path / "fusion.yaml"
+    path.write_text(
+        "fusions:\n  cosd:\n" + "".join(f"    {line}\n" for line in PAIR.splitlines()) + "ignore: [top_p]\n"
+    )
+    for given in (SERVERS, (str(path),)):
+        ended = cosd("serve", *given, "--port", "0", "--ignore", "temperature", "--ignore", "min_p")
+        assert ended.exit_code == 0, ended.output
+    document = [anyio.run(Visit(one, "/openapi.json").send).json["components"]["schemas"] for one in served]
+    unused = {"description": "Taken and not used."}
+    fields = [
+        [name for name, one in found["CompletionBody"]["properties"].items() if one == unused] for found in document
+    ]
+    assert fields == [["temperature", "min_p"], ["temperature", "top_p", "min_p"]]
+
+
 def test_the_schema_is_printed() -> None:
     ended = cosd("serve", "--schema")
     assert json.loads(ended.stdout)["properties"].keys() >= {"fusions", "keys", "limits", "cors"}
@@ -70,6 +87,7 @@ def test_the_schema_is_printed() -> None:
         (["FILE", "--name", "mine"], PAIR, "is for one fusion, and FILE holds its own"),
         (["FILE", "--host", "0.0.0.0"], PAIR, "other machines could use the models without a key: set COSD_SERVE_KEYS"),
         (["FILE", "--host", "256.0.0.1"], PAIR, "other machines could use"),
+        (["FILE", "--ignore", "n"], PAIR, "'n' cannot be ignored, only fields that leave the form of an answer alone"),
         (["no-such-file.yaml"], PAIR, "no-such-file.yaml: No such file or directory"),
         (["--draft", "http://draft"], PAIR, "is required: the URL of a server"),
     ],

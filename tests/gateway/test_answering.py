@@ -215,6 +215,22 @@ def test_a_stream_is_the_librarys_text(models: Any, prompt: str) -> None:
     anyio.run(run)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_was_ignored_is_named(stream: bool) -> None:
+    given = {"temperature": 0.7, "reasoning_effort": "high", "top_p": 1}
+    async with opened(fused(pair()), ignore=("temperature", "reasoning_effort", "top_p", "min_p")) as app:
+        reply = await visit(app, TEXT, body(stream=stream, **given))
+        plain = await visit(app, TEXT, body(stream=stream, top_p=1, temperature=0))
+        several = await visit(app, TEXT, body(stream=stream, prompt=["Q:", "Q: The"], **given))
+    names = ["temperature", "reasoning_effort"]
+    last = [one.events[-2] if stream else one.json for one in (reply, plain, several)]
+    assert [one["cosd"].get("ignored") for one in last] == [names, None, names]
+    assert [one.headers.get("cosd-ignored") for one in (reply, plain, several)] == [
+        "temperature, reasoning_effort", None, "temperature, reasoning_effort",
+    ]  # fmt: skip
+    assert ("".join(reply.texts()) if stream else reply.json["choices"][0]["text"]) == FUSED
+
+
 # ------------------------------------------------------------------------------------------------------ probabilities
 
 

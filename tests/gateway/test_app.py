@@ -248,6 +248,16 @@ async def test_the_document_describes_what_is_answered() -> None:
             jsonschema.validate({**BODY, field: value}, taken)
 
 
+async def test_the_document_says_what_is_ignored() -> None:
+    asked: dict[str, Any] = {**BODY, "temperature": 0.7, "reasoning_effort": "high", "logit_bias": {"5": 1}}
+    for ignore in ((), ("temperature", "reasoning_effort", "logit_bias")):
+        async with opened(fusion(), ignore=ignore) as app:
+            document = (await visit(app, "/openapi.json")).json
+            answered = (await visit(app, TEXT, asked)).status
+        taken = {**document["components"]["schemas"]["CompletionBody"], "components": document["components"]}
+        assert (answered == 200, jsonschema.Draft202012Validator(taken).is_valid(asked)) == (bool(ignore), bool(ignore))
+
+
 async def test_the_document_has_own_messages_of_the_models_that_are_there() -> None:
     asked: dict[str, Any] = {"model": "fused", "messages": [{"role": "user", "content": "Hi"}]}
     async with opened(Fusion(draft=draft(), assistant=[assistant(), assistant()])) as app:

@@ -34,6 +34,7 @@ keys:
 limits:
   max_tokens: 2000
 cors: ["https://app.example.com"]
+ignore: [temperature, top_p]
 """
 KEY = "k" * 16
 
@@ -78,6 +79,9 @@ def test_the_settings_file_of_one_fusion_is_served_as_cosd(tmp_path: Path) -> No
         ("schema_version: 1", "schema_version: 2", "line 1: schema_version: input should be 1"),
         ("cors:", "cros:", "line 20: cros: there is no such field; did you mean 'cors'"),
         ("api_key_env: MY_KEY", "api_key: sk-1234567890abcdef", "line 8: .*api_key: this looks like a key"),
+        ("[temperature, top_p]", "[temperature, n]", "line 21: ignore[1]: 'n' cannot be ignored, only fields that"),
+        ("top_p]", "topp]", "line 21: ignore[1]: 'topp' cannot be ignored.*; did you mean 'top_p'"),
+        ("ignore:", "ignored:", "line 21: ignored: there is no such field; did you mean 'ignore'"),
         (WHOLE, "fusions:\n  one: http://gpu1:8080", "line 2: fusions.one: it holds no fields"),
         (WHOLE, "fusions:\n", "line 1: fusions: it must hold at least one fusion"),
         (WHOLE, "keys: []\n", "it has no fusions:, and no draft: of a single one"),
