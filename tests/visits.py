@@ -41,13 +41,22 @@ class Reply:
     @property
     def error(self) -> Mapping[str, Any]:
         """The error of the whole answer, or of the last event of a stream."""
-        found: Mapping[str, Any] = (self.events[-1] if self.body.startswith(b"data:") else self.json)["error"]
+        found: Mapping[str, Any] = (self.events[-1] if self.streamed else self.json)["error"]
         return found
+
+    @property
+    def streamed(self) -> bool:
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
+    @property
+    def heartbeats(self) -> int:
+        """Comments in place of events."""
+        return sum(one.startswith(":") for one in self.body.decode().split("\n\n"))
 
     @property
     def events(self) -> list[Any]:
         """The events of a stream; `"[DONE]"` as it is."""
-        texts = [one.removeprefix("data: ") for one in self.body.decode().split("\n\n") if one]
+        texts = [one.removeprefix("data: ") for one in self.body.decode().split("\n\n") if one[:1] not in ("", ":")]
         return [text if text == "[DONE]" else json.loads(text) for text in texts]
 
     def texts(self, index: int = 0) -> list[str]:

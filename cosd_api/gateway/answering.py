@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -34,6 +35,8 @@ _LEAST_SECONDS = 0.001
 _WRITE_BYTES = 16_384  # of events that are one write: before more, a client whose buffers are full is waited for
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
 
+_HEARTBEAT = b": waiting\n\n"  # a comment, which clients pass over
+
 _Numbered: TypeAlias = tuple[int, FusedToken | FusionResult]
 """A token or the result of an answer, with the answer's index."""
 
@@ -62,6 +65,43 @@ class StopSignal:
                 yield scope
             finally:
                 self._scopes.discard(scope)
+
+
+class _Silence:
+    """The time without a token: a scope that ends when it is too long.
+
+    Args:
+        limits: of the gateway.
+        began: the start of the request, by `time.perf_counter`.
+    """
+
+    def __init__(self, limits: GatewayLimits, began: float) -> None:
+        self._first, self._idle = limits.first_token_timeout, limits.idle_timeout
+        self._heard = False
+        self.scope = anyio.CancelScope()
+        if self._first is not None:
+            self.scope.deadline = anyio.current_time() + began + self._first - time.perf_counter()
+
+    def heard(self) -> None:
+        """Begin again, as there was a token."""
+        self._heard = True
+        if self._idle is not None:
+            self.scope.deadline = anyio.current_time() + self._idle
+        else:
+            self.pause()
+
+    def pause(self) -> None:
+        """Count no more until the next `heard`: a client is waited for."""
+        self.scope.deadline = math.inf
+
+    @property
+    def error(self) -> ApiError:
+        """The error after it was too long."""
+        if self._heard:
+            words, code = f"no token came for {self._idle:g} seconds", "idle_timeout"
+        else:
+            words, code = f"no token came within {self._first:g} seconds", "first_token_timeout"
+        return ApiError(words, status=504, kind="timeout_error", code=code)
 
 
 class Answering:
@@ -102,7 +142,11 @@ class Answering:
             ignored=asked.ignored(fusion),
         )
         self._streams: list[FusionStream] = []
+        self._silence = _Silence(limits, exchange.began)
+        self._writing = anyio.Lock()
+        self._written = 0.0  # time of the last write
         self._started = False
+        self._finished = False
         self._left = False
         self._ended = False
 
@@ -145,7 +189,10 @@ class Answering:
         with anyio.move_on_after(self._limits.timeout + _GRACE_SECONDS) as late:
             async with self._stop.cancels() as stopped:
                 try:
-                    await write(scope, receive, send)
+                    with self._silence.scope as silent:
+                        await write(scope, receive, send)
+                    if silent.cancelled_caught:
+                        error = self._silence.error
                 except Exception as failed:
                     if isinstance(failed, OSError) and not isinstance(failed, ProviderError):
                         raise  # of the connection
@@ -197,6 +244,7 @@ class Answering:
             async for index, item in answers:
                 assert isinstance(item, FusionResult)
                 results[index] = item
+        self._silence.pause()
         self._exchange.results = [results[at] for at in sorted(results)]
         self._exchange.tokens = sum(len(one.tokens) for one in self._exchange.results)
         self._exchange.sent_text()
@@ -207,14 +255,51 @@ class Answering:
     # ------------------------------------------------------------------------------------------------------- streams
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        failed: list[Exception] = []
+        async with anyio.create_task_group() as group:
+            if self._limits.heartbeat_seconds is not None:
+                group.start_soon(self._beat, send, self._limits.heartbeat_seconds, failed, group.cancel_scope)
+            try:
+                await self._events(send)
+            except Exception as error:  # noqa: BLE001 - raised below, as it is and not in a group
+                failed.append(error)
+            group.cancel_scope.cancel()
+        if failed:
+            raise failed[0]
+
+    async def _beat(self, send: Send, seconds: float, failed: list[Exception], scope: anyio.CancelScope) -> None:
+        """Send a comment whenever the stream has been silent for so long."""
+        self._written = anyio.current_time()
+        try:
+            while not self._finished:
+                left = self._written + seconds - anyio.current_time()
+                if left > 0:
+                    await anyio.sleep(left)
+                else:
+                    await self._write(send, b"")
+        except OSError as error:  # of servers that raise where the client has left
+            failed.append(error)
+            scope.cancel()
+
+    async def _write(self, send: Send, data: bytes, *, last: bool = False) -> None:
+        """Send a part of a stream, or a comment in place of none; the headers first."""
+        waited_since = self._written
+        async with self._writing:  # a client that takes nothing is waited for here, too
+            if self._finished or (not data and self._written != waited_since):
+                return
+            self._finished = last
+            if not self._started:
+                await self._start(send)
+            await send({"type": "http.response.body", "body": data or _HEARTBEAT, "more_body": not last})
+            self._written = anyio.current_time()
+
+    async def _events(self, send: Send) -> None:
         readers: dict[int, TextReader] = {}
         sent: dict[int, int] = {}
         shape, exchange = self._shape, self._exchange
         waiting = b""
         async with self._answers() as answers:
             async for index, item in answers:
-                if not self._started:
-                    await self._start(send)
                 data = b""
                 if index not in readers:
                     readers[index], sent[index] = TextReader(), 0
@@ -234,11 +319,14 @@ class Answering:
                     exchange.results.append(item)
                 waiting += data
                 if waiting and (len(waiting) >= _WRITE_BYTES or not self._more_is_there()):
-                    await send({"type": "http.response.body", "body": waiting, "more_body": True})
+                    self._silence.pause()
+                    await self._write(send, waiting)
                     waiting = b""
+                self._silence.heard()
+        self._silence.pause()
         end = shape.ending([one.usage for one in exchange.results])
         self._over()
-        await send({"type": "http.response.body", "body": end, "more_body": False})
+        await self._write(send, end, last=True)
 
     def _more_is_there(self) -> bool:
         """True if the next token of the only answer needs no waiting for: a verdict lets several go at once."""
@@ -310,9 +398,11 @@ class Answering:
         if self._asked.stream:
             stream.most_unread = self._limits.unread_tokens
         async with stream:
-            if self._asked.stream:
-                async for token in stream:
+            async for token in stream:
+                if self._asked.stream:
                     yield index, token
+                else:
+                    self._silence.heard()
             yield index, await stream.finished()
 
 

@@ -34,6 +34,7 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}$"
 _SHORTEST = 16  # characters of a key
 _Count = Annotated[int, Field(ge=1, strict=True)]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Name = Annotated[str, StringConstraints(pattern=_NAME)]
 
 
@@ -55,6 +56,12 @@ class GatewayLimits(BaseModel):
         max_tokens: of one answer. A request for more is refused.
         concurrency: requests in progress; further ones are refused with status 429.
         timeout: seconds for one request, from its first byte to the last one of its answer.
+        first_token_timeout: seconds for one request, from its first byte to the first token; None leaves it to
+            `timeout`.
+        idle_timeout: seconds without a token once there was one, while the client takes what there is; None leaves it
+            to `timeout`. The default is as long as nginx waits for a silent server.
+        heartbeat_seconds: time for which a stream may be silent. A comment is sent then, so that no proxy takes it for
+            dead; before the first token the headers are sent with it. None sends none.
         unread_tokens: tokens that wait for a slow client. Beyond them no model writes on until it has read some.
         drain_seconds: time between the signal to stop and the end of new connections. `/ready` gives 503 meanwhile, so
             that a balancer sends no more requests.
@@ -68,7 +75,10 @@ class GatewayLimits(BaseModel):
     prompts: _Count = 128
     max_tokens: _Count = 8192
     concurrency: _Count = 256
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
+    timeout: _Seconds = 600.0
+    first_token_timeout: _Seconds | None = None
+    idle_timeout: _Seconds | None = 60.0
+    heartbeat_seconds: _Seconds | None = 10.0
     unread_tokens: _Count = 64
     drain_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     stop_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0

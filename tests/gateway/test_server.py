@@ -62,6 +62,17 @@ async def test_openais_client_is_answered() -> None:
             assert (await events.get_final_completion()).choices[0].finish_reason == "stop"
 
 
+async def test_openais_client_passes_heartbeats_over() -> None:
+    asked: dict[str, Any] = {"model": "fused", "prompt": "Q:", "stream": True}
+    async with served(fused(token_delay=0.02), heartbeat_seconds=0.005) as (_, url):
+        headers = {"authorization": f"Bearer {KEY}"}
+        async with httpx.AsyncClient(headers=headers) as plain:
+            assert ": waiting\n\n" in (await plain.post(f"{url}/completions", json=asked)).text
+        async with openai.AsyncOpenAI(base_url=url, api_key=KEY) as client:
+            stream = await client.completions.create(**asked)
+            assert "".join([one.choices[0].text async for one in stream]) == FUSED
+
+
 async def test_openais_client_in_a_thread_is_answered() -> None:
     def ask(url: str) -> str:
         with openai.OpenAI(base_url=url, api_key=KEY) as client:
