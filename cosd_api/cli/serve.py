@@ -56,8 +56,9 @@ def serve(
     """Serve fusions behind OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.
 
     One fusion by --draft and --assistant, several by FILE, and the bundled models by neither. Clients need one of the
-    keys in COSD_SERVE_KEYS, if it is set. Standard output gets the URL once it is served, standard error a line of JSON
-    for each request. Ctrl-C or SIGTERM end it: requests in progress get half a minute, and the exit code is 0.
+    keys in COSD_SERVE_KEYS, if it is set. Standard output gets the URL once it is served, standard error the servers
+    that do not answer or the models that were found, and a line of JSON for each request. Ctrl-C or SIGTERM end it:
+    requests in progress get half a minute, and the exit code is 0.
     """
     with guarded(), ExitStack() as stack:
         for module in ("starlette", "uvicorn", "prometheus_client"):
@@ -83,6 +84,7 @@ def serve(
         def ready() -> None:
             print(url, flush=True)
             say(f"serving {', '.join(fusions)}; Ctrl-C stops it")
+            gateway.report_models(say)
 
         signal.signal(signal.SIGTERM, _interrupt)
         stack.enter_context(_logged_to_stderr())

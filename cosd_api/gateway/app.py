@@ -136,6 +136,15 @@ class Gateway:
             if exchange.path not in _QUIET or exchange.status >= 400:
                 exchange.log()
 
+    def report_models(self, say: Callable[[str], None]) -> None:
+        """Probe every model's server once, beside the requests, and say what was found. For its operator.
+
+        Args:
+            say: takes a line for each server that does not answer, with its URL, or one with the models. It is called
+                once all are found out about, within a quarter of a minute; never outside the lifespan.
+        """
+        self._readiness.report(say)
+
     def draining(self) -> None:
         """Be no longer ready, so that a balancer sends no more requests; those that come are answered."""
         self._draining = True
@@ -179,6 +188,7 @@ class Gateway:
         async with AsyncExitStack() as stack:
             for fusion in self._fusions.values():
                 await stack.enter_async_context(fusion)
+            await stack.enter_async_context(self._readiness.watching())
             yield
 
     # ------------------------------------------------------------------------------------------------------- answers
@@ -266,16 +276,16 @@ class Gateway:
         return JSONResponse({"status": "ok"})
 
     async def _ready(self, request: Request) -> Response:
-        found = await self._readiness.check()
-        ready = not self._draining and self._readiness.needed(found)
-        status = "stopping" if self._draining else "ready" if ready else "not ready"
+        state, found, age = await self._readiness.check()
+        status = "stopping" if self._draining else state
+        ready = status in ("ready", "degraded")
         if not ready:
             exchange: Exchange = request.scope["exchange"]
             exchange.outcome, exchange.error = "error", status.replace(" ", "_")
         answer: dict[str, Any] = {"status": status}
         with suppress(ApiError):  # without a key nothing else is told
             self._recognized(request.scope)
-            answer["fusions"] = found
+            answer |= {"fusions": found, "age_seconds": None if age is None else round(age, 3)}
         return JSONResponse(answer, 200 if ready else 503)
 
     async def _page_of_metrics(self, request: Request) -> Response:  # noqa: ARG002

@@ -92,7 +92,7 @@ def openapi(
         "/v1/models": {"get": _read("The models that are served.", _MODELS)},
         "/v1/models/{name}": {"get": {**_read("One model.", _MODEL), "parameters": [name]}},
         "/health": {"get": {**_read("The gateway runs.", _STATUS), "security": []}},
-        "/ready": {"get": {**_read("Every model's server answers.", _STATUS, "503"), "security": []}},
+        "/ready": {"get": {**_read("Every model's server that is needed answers.", _STATUS, "503"), "security": []}},
         "/metrics": {"get": {**_read("Metrics in Prometheus' form.", None)}},
     }
     components: dict[str, Any] = {"schemas": schemas}

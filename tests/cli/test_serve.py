@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from commands import SERVERS, Scripted, cosd, words
+from commands import SERVERS, Scripted, cosd, start, words
 from cosd_api.gateway import Gateway
 from visits import Visit
 
@@ -107,6 +108,22 @@ def test_mistakes_are_named_before_anything_is_served(
     assert ended.exit_code == 2
     assert said in words(ended)
     assert served == []
+
+
+def test_a_server_that_is_not_there_is_named_after_the_start() -> None:
+    """It ends nothing."""
+    with socket.socket() as taken:  # bound, and not listening
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with start("serve", "--draft", url, "--assistant", url, "--port", "0") as process:
+            assert process.stdout.readline().startswith(b"http://127.0.0.1:")
+            lines = [process.stderr.readline().decode() for _ in range(3)]
+            assert process.poll() is None
+            process.terminate()
+    assert lines[0] == "cosd: serving cosd; Ctrl-C stops it\n"
+    for name, line in zip(("draft", "assistant"), lines[1:], strict=True):
+        began = f"cosd: the server of the model {name!r} of 'cosd' does not answer as it should (ConnectError): {url}: "
+        assert line.startswith(began) and "Is the server running, and is the URL right?" in line
 
 
 def test_a_key_lets_other_machines_in(

@@ -12,6 +12,7 @@ import pytest
 
 from cosd_api import Fusion
 from cosd_api.gateway import ClientKey
+from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_providers import ConnectError
 from cosd_providers.testing import ScriptedProvider
 from lima import FUSED, assistant, draft
@@ -81,13 +82,15 @@ async def test_a_client_that_leaves_while_its_body_is_read_gets_nothing(caplog: 
     assert "unexpected" not in caplog.text
 
 
-async def test_a_fault_of_a_route_has_the_form_of_the_api(caplog: pytest.LogCaptureFixture) -> None:
-    class Wrong(ScriptedProvider):
-        async def describe(self) -> Any:
-            raise RuntimeError("private".upper())
+async def test_a_fault_of_a_route_has_the_form_of_the_api(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*_: object) -> bytes:
+        raise RuntimeError("private".upper())
 
-    async with opened(Fusion(draft=Wrong(draft().model), assistant=assistant())) as app:
-        reply = await visit(app, "/ready")
+    monkeypatch.setattr(GatewayMetrics, "page", wrong)
+    async with opened(fusion()) as app:
+        reply = await visit(app, "/metrics")
     assert (reply.status, reply.error["code"]) == (500, "internal")
     assert "PRIVATE" not in caplog.text
 
@@ -220,11 +223,12 @@ async def test_it_is_ready_when_every_model_answers(caplog: pytest.LogCaptureFix
     async with opened(fusion()) as app:
         reply = await visit(app, "/ready")
     assert (reply.status, reply.json["fusions"]) == (200, {"fused": {"draft": "ready", "assistant": "ready"}})
-    for spares, status in (("raise", 503), ("draft", 200)):
+    for spares, status, state in (("raise", 503, "not ready"), ("draft", 200, "degraded")):
         broken = Fusion(draft=draft(), assistant=Down(assistant().model), on_assistant_error=spares)  # type: ignore[arg-type]
         async with opened(broken) as app:
             reply = await visit(app, "/ready")
-        assert (reply.status, reply.json["fusions"]["fused"]["assistant"]) == (status, "ConnectError")
+        assert (reply.status, reply.json["status"]) == (status, state)
+        assert reply.json["fusions"] == {"fused": {"draft": "ready", "assistant": "ConnectError"}}
     assert caplog.text.count('"outcome": "error", "error": "not_ready"') == 1
 
 
