@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cosd_api import Fusion
+from cosd_api import Fusion, SettingError
 from cosd_api.extend import DRAFT, callers_context
 from cosd_api.gateway.answering import Answering, StopSignal
 from cosd_api.gateway.api_errors import ApiError, api_error
@@ -50,6 +50,7 @@ _EXPOSED = (
     "cosd-replacements",
     "cosd-billed-tokens",
     "cosd-ignored",
+    *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
 )
 """Headers that web pages of other origins may read."""
 
@@ -117,15 +118,19 @@ class Gateway:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        exchange = Exchange(id=request_id(headers.get("x-request-id", "")), method=scope["method"], path="")
+        given = Headers(scope=scope).get("x-request-id", "")
+        exchange = Exchange(id=request_id(given), method=scope["method"], path="")
         exchange.path = scope["path"] if scope["path"] in self._paths else ""
         scope["exchange"], scope["app"] = exchange, self  # with an application, the router raises what it refuses
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = exchange.id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = exchange.id
+                client: Client | None = scope.get("client_key")
+                if client is not None and exchange.path in _ANSWERS:
+                    headers.update(client.headers)
             await send(message)
 
         try:
@@ -144,6 +149,22 @@ class Gateway:
                 once all are found out about, within a quarter of a minute; never outside the lifespan.
         """
         self._readiness.report(say)
+
+    def change_keys(self, keys: Mapping[str, ClientKey]) -> None:
+        """Take other keys, from any thread. What was counted for a key goes on under its name, and requests in progress
+        end as they would have.
+
+        Args:
+            keys: by their texts.
+
+        Raises:
+            SettingError: there are none, and there were some: whoever reaches the gateway could use the models.
+        """
+        if self._clients.secured and not keys:
+            raise SettingError(
+                "there would be no key any more, and any client could use the models: start it anew for that"
+            )
+        self._clients.change(keys)
 
     def draining(self) -> None:
         """Be no longer ready, so that a balancer sends no more requests; those that come are answered."""
@@ -205,13 +226,14 @@ class Gateway:
         exchange: Exchange = request.scope["exchange"]
         client: Client = request.scope["client_key"]
         with self._clients.admitted(client):
+            client.count_request()
             asked = read(await self._body(request), self.limits, self._ignore)
         if self._stopping:
             raise ApiError("the gateway is stopping", status=503, kind="server_error", code="stopping", retryable=True)
         fusion = self._fusion(asked.model)
         exchange.model, exchange.stream = asked.model, asked.stream
         place = ExitStack()  # left before the client has the end of its answer, and may ask again
-        place.callback(lambda: client.bill(exchange.billed))
+        place.callback(lambda: client.bill(exchange.billed, sum(one.cached_tokens for one in exchange.usage.values())))
         answering = Answering(fusion, asked, self.limits, exchange, self._stop, place.close)
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
 from commands import SERVERS, Scripted, cosd, start, words
@@ -124,6 +127,43 @@ def test_a_server_that_is_not_there_is_named_after_the_start() -> None:
     for name, line in zip(("draft", "assistant"), lines[1:], strict=True):
         began = f"cosd: the server of the model {name!r} of 'cosd' does not answer as it should (ConnectError): {url}: "
         assert line.startswith(began) and "Is the server running, and is the URL right?" in line
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such signal")
+def test_keys_are_read_again_on_a_signal(tmp_path: Path) -> None:
+    """A faulty file leaves them as they are."""
+    old, new = "o" * 16, "n" * 16
+    secret, path = tmp_path / "secret", tmp_path / "fusion.yaml"
+    secret.write_text(old)
+    fusions = "fusions:\n  cosd:\n" + "".join(f"    {line}\n" for line in PAIR.splitlines())
+    path.write_text(f"{fusions}keys: [{{name: team-a, file: secret}}]\n")
+    with start("serve", str(path), "--port", "0") as process:
+        url = process.stdout.readline().decode().strip()
+
+        def status(key: str) -> int:
+            return httpx.get(f"{url}/models", headers={"authorization": f"Bearer {key}"}, timeout=60).status_code
+
+        def read_again() -> str:
+            process.send_signal(signal.SIGHUP)
+            while "keys" not in (line := process.stderr.readline().decode()):
+                assert line
+            return line
+
+        assert [status(key) for key in (old, new)] == [200, 401]
+        secret.write_text(new)
+        assert "cosd: the keys were read again: team-a; all other settings stay as they were" in read_again()
+        assert [status(key) for key in (old, new)] == [401, 200]
+        for text, words in (
+            (f"{fusions}keys: [{{name: team-a, fil: secret}}]\n", "there is no such field; did you mean 'file'"),
+            (f"{fusions}keys: [{{name: team-a, file: nothing}}]\n", "nothing, which is to hold a key: No such file"),
+            (fusions, "there would be no key any more, and any client could use the models"),
+        ):
+            path.write_text(text)
+            line = read_again()
+            assert line.startswith("cosd: the keys stay as they were: ") and words in line
+            assert [status(key) for key in (old, new)] == [401, 200]
+        process.terminate()
+    assert process.returncode == 0
 
 
 def test_a_key_lets_other_machines_in(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from typing import Any
 
 import anyio
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from cosd_api import Fusion
+from cosd_api import Fusion, SettingError
 from cosd_api.gateway import ClientKey
 from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_providers import ConnectError
@@ -139,6 +140,52 @@ async def test_limits_of_a_key_hold_while_it_answers_and_after() -> None:
         await until(lambda: first.reply.complete)  # and no later: a client asks again at once
         reply = await visit(app, TEXT, BODY, headers=headers)
         assert "tokens were billed for this key in the last minute, and 10 are allowed" in reply.error["message"]
+
+
+async def test_limits_in_a_minute_are_in_the_headers_of_answers() -> None:
+    keys = {
+        KEY: ClientKey(name="a", requests_per_minute=4, billed_tokens_per_minute=10_000),
+        "o" * 16: ClientKey(name="b"),
+    }
+    headers = {"authorization": f"Bearer {KEY}"}
+    async with opened(fusion(), keys=keys) as app:
+        replies = [
+            await visit(app, TEXT, body, headers=headers)
+            for body in (BODY, {**BODY, "stream": True}, {**BODY, "n": 2}, b"{", BODY)
+        ]
+        models = await visit(app, "/v1/models", headers=headers)
+        other = await visit(app, TEXT, BODY, headers={"authorization": f"Bearer {'o' * 16}"})
+    assert [one.status for one in replies] == [200, 200, 400, 400, 429]
+    assert [one.headers["x-ratelimit-remaining-requests"] for one in replies] == ["3", "2", "1", "0", "0"]
+    assert {one.headers["x-ratelimit-limit-requests"] for one in replies} == {"4"}
+    assert all(one.headers["x-ratelimit-reset-requests"].endswith("s") for one in replies)
+    usage = replies[0].json["usage"]
+    weighed = usage["total_tokens"] - 0.9 * usage["prompt_tokens_details"]["cached_tokens"]
+    left = [int(one.headers["x-ratelimit-remaining-tokens"]) for one in replies]
+    assert left[:2] == [math.floor(10_000 - weighed)] * 2  # a stream's own come after its headers
+    assert left[2] < left[1]
+    assert 0 < int(replies[-1].headers["retry-after"]) <= 60
+    for reply in (models, other):
+        assert not any("ratelimit" in name for name in reply.headers)
+
+
+async def test_keys_are_changed_without_a_restart() -> None:
+    writer = draft(token_delay=0.01)
+    new = "n" * 16
+    async with (
+        opened(Fusion(draft=writer, assistant=assistant()), keys={KEY: ClientKey(name="a")}) as app,
+        anyio.create_task_group() as group,
+    ):
+        asked = Visit(app, TEXT, {**BODY, "stream": True}, headers={"authorization": f"Bearer {KEY}"})
+        group.start_soon(asked.send)
+        await until(lambda: writer.open_requests == 1)
+        with pytest.raises(SettingError, match="there would be no key any more"):
+            app.change_keys({})
+        app.change_keys({new: ClientKey(name="b")})
+        replies = [await visit(app, "/v1/models", headers={"authorization": f"Bearer {key}"}) for key in (KEY, new)]
+        assert [one.status for one in replies] == [401, 200]
+        await until(lambda: asked.reply.complete)
+    assert "".join(asked.reply.texts()) == FUSED
 
 
 async def test_other_origins_are_answered_only_if_they_are_named() -> None:
