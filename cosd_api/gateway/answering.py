@@ -197,11 +197,11 @@ class Answering:
                     if isinstance(failed, OSError) and not isinstance(failed, ProviderError):
                         raise  # of the connection
                     error = self._failed(failed)
-            if stopped.cancelled_caught:
+            if stopped.cancelled_caught and not self._ended:
                 self._exchange.outcome = "stopped"
                 words = "the gateway was stopped before the answer was complete"
                 error = ApiError(words, status=503, kind="server_error", code="stopped", retryable=True)
-        if late.cancelled_caught:
+        if late.cancelled_caught and not self._ended:
             words = f"the answer was not complete, or not taken, within {self._limits.timeout:g} seconds"
             error = ApiError(words, status=504, kind="timeout_error", code="timeout")
         if error is not None:
@@ -291,6 +291,7 @@ class Answering:
             if not self._started:
                 await self._start(send)
             await send({"type": "http.response.body", "body": data or _HEARTBEAT, "more_body": not last})
+            self._ended = last  # before anything is waited for: the client may leave now, or time be over
             self._written = anyio.current_time()
 
     async def _events(self, send: Send) -> None:

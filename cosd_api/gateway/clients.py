@@ -122,7 +122,7 @@ class _Minute:
 
     @property
     def sum(self) -> float:
-        """What was added in the last minute."""
+        """The sum of the last minute."""
         self._forget()
         return self._sum
 

@@ -62,6 +62,16 @@ async def test_openais_client_is_answered() -> None:
             assert (await events.get_final_completion()).choices[0].finish_reason == "stop"
 
 
+async def test_an_answer_that_was_taken_is_counted_as_one() -> None:
+    """The server reports each client as gone once its answer is complete."""
+    async with served(fused()) as (_, url), httpx.AsyncClient(headers={"authorization": f"Bearer {KEY}"}) as client:
+        for stream in (True, False):
+            await client.post(f"{url}/completions", json={"model": "fused", "prompt": "Q:", "stream": stream})
+        page = (await client.get(url.replace("/v1", "/metrics"))).text
+    assert 'cosd_requests_total{model="fused",outcome="ok",route="/v1/completions"} 2.0' in page
+    assert "disconnected" not in page
+
+
 async def test_openais_client_passes_heartbeats_over() -> None:
     asked: dict[str, Any] = {"model": "fused", "prompt": "Q:", "stream": True}
     async with served(fused(token_delay=0.02), heartbeat_seconds=0.005) as (_, url):
