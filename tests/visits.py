@@ -41,13 +41,22 @@ class Reply:
     @property
     def error(self) -> Mapping[str, Any]:
         """The error of the whole answer, or of the last event of a stream."""
-        found: Mapping[str, Any] = (self.events[-1] if self.body.startswith(b"data:") else self.json)["error"]
+        found: Mapping[str, Any] = (self.events[-1] if self.streamed else self.json)["error"]
         return found
+
+    @property
+    def streamed(self) -> bool:
+        return self.headers.get("content-type", "").startswith("text/event-stream")
+
+    @property
+    def heartbeats(self) -> int:
+        """Comments in place of events."""
+        return sum(one.startswith(":") for one in self.body.decode().split("\n\n"))
 
     @property
     def events(self) -> list[Any]:
         """The events of a stream; `"[DONE]"` as it is."""
-        texts = [one.removeprefix("data: ") for one in self.body.decode().split("\n\n") if one]
+        texts = [one.removeprefix("data: ") for one in self.body.decode().split("\n\n") if one[:1] not in ("", ":")]
         return [text if text == "[DONE]" else json.loads(text) for text in texts]
 
     def texts(self, index: int = 0) -> list[str]:
@@ -136,11 +145,12 @@ async def opened(
     *,
     keys: Mapping[str, ClientKey] | None = None,
     cors: tuple[str, ...] = (),
+    ignore: tuple[str, ...] = (),
     **limits: Any,
 ) -> AsyncGenerator[Gateway]:
     """A gateway whose lifespan has begun."""
     several = {"fused": fusions} if isinstance(fusions, Fusion) else fusions
-    app = Gateway(several, keys=keys, cors=cors, limits=GatewayLimits(**limits))
+    app = Gateway(several, keys=keys, cors=cors, ignore=ignore, limits=GatewayLimits(**limits))
     sent_in, receive = anyio.create_memory_object_stream[Any](1)
     sent_out, answers = anyio.create_memory_object_stream[Any](1)
     async with anyio.create_task_group() as group, sent_in, receive, sent_out, answers:

@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,13 +17,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cosd_api import Fusion
+from cosd_api import Fusion, SettingError
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import SharedOptions, option_names, with_options
 from cosd_api.demo.servers import bundled_three
 from cosd_api.extend import check_installed
 
 if TYPE_CHECKING:
+    from cosd_api.gateway import Gateway
     from cosd_api.gateway.config import GatewayConfig
 
 __all__ = ["serve"]
@@ -43,13 +45,23 @@ def serve(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Take this field of requests and do not use it, such as temperature, in place of a refusal; may be "
+            "repeated. Added to those of FILE.",
+        ),
+    ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of FILE, and end.")] = False,
 ) -> None:
     """Serve fusions behind OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.
 
     One fusion by --draft and --assistant, several by FILE, and the bundled models by neither. Clients need one of the
-    keys in COSD_SERVE_KEYS, if it is set. Standard output gets the URL once it is served, standard error a line of JSON
-    for each request. Ctrl-C or SIGTERM end it: requests in progress get half a minute, and the exit code is 0.
+    keys in COSD_SERVE_KEYS, if it is set. Standard output gets the URL once it is served, standard error the servers
+    that do not answer or the models that were found, and a line of JSON for each request. SIGHUP has the keys of FILE
+    read again. Ctrl-C or SIGTERM end it:
+    requests in progress get half a minute, and the exit code is 0.
     """
     with guarded(), ExitStack() as stack:
         for module in ("starlette", "uvicorn", "prometheus_client"):
@@ -58,24 +70,28 @@ def serve(
             _print_schema()
             return
         from cosd_api.gateway.app import Gateway  # noqa: PLC0415 - of an extra
-        from cosd_api.gateway.config import GatewayLimits, keys_from_environment  # noqa: PLC0415
+        from cosd_api.gateway.config import GatewayLimits, keys_of  # noqa: PLC0415
         from cosd_api.gateway.server import check_host, listening, run_gateway  # noqa: PLC0415
 
         config = _config(file, options)
-        keys = keys_from_environment(config.keys if config else [])
+        keys = keys_of(config.keys if config else [])
         check_host(host, secured=bool(keys))
         limits = config.limits if config else GatewayLimits()
         cors = config.cors if config else []
+        ignored = {*(config.ignore if config else ()), *(ignore or ())}
         at = stack.enter_context(listening(host, port))
         fusions = stack.enter_context(_fusions(config, options, name))
-        gateway = Gateway(fusions, keys=keys, limits=limits, cors=cors)
+        gateway = Gateway(fusions, keys=keys, limits=limits, cors=cors, ignore=ignored)
         url = f"http://{f'[{host}]' if ':' in host else host}:{at.getsockname()[1]}/v1"
 
         def ready() -> None:
             print(url, flush=True)
             say(f"serving {', '.join(fusions)}; Ctrl-C stops it")
+            gateway.report_models(say)
 
         signal.signal(signal.SIGTERM, _interrupt)
+        if file is not None and sys.platform != "win32":
+            signal.signal(signal.SIGHUP, _reading_keys(gateway, file, host))
         stack.enter_context(_logged_to_stderr())
         try:
             run_gateway(gateway, at, ready=ready)
@@ -152,6 +168,34 @@ def _logged_to_stderr() -> Iterator[None]:
         finally:
             for logger in loggers:
                 logger.removeHandler(handler)
+
+
+def _reading_keys(gateway: Gateway, file: Path, host: str) -> Callable[[int, FrameType | None], None]:
+    """A handler of a signal that has the keys read again."""
+    from cosd_api.gateway.config import GatewayConfig, keys_of  # noqa: PLC0415 - of an extra
+    from cosd_api.gateway.server import check_host  # noqa: PLC0415
+
+    one_at_a_time = threading.Lock()
+    terminal = os.isatty(0)
+
+    def read() -> None:
+        with one_at_a_time:
+            try:
+                keys = keys_of(GatewayConfig.load(file).keys)
+                check_host(host, secured=bool(keys))
+                gateway.change_keys(keys)
+            except (OSError, SettingError) as error:
+                say(f"the keys stay as they were: {error}")
+            else:
+                names = ", ".join(one.name for one in keys.values()) or "none"
+                say(f"the keys were read again: {names}; all other settings stay as they were at the start")
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if terminal and not os.isatty(0):  # it was closed
+            _interrupt(number, frame)
+        threading.Thread(target=read, name="cosd-keys", daemon=True).start()  # beside the requests
+
+    return handle
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

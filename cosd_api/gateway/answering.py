@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -35,6 +36,8 @@ _LEAST_SECONDS = 0.001
 _WRITE_BYTES = 16_384  # of events that are one write: before more, a client whose buffers are full is waited for
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
 
+_HEARTBEAT = b": waiting\n\n"  # a comment, which clients pass over
+
 _Numbered: TypeAlias = tuple[int, FusedToken | FusionResult]
 """A token or the result of an answer, with the answer's index."""
 
@@ -63,6 +66,43 @@ class StopSignal:
                 yield scope
             finally:
                 self._scopes.discard(scope)
+
+
+class _Silence:
+    """The time without a token: a scope that ends when it is too long.
+
+    Args:
+        limits: of the gateway.
+        began: the start of the request, by `time.perf_counter`.
+    """
+
+    def __init__(self, limits: GatewayLimits, began: float) -> None:
+        self._first, self._idle = limits.first_token_timeout, limits.idle_timeout
+        self._heard = False
+        self.scope = anyio.CancelScope()
+        if self._first is not None:
+            self.scope.deadline = anyio.current_time() + began + self._first - time.perf_counter()
+
+    def heard(self) -> None:
+        """Begin again, as there was a token."""
+        self._heard = True
+        if self._idle is not None:
+            self.scope.deadline = anyio.current_time() + self._idle
+        else:
+            self.pause()
+
+    def pause(self) -> None:
+        """Count no more until the next `heard`: a client is waited for."""
+        self.scope.deadline = math.inf
+
+    @property
+    def error(self) -> ApiError:
+        """The error after it was too long."""
+        if self._heard:
+            words, code = f"no token came for {self._idle:g} seconds", "idle_timeout"
+        else:
+            words, code = f"no token came within {self._first:g} seconds", "first_token_timeout"
+        return ApiError(words, status=504, kind="timeout_error", code=code)
 
 
 class Answering:
@@ -103,9 +143,14 @@ class Answering:
             created=int(time.time()),
             logprobs=asked.logprobs,
             usage=asked.include_usage,
+            ignored=asked.ignored(fusion),
         )
         self._streams: list[FusionStream] = []
+        self._silence = _Silence(limits, exchange.began)
+        self._writing = anyio.Lock()
+        self._written = 0.0  # time of the last write
         self._started = False
+        self._finished = False
         self._left = False
         self._ended = False
 
@@ -149,16 +194,19 @@ class Answering:
         with anyio.move_on_after(self._limits.timeout + _GRACE_SECONDS) as late:
             async with self._stop.cancels() as stopped:
                 try:
-                    await write(scope, receive, send)
+                    with self._silence.scope as silent:
+                        await write(scope, receive, send)
+                    if silent.cancelled_caught:
+                        error = self._silence.error
                 except Exception as failed:
                     if isinstance(failed, OSError) and not isinstance(failed, ProviderError):
                         raise  # of the connection
                     error = self._failed(failed)
-            if stopped.cancelled_caught:
+            if stopped.cancelled_caught and not self._ended:
                 self._exchange.outcome = "stopped"
                 words = "the gateway was stopped before the answer was complete"
                 error = ApiError(words, status=503, kind="server_error", code="stopped", retryable=True)
-        if late.cancelled_caught:
+        if late.cancelled_caught and not self._ended:
             words = f"the answer was not complete, or not taken, within {self._limits.timeout:g} seconds"
             error = ApiError(words, status=504, kind="timeout_error", code="timeout")
         if error is not None:
@@ -202,24 +250,63 @@ class Answering:
             async for index, item in answers:
                 assert isinstance(item, FusionResult)
                 results[index] = item
+        self._silence.pause()
         self._exchange.results = [results[at] for at in sorted(results)]
         self._exchange.tokens = sum(len(one.tokens) for one in self._exchange.results)
         self._exchange.sent_text()
-        headers = _headers(self._exchange.results)
+        headers = {**_headers(self._exchange.results), **self._ignored}
         self._over()
         await JSONResponse(self._shape.whole(self._exchange.results), headers=headers)(scope, receive, send)
 
     # ------------------------------------------------------------------------------------------------------- streams
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        failed: list[Exception] = []
+        async with anyio.create_task_group() as group:
+            if self._limits.heartbeat_seconds is not None:
+                group.start_soon(self._beat, send, self._limits.heartbeat_seconds, failed, group.cancel_scope)
+            try:
+                await self._events(send)
+            except Exception as error:  # noqa: BLE001 - raised below, as it is and not in a group
+                failed.append(error)
+            group.cancel_scope.cancel()
+        if failed:
+            raise failed[0]
+
+    async def _beat(self, send: Send, seconds: float, failed: list[Exception], scope: anyio.CancelScope) -> None:
+        """Send a comment whenever the stream has been silent for so long."""
+        self._written = anyio.current_time()
+        try:
+            while not self._finished:
+                left = self._written + seconds - anyio.current_time()
+                if left > 0:
+                    await anyio.sleep(left)
+                else:
+                    await self._write(send, b"")
+        except OSError as error:  # of servers that raise where the client has left
+            failed.append(error)
+            scope.cancel()
+
+    async def _write(self, send: Send, data: bytes, *, last: bool = False) -> None:
+        """Send a part of a stream, or a comment in place of none; the headers first."""
+        waited_since = self._written
+        async with self._writing:  # a client that takes nothing is waited for here, too
+            if self._finished or (not data and self._written != waited_since):
+                return
+            self._finished = last
+            if not self._started:
+                await self._start(send)
+            await send({"type": "http.response.body", "body": data or _HEARTBEAT, "more_body": not last})
+            self._ended = last  # before anything is waited for: the client may leave now, or time be over
+            self._written = anyio.current_time()
+
+    async def _events(self, send: Send) -> None:
         readers: dict[int, TextReader] = {}
         sent: dict[int, int] = {}
         shape, exchange = self._shape, self._exchange
         waiting = b""
         async with self._answers() as answers:
             async for index, item in answers:
-                if not self._started:
-                    await self._start(send)
                 data = b""
                 if index not in readers:
                     readers[index], sent[index] = TextReader(), 0
@@ -239,11 +326,14 @@ class Answering:
                     exchange.results.append(item)
                 waiting += data
                 if waiting and (len(waiting) >= _WRITE_BYTES or not self._more_is_there()):
-                    await send({"type": "http.response.body", "body": waiting, "more_body": True})
+                    self._silence.pause()
+                    await self._write(send, waiting)
                     waiting = b""
+                self._silence.heard()
+        self._silence.pause()
         end = shape.ending(exchange.results)
         self._over()
-        await send({"type": "http.response.body", "body": end, "more_body": False})
+        await self._write(send, end, last=True)
 
     def _more_is_there(self) -> bool:
         """True if the next token of the only answer needs no waiting for: a verdict lets several go at once."""
@@ -252,10 +342,15 @@ class Answering:
     async def _start(self, send: Send) -> None:
         """Send the headers. Until the first token an error has a status of its own."""
         self._started = True
-        headers = [(name.encode(), value.encode()) for name, value in _EVENTS.items()]
+        headers = [(name.encode(), value.encode()) for name, value in {**_EVENTS, **self._ignored}.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     # ------------------------------------------------------------------------------------------------------- answers
+
+    @property
+    def _ignored(self) -> Mapping[str, str]:
+        """The header for fields of the request that were ignored."""
+        return {"cosd-ignored": ", ".join(self._shape.ignored)} if self._shape.ignored else {}
 
     @asynccontextmanager
     async def _answers(self) -> AsyncGenerator[AsyncIterator[_Numbered]]:
@@ -310,9 +405,11 @@ class Answering:
         if self._asked.stream:
             stream.most_unread = self._limits.unread_tokens
         async with stream:
-            if self._asked.stream:
-                async for token in stream:
+            async for token in stream:
+                if self._asked.stream:
                     yield index, token
+                else:
+                    self._silence.heard()
             yield index, await stream.finished()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cosd_api import Fusion
+from cosd_api import Fusion, SettingError
 from cosd_api.extend import DRAFT, callers_context
 from cosd_api.gateway.answering import Answering, StopSignal
 from cosd_api.gateway.api_errors import ApiError, api_error
@@ -28,6 +28,7 @@ from cosd_api.gateway.body_sizes import BodyLimit, body_limit
 from cosd_api.gateway.clients import Admission, Client, Clients
 from cosd_api.gateway.config import ClientKey, GatewayLimits
 from cosd_api.gateway.exchange import Exchange, request_id
+from cosd_api.gateway.ignorable import check_ignored
 from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_api.gateway.openapi import openapi
 from cosd_api.gateway.readiness import Readiness
@@ -52,6 +53,8 @@ _EXPOSED = (
     "cosd-replacements",
     "cosd-billed-tokens",
     "cosd-unverified-tokens",
+    "cosd-ignored",
+    *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
 )
 """Headers that web pages of other origins may read."""
 
@@ -70,9 +73,14 @@ class Gateway:
         keys: of clients, by the keys' texts. Without any, clients on this machine are served, and no others.
         limits: bounds of requests.
         cors: origins of web pages that may call it.
+        ignore: fields of requests that are taken and not used, such as `temperature`, in place of a refusal. Those that
+            a request had are named in its answer, in `cosd.ignored` and the header `cosd-ignored`.
 
     Attributes:
         limits: bounds of requests.
+
+    Raises:
+        SettingError: a field cannot be ignored.
     """
 
     def __init__(
@@ -82,8 +90,10 @@ class Gateway:
         keys: Mapping[str, ClientKey] | None = None,
         limits: GatewayLimits | None = None,
         cors: Sequence[str] = (),
+        ignore: Collection[str] = (),
     ) -> None:
         self._fusions = dict(fusions)
+        self._ignore = check_ignored(ignore)
         self.limits = limits or GatewayLimits()
         self._clients = Clients(keys or {}, self.limits.concurrency)
         self._readiness = Readiness(self._fusions)
@@ -115,15 +125,19 @@ class Gateway:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        exchange = Exchange(id=request_id(headers.get("x-request-id", "")), method=scope["method"], path="")
+        given = Headers(scope=scope).get("x-request-id", "")
+        exchange = Exchange(id=request_id(given), method=scope["method"], path="")
         exchange.path = scope["path"] if scope["path"] in self._paths else ""
         scope["exchange"], scope["app"] = exchange, self  # with an application, the router raises what it refuses
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = exchange.id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = exchange.id
+                client: Client | None = scope.get("client_key")
+                if client is not None and exchange.path in _ANSWERS:
+                    headers.update(client.headers)
             await send(message)
 
         try:
@@ -133,6 +147,31 @@ class Gateway:
                 self._metrics.count(exchange)
             if exchange.path not in _QUIET or exchange.status >= 400:
                 exchange.log()
+
+    def report_models(self, say: Callable[[str], None]) -> None:
+        """Probe every model's server once, beside the requests, and say what was found. For its operator.
+
+        Args:
+            say: takes a line for each server that does not answer, with its URL, or one with the models. It is called
+                once all are found out about, within a quarter of a minute; never outside the lifespan.
+        """
+        self._readiness.report(say)
+
+    def change_keys(self, keys: Mapping[str, ClientKey]) -> None:
+        """Take other keys, from any thread. What was counted for a key goes on under its name, and requests in progress
+        end as they would have.
+
+        Args:
+            keys: by their texts.
+
+        Raises:
+            SettingError: there are none, and there were some: whoever reaches the gateway could use the models.
+        """
+        if self._clients.secured and not keys:
+            raise SettingError(
+                "there would be no key any more, and any client could use the models: start it anew for that"
+            )
+        self._clients.change(keys)
 
     def draining(self) -> None:
         """Be no longer ready, so that a balancer sends no more requests; those that come are answered."""
@@ -177,6 +216,7 @@ class Gateway:
         async with AsyncExitStack() as stack:
             for fusion in self._fusions.values():
                 await stack.enter_async_context(fusion)
+            await stack.enter_async_context(self._readiness.watching())
             yield
 
     # ------------------------------------------------------------------------------------------------------- answers
@@ -187,11 +227,14 @@ class Gateway:
     async def _complete(self, request: Request) -> ASGIApp:
         return await self._answering(request, read_completion)
 
-    async def _answering(self, request: Request, read: Callable[[bytes, GatewayLimits], Asked]) -> ASGIApp:
+    async def _answering(
+        self, request: Request, read: Callable[[bytes, GatewayLimits, Collection[str]], Asked]
+    ) -> ASGIApp:
         exchange: Exchange = request.scope["exchange"]
         client: Client = request.scope["client_key"]
         with ExitStack() as admitted:
             admission = admitted.enter_context(self._clients.admitted(client))
+            client.count_request()
             asked = await self._read(await self._body(request, admission), read)
             if self._stopping:
                 words = "the gateway is stopping"
@@ -201,7 +244,9 @@ class Gateway:
             place = ExitStack()  # left before the client has the end of its answer, and may ask again
             answering = Answering(fusion, asked, self.limits, exchange, self._stop, self._upstreams, place.close)
             place.push(admitted.pop_all())
-            place.callback(lambda: client.bill(exchange.billed))
+            place.callback(
+                lambda: client.bill(exchange.billed, sum(one.cached_tokens for one in exchange.usage.values()))
+            )
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
             try:
@@ -224,11 +269,11 @@ class Gateway:
             raise ApiError(words, status=404, code="model_not_found", param="model")
         return self._fusions[name]
 
-    async def _read(self, data: bytes, read: Callable[[bytes, GatewayLimits], Asked]) -> Asked:
+    async def _read(self, data: bytes, read: Callable[[bytes, GatewayLimits, Collection[str]], Asked]) -> Asked:
         """Check a body; a long one in a thread, as others wait for the event loop."""
         if len(data) <= _SHORT:
-            return read(data, self.limits)
-        return await to_thread.run_sync(read, data, self.limits)
+            return read(data, self.limits, self._ignore)
+        return await to_thread.run_sync(read, data, self.limits, self._ignore)
 
     def _most(self, path: str) -> BodyLimit:
         """The most that a body may have for one of the routes."""
@@ -282,18 +327,18 @@ class Gateway:
         return JSONResponse({"status": "ok"})
 
     async def _ready(self, request: Request) -> Response:
-        found = await self._readiness.check()
-        ready = not self._draining and self._readiness.needed(found)
-        status = "stopping" if self._draining else "ready" if ready else "not ready"
-        if ready and any(self._upstreams.down(name) for name in self._fusions):
-            status = "degraded"
+        state, found, age = await self._readiness.check()
+        if state == "ready" and any(self._upstreams.down(name) for name in self._fusions):
+            state = "degraded"
+        status = "stopping" if self._draining else state
+        ready = status in ("ready", "degraded")
         if not ready:
             exchange: Exchange = request.scope["exchange"]
             exchange.outcome, exchange.error = "error", status.replace(" ", "_")
         answer: dict[str, Any] = {"status": status}
         with suppress(ApiError):  # without a key nothing else is told
             self._recognized(request.scope)
-            answer["fusions"] = found
+            answer |= {"fusions": found, "age_seconds": None if age is None else round(age, 3)}
         return JSONResponse(answer, 200 if ready else 503)
 
     async def _page_of_metrics(self, request: Request) -> Response:  # noqa: ARG002
@@ -303,7 +348,8 @@ class Gateway:
         drawn = {fusion.settings.temperature for fusion in self._fusions.values()}
         names = dict.fromkeys(name for one in self._fusions.values() for name in (DRAFT, *one.endpoints.names))
         sizes = {path: self._most(path).bytes for path in _ANSWERS}
-        document = openapi([*self._fusions], drawn, names, self.limits, sizes, secured=self._clients.secured)
+        taken = self._ignore
+        document = openapi([*self._fusions], drawn, names, self.limits, sizes, taken, secured=self._clients.secured)
         return JSONResponse(document)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 from pydantic import (
@@ -32,6 +32,7 @@ from cosd_api.extend import (
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.body_sizes import count_values
 from cosd_api.gateway.config import GatewayLimits
+from cosd_api.gateway.ignorable import IGNORABLE, changes_nothing
 from cosd_providers import Message
 
 __all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
@@ -225,6 +226,8 @@ class Asked:
         logprobs: whether each token comes with its logarithm of the probability.
         seed: of what is drawn.
         temperature: as given.
+        passed_over: the values of fields that the gateway's operator has ignored, and that may change something.
+        strict: whether no operator can have a field ignored, as in a batch.
     """
 
     chat: bool
@@ -236,6 +239,8 @@ class Asked:
     logprobs: bool
     seed: int | None
     temperature: float | None
+    passed_over: Mapping[str, object] = field(default_factory=dict[str, object])
+    strict: bool = True
 
     @classmethod
     def of(
@@ -245,6 +250,8 @@ class Asked:
         *,
         logprobs: bool,
         own: Mapping[str, tuple[Message, ...]] | None = None,
+        passed_over: Mapping[str, object],
+        strict: bool,
     ) -> Self:
         """The request of a body."""
         stream = bool(body.stream)
@@ -261,7 +268,14 @@ class Asked:
             logprobs=logprobs,
             seed=body.seed,
             temperature=body.temperature,
+            passed_over=passed_over,
+            strict=strict,
         )
+
+    def ignored(self, fusion: Fusion) -> list[str]:
+        """The fields that would have changed something, and were ignored."""
+        drawn = fusion.settings.temperature
+        return [name for name, value in self.passed_over.items() if name != "temperature" or value != drawn]
 
     def options_for(self, fusion: Fusion, limits: GatewayLimits) -> AnswerOptions:
         """The arguments of `Fusion.stream`: the request's own, within the fusion's and the gateway's limits.
@@ -283,7 +297,8 @@ class Asked:
         if self.temperature is not None and self.temperature != drawn:
             words = f"temperature={self.temperature:g} is refused: this fusion has {drawn:g}"
             reason = "it draws its tokens" if drawn else "its tokens are the most probable ones"
-            raise ApiError(f"{words}, as {reason}. Leave it out", param="temperature")
+            more = _by_the_operator("temperature", strict=self.strict)
+            raise ApiError(f"{words}, as {reason}. Leave it out{more}", param="temperature")
         given = found.get("timeout")
         found["timeout"] = limits.timeout if given is None else min(given, limits.timeout)
         if drawn and self.seed is not None:
@@ -293,13 +308,18 @@ class Asked:
         return found
 
 
-def read_chat(data: bytes, limits: GatewayLimits) -> Asked:
+def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None = None) -> Asked:
     """Check the body of a request for a chat answer.
+
+    Args:
+        data: the body.
+        limits: of the gateway.
+        ignore: fields that are not looked at, of those in `IGNORABLE`; None where no operator can have them ignored.
 
     Raises:
         ApiError: it is invalid, or asks for what no fusion can do.
     """
-    body = _read(ChatBody, data, limits)
+    body, passed_over = _read(ChatBody, data, limits, ignore)
     if len(body.messages) > limits.messages:
         words = f"messages has {len(body.messages)} messages, and at most {limits.messages} are allowed here"
         raise ApiError(words, param="messages")
@@ -308,21 +328,23 @@ def read_chat(data: bytes, limits: GatewayLimits) -> Asked:
     except ValueError as error:
         raise ApiError(str(error), param="messages") from None
     own = _checked_own(body.own, limits.messages - len(messages))
-    return Asked.of(body, [messages], logprobs=bool(body.logprobs), own=own)
+    strict, logprobs = ignore is None, bool(body.logprobs)
+    return Asked.of(body, [messages], logprobs=logprobs, own=own, passed_over=passed_over, strict=strict)
 
 
-def read_completion(data: bytes, limits: GatewayLimits) -> Asked:
-    """Check the body of a request for the continuation of one or several texts.
+def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None = None) -> Asked:
+    """Check the body of a request for the continuation of one or several texts; arguments as of `read_chat`.
 
     Raises:
         ApiError: it is invalid, or asks for what no fusion can do.
     """
-    body = _read(CompletionBody, data, limits)
+    body, passed_over = _read(CompletionBody, data, limits, ignore)
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     if len(prompts) > limits.prompts:
         words = f"prompt has {len(prompts)} texts, and at most {limits.prompts} are allowed here"
         raise ApiError(words, param="prompt")
-    return Asked.of(body, prompts, logprobs=body.logprobs is not None)
+    strict, logprobs = ignore is None, body.logprobs is not None
+    return Asked.of(body, prompts, logprobs=logprobs, passed_over=passed_over, strict=strict)
 
 
 def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
@@ -363,7 +385,10 @@ def _after_those_of(fusion: Fusion, asked: OwnMessages) -> OwnMessages:
 _Body = TypeVar("_Body", bound=RequestBody)
 
 
-def _read(kind: type[_Body], data: bytes, limits: GatewayLimits) -> _Body:
+def _read(
+    kind: type[_Body], data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
+) -> tuple[_Body, dict[str, object]]:
+    """A body, and the fields of `ignore` that may change something."""
     most = max(_MOST_VALUES, _VALUES * (limits.messages + limits.prompts))
     if count_values(data, most) > most:
         raise ApiError(f"the body has more than {most} values: JSON of as many is no conversation")
@@ -378,35 +403,47 @@ def _read(kind: type[_Body], data: bytes, limits: GatewayLimits) -> _Body:
         raise ApiError(f"the body has {len(fields)} fields, and there are fewer than {_MOST_FIELDS}")
     if longest := next((name for name in fields if len(name) > _LONGEST_NAME), None):
         raise ApiError(f"unknown field of {len(longest)} characters")
+    unused = {name: value for name, value in fields.items() if name in (ignore or ())}
+    passed_over = {name: value for name, value in unused.items() if not changes_nothing(name, value)}
     try:
-        body = kind.model_validate(fields)
+        body = kind.model_validate({name: value for name, value in fields.items() if name not in unused})
     except ValidationError as error:
-        raise _refusal(kind, error.errors(include_url=False, include_input=False)[0]) from None
+        found = error.errors(include_url=False, include_input=False)[0]
+        raise _refusal(kind, found, strict=ignore is None) from None
     for name in ("max_tokens", "max_completion_tokens"):
         wanted = getattr(body, name, None)
         if wanted is not None and wanted > limits.max_tokens:
             words = f"{name}={wanted} is more than the {limits.max_tokens} that are allowed here"
             raise ApiError(words, param=name)
-    return body
+    return body, passed_over
 
 
-def _refusal(kind: type[BaseModel], found: ErrorDetails) -> ApiError:
+def _refusal(kind: type[BaseModel], found: ErrorDetails, *, strict: bool) -> ApiError:
     """The error for the first fault of a body; it repeats no text of it."""
     name = str(found["loc"][0])
     if found["type"] == "missing":
         return ApiError(f"{name} is required", param=name)
     if name in _REASONS:
-        return ApiError(f"{name} is refused: {_REASONS[name]}", param=name)
+        return ApiError(f"{name} is refused: {_REASONS[name]}{_by_the_operator(name, strict=strict)}", param=name)
     if found["type"] == "extra_forbidden":
-        return _unknown(kind, name)
+        return _unknown(kind, name, strict=strict)
     words = found["msg"].removeprefix("Value error, ")
     return ApiError(f"{name}: {words[:1].lower()}{words[1:]}", param=name)
 
 
-def _unknown(kind: type[BaseModel], name: str) -> ApiError:
-    if name in REFUSED_SETTINGS:
-        return ApiError(f"{name} is refused: {REFUSED_SETTINGS[name]}. Leave it out", param=name)
+def _unknown(kind: type[BaseModel], name: str, *, strict: bool) -> ApiError:
+    if name in REFUSED_SETTINGS or name in IGNORABLE:
+        reason = REFUSED_SETTINGS.get(name, "the models of a fusion are not sent it")
+        words = f"{name} is refused: {reason}. Leave it out{_by_the_operator(name, strict=strict)}"
+        return ApiError(words, param=name)
     near = difflib.get_close_matches(name, cast("Sequence[str]", [*kind.model_fields]), 1, cutoff=0.75)
     shown = name if name.isidentifier() else "..."
     more = f"; did you mean {near[0]!r}?" if near else ""
     return ApiError(f"unknown field {shown!r}{more}", param=shown)
+
+
+def _by_the_operator(name: str, *, strict: bool) -> str:
+    """The end of a refusal that names the gateway's setting against it."""
+    if strict or name not in IGNORABLE:
+        return ""
+    return f"; whoever runs the gateway can have it ignored (ignore: [{name}])"

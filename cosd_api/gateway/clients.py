@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -32,30 +33,31 @@ class Client:
 
     def __init__(self, key: ClientKey | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._key = key
-        self._clock = clock
-        self._bills: deque[tuple[float, int]] = deque()
-        self._minute = 0
+        self._requests = _Minute(clock)
+        self._tokens = _Minute(clock)
         self.in_progress = 0
+
+    def change(self, key: ClientKey) -> None:
+        """Take other limits; what was counted goes on."""
+        self._key = key
 
     @property
     def name(self) -> str:
         """The name of its key; empty without one."""
         return "" if self._key is None else self._key.name
 
-    def bill(self, tokens: int) -> None:
-        """Count tokens that were billed for it, or most likely were, if they are limited."""
-        if tokens and self._key is not None and self._key.billed_tokens_per_minute is not None:
-            self._forget()
-            self._bills.append((self._clock(), tokens))
-            self._minute += tokens
+    def bill(self, tokens: int, cached: int = 0) -> None:
+        """Count tokens that were billed for it, or most likely were.
 
-    def _forget(self) -> None:
-        """Drop what is older than a minute."""
-        while self._bills and self._bills[0][0] + _MINUTE <= self._clock():
-            self._minute -= self._bills.popleft()[1]
+        Args:
+            tokens: all of them.
+            cached: those that came from a cache, which count less.
+        """
+        if self._key is not None and self._key.billed_tokens_per_minute is not None:
+            self._tokens.add(tokens - cached * (1 - self._key.cached_weight))
 
     def check(self) -> None:
-        """Check its limits before a request.
+        """Check its limits before it is answered.
 
         Raises:
             ApiError: one of them is reached.
@@ -67,13 +69,90 @@ class Client:
             words = f"this key has {self.in_progress} requests in progress, and at most {most} are allowed"
             raise _limited(words, _SOON)
         most = self._key.billed_tokens_per_minute
+        if most is not None and self._tokens.sum >= most:
+            words = f"{self._tokens.sum:.0f} tokens were billed for this key in the last minute, and {most} are allowed"
+            raise _limited(words, self._tokens.until_next)
+
+    def count_request(self) -> None:
+        """Count a request, which was not refused by `check`.
+
+        Raises:
+            ApiError: there were as many in the last minute as are allowed.
+        """
+        most = None if self._key is None else self._key.requests_per_minute
         if most is None:
             return
+        if self._requests.sum >= most:
+            words = f"this key has made {self._requests.sum:g} requests in the last minute, and {most} are allowed"
+            raise _limited(words, self._requests.until_next)
+        self._requests.add(1)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Its limits a minute, what is left of them, and the time until all is: OpenAI's names and forms."""
+        found: dict[str, str] = {}
+        if self._key is not None:
+            limits = {"requests": self._key.requests_per_minute, "tokens": self._key.billed_tokens_per_minute}
+            counts = {"requests": self._requests, "tokens": self._tokens}
+            for name, most in limits.items():
+                if most is not None:
+                    found[f"x-ratelimit-limit-{name}"] = str(most)
+                    found[f"x-ratelimit-remaining-{name}"] = str(max(0, most - math.ceil(counts[name].sum)))
+                    found[f"x-ratelimit-reset-{name}"] = _duration(counts[name].until_none)
+        return found
+
+
+class _Minute:
+    """A sum over the last minute.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._entries: deque[tuple[float, float]] = deque()
+        self._sum = 0.0
+
+    def add(self, count: float) -> None:
+        """Add to it."""
         self._forget()
-        if self._minute >= most:
-            wait = self._bills[0][0] + _MINUTE - self._clock()
-            words = f"{self._minute} tokens were billed for this key in the last minute, and {most} are allowed"
-            raise _limited(words, wait)
+        if count:
+            self._entries.append((self._clock(), count))
+            self._sum += count
+
+    @property
+    def sum(self) -> float:
+        """The sum of the last minute."""
+        self._forget()
+        return self._sum
+
+    @property
+    def until_next(self) -> float:
+        """Seconds until the oldest of it is forgotten."""
+        self._forget()
+        return self._entries[0][0] + _MINUTE - self._clock() if self._entries else 0.0
+
+    @property
+    def until_none(self) -> float:
+        """Seconds until all of it is."""
+        self._forget()
+        return self._entries[-1][0] + _MINUTE - self._clock() if self._entries else 0.0
+
+    def _forget(self) -> None:
+        while self._entries and self._entries[0][0] + _MINUTE <= self._clock():
+            self._sum -= self._entries.popleft()[1]
+        if not self._entries:
+            self._sum = 0.0  # no rest of rounding
+
+
+def _duration(seconds: float) -> str:
+    """A time as OpenAI writes it: `0s`, `17ms`, `7.66s`, `1m0s`."""
+    if seconds >= _MINUTE:
+        return f"{int(seconds // _MINUTE)}m{seconds % _MINUTE:g}s"
+    if 0 < seconds < 1:
+        return f"{math.ceil(1000 * seconds)}ms"
+    return f"{round(seconds, 2):g}s"
 
 
 class Clients:
@@ -88,10 +167,22 @@ class Clients:
     def __init__(
         self, keys: Mapping[str, ClientKey], concurrency: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._known = [(text.encode(), Client(key, clock)) for text, key in keys.items()]
+        self._clock = clock
+        self._known: list[tuple[bytes, Client]] = []
+        self.change(keys)
         self._anybody = Client(None, clock)
         self._concurrency = concurrency
         self._taken = 0
+
+    def change(self, keys: Mapping[str, ClientKey]) -> None:
+        """Take other keys. Counts of those whose name stays go on, and requests in progress, too."""
+        former = {client.name: client for _, client in self._known}
+        known: list[tuple[bytes, Client]] = []
+        for text, key in keys.items():
+            client = former.get(key.name) or Client(key, self._clock)
+            client.change(key)
+            known.append((text.encode(), client))
+        self._known = known  # at once: it may be read by another thread
 
     @property
     def secured(self) -> bool:
@@ -110,7 +201,8 @@ class Clients:
             ApiError: its key is missing or wrong; or there are no keys, and the request came from another machine, or
                 by a foreign name, as from a web page that has its own name point here.
         """
-        if not self._known:
+        known = self._known
+        if not known:
             if address is not None and not _is_loopback(address):
                 words = "without keys the gateway serves clients on its own machine only"
                 raise ApiError(words, status=403, kind="permission_error", code="foreign_client")
@@ -121,7 +213,7 @@ class Clients:
         scheme, _, key = authorization.partition(" ")
         given = key.strip().encode() if scheme.lower() == "bearer" else b""
         found: Client | None = None
-        for text, client in self._known:  # all of them: the time tells nothing about which one was near
+        for text, client in known:  # all of them: the time tells nothing about which one was near
             if hmac.compare_digest(text, given):
                 found = client
         if found is None:

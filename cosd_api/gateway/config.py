@@ -8,12 +8,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from cosd_api import FusionConfig, SettingError
 from cosd_api.extend import Document, FieldPath, config_error, config_errors, read_document
+from cosd_api.gateway.ignorable import IGNORABLE, check_ignored
 
-__all__ = ["ALONE", "KEYS_VARIABLE", "ClientKey", "GatewayConfig", "GatewayLimits", "keys_from_environment"]
+__all__ = ["ALONE", "KEYS_VARIABLE", "ClientKey", "GatewayConfig", "GatewayLimits", "keys_of"]
 
 ALONE = "cosd"
 """Model name of a fusion that is served alone and has no other."""
@@ -25,7 +34,16 @@ _STRICT = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}$"
 _SHORTEST = 16  # characters of a key
 _Count = Annotated[int, Field(ge=1, strict=True)]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Name = Annotated[str, StringConstraints(pattern=_NAME)]
+
+
+def _ignorable(name: str) -> str:
+    check_ignored((name,))
+    return name
+
+
+_Ignorable = Annotated[str, AfterValidator(_ignorable), WithJsonSchema({"enum": [*IGNORABLE]})]
 
 
 class GatewayLimits(BaseModel):
@@ -40,6 +58,12 @@ class GatewayLimits(BaseModel):
         concurrency: requests in progress; further ones are refused with status 429. A body takes one of these places,
             and one more for every 64 KiB, but never more than there are. So the memory for bodies is bounded, too.
         timeout: seconds for one request, from its first byte to the last one of its answer.
+        first_token_timeout: seconds for one request, from its first byte to the first token; None leaves it to
+            `timeout`.
+        idle_timeout: seconds without a token once there was one, while the client takes what there is; None leaves it
+            to `timeout`. The default is as long as nginx waits for a silent server.
+        heartbeat_seconds: time for which a stream may be silent. A comment is sent then, so that no proxy takes it for
+            dead; before the first token the headers are sent with it. None sends none.
         unread_tokens: tokens that wait for a slow client. Beyond them no model writes on until it has read some.
         drain_seconds: time between the signal to stop and the end of new connections. `/ready` gives 503 meanwhile, so
             that a balancer sends no more requests.
@@ -53,29 +77,41 @@ class GatewayLimits(BaseModel):
     prompts: _Count = 128
     max_tokens: _Count = 8192
     concurrency: _Count = 256
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
+    timeout: _Seconds = 600.0
+    first_token_timeout: _Seconds | None = None
+    idle_timeout: _Seconds | None = 120.0
+    heartbeat_seconds: _Seconds | None = 10.0
     unread_tokens: _Count = 64
     drain_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     stop_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
 
 
 class ClientKey(BaseModel):
-    """A key that clients may use. The key itself is in an environment variable.
+    """A key that clients may use. The key itself is in an environment variable, or in a file.
 
     Attributes:
         name: for logs and metrics.
         env: the variable that holds the key.
+        file: the file that holds the key, and nothing else, instead; a relative path is that from the settings file.
+            SIGHUP reads it again.
         concurrency: requests in progress with this key.
+        requests_per_minute: requests for answers in a minute, those that are refused for another reason included.
+            Further ones are refused with status 429.
         billed_tokens_per_minute: tokens that the models may read and write for it in a minute. Further requests are
             refused with status 429 until less was billed in the last minute.
+        cached_weight: the part of a prompt token that counts if it came from a model's cache. A fusion reads one prompt
+            many times, nearly always from there; a tenth is the price of such tokens where providers have one.
     """
 
     model_config = _STRICT
 
     name: _Name
-    env: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+    env: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")] | None = None
+    file: Annotated[str, Field(min_length=1)] | None = None
     concurrency: _Count | None = None
+    requests_per_minute: _Count | None = None
     billed_tokens_per_minute: _Count | None = None
+    cached_weight: Annotated[float, Field(ge=0, le=1)] = 0.1
 
 
 class GatewayConfig(BaseModel):
@@ -87,6 +123,8 @@ class GatewayConfig(BaseModel):
         keys: of clients. Without any, and without `COSD_SERVE_KEYS`, every client on this machine is served.
         limits: of requests.
         cors: origins of web pages that may call the gateway, such as `https://app.example.com`; none by default.
+        ignore: fields of requests that are taken and not used, such as `temperature`, in place of a refusal. Those that
+            a request had are named in its answer.
     """
 
     model_config = _STRICT
@@ -96,6 +134,7 @@ class GatewayConfig(BaseModel):
     keys: list[ClientKey] = []
     limits: GatewayLimits = GatewayLimits()
     cors: list[Annotated[str, StringConstraints(pattern=r"^https?://[^/\s*]+$")]] = []
+    ignore: list[_Ignorable] = []
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -135,7 +174,11 @@ class GatewayConfig(BaseModel):
         if twice:
             at: FieldPath = ("keys", twice[0], "name")
             raise config_error(path, document, at, "another key has this name; keep one of them")
-        return found
+        for number, one in enumerate(found.keys):
+            if (one.env is None) == (one.file is None):
+                words = "a key is in an environment variable (env:) or in a file (file:)"
+                raise config_error(path, document, ("keys", number), words)
+        return found.model_copy(update={"keys": [_beside(path, one) for one in found.keys]})
 
     @classmethod
     def fields_of(cls, name: str) -> Sequence[str]:
@@ -144,21 +187,20 @@ class GatewayConfig(BaseModel):
         return [*parts[name].model_fields] if name in parts else []
 
 
-def keys_from_environment(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
-    """The keys of a file and those of `COSD_SERVE_KEYS`, by their texts.
+def keys_of(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
+    """The keys of a settings file and those of `COSD_SERVE_KEYS`, by their texts.
 
     The variable holds keys with commas between them. Behind each may follow a name and limits, such as
     `KEY;name=team-a;concurrency=4;billed_tokens_per_minute=100000`.
 
     Raises:
-        SettingError: a variable is not set, or its content is invalid; the message does not show it.
+        SettingError: a variable is not set, a file cannot be read, or the content is invalid; the message does not show
+            it.
     """
     found: dict[str, ClientKey] = {}
     for one in keys:
-        text = os.environ.get(one.env, "").strip()
-        if not text:
-            raise SettingError(f"keys: the environment variable {one.env}, which is to hold a key, is not set")
-        _add(found, text, one, one.env)
+        where, text = _text_of(one)
+        _add(found, text, one, where)
     entries = [entry for entry in os.environ.get(KEYS_VARIABLE, "").split(",") if entry.strip()]
     for number, entry in enumerate(entries, 1):
         text, *options = (part.strip() for part in entry.split(";"))
@@ -166,13 +208,34 @@ def keys_from_environment(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
     return found
 
 
+def _beside(path: Path, key: ClientKey) -> ClientKey:
+    """A key of a settings file, with the path of its own file from there."""
+    return key if key.file is None else key.model_copy(update={"file": str(path.parent / key.file)})
+
+
+def _text_of(key: ClientKey) -> tuple[str, str]:
+    """The place of a key, and the key itself."""
+    if key.file is None:
+        where = key.env or ""
+        text = os.environ.get(where, "").strip()
+        if not text:
+            raise SettingError(f"keys: the environment variable {where}, which is to hold a key, is not set")
+        return where, text
+    try:
+        return key.file, Path(key.file).read_text("ascii").strip()
+    except OSError as error:
+        raise SettingError(f"keys: {key.file}, which is to hold a key: {error.strerror}") from None
+    except UnicodeDecodeError:
+        return key.file, ""  # refused as one that is too short
+
+
 def _client(number: int, options: Sequence[str]) -> ClientKey:
     given: dict[str, Any] = {"name": f"key-{number}", "env": KEYS_VARIABLE}
     where = f"{KEYS_VARIABLE}, key {number}"
     for option in options:
         name, _, value = (part.strip() for part in option.partition("="))
-        if name == "env" or name not in ClientKey.model_fields:
-            known = "name, concurrency and billed_tokens_per_minute"
+        if name in ("env", "file") or name not in ClientKey.model_fields:
+            known = "name, concurrency, requests_per_minute, billed_tokens_per_minute and cached_weight"
             raise SettingError(f"{where}: behind a key may follow {known}; write KEY;name=team-a;concurrency=4")
         given[name] = int(value) if value.isdecimal() else value
     try:

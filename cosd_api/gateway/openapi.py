@@ -57,6 +57,7 @@ def openapi(
     names: Collection[str],
     limits: GatewayLimits,
     sizes: Mapping[str, int],
+    ignore: Collection[str] = (),
     *,
     secured: bool,
 ) -> dict[str, Any]:
@@ -68,6 +69,7 @@ def openapi(
         names: of their endpoints.
         limits: of requests.
         sizes: bytes that a body may have, by the routes of answers.
+        ignore: fields that are taken and not used.
         secured: whether clients need a key.
     """
     schemas: dict[str, Any] = {"Error": _ERROR}
@@ -83,6 +85,7 @@ def openapi(
         fields["temperature"] = {"enum": [*sorted(temperatures), None]}
         for count in {"max_tokens", "max_completion_tokens"} & fields.keys():
             fields[count] = {"type": ["integer", "null"], "minimum": 1, "maximum": limits.max_tokens}
+        fields |= {name: {"description": "Taken and not used."} for name in sorted(ignore)}
     chat = schemas[ChatBody.__name__]["properties"]
     chat["messages"]["maxItems"] = limits.messages
     each = chat["own"].pop("additionalProperties")
@@ -93,7 +96,7 @@ def openapi(
         "/v1/models": {"get": _read("The models that are served.", _MODELS)},
         "/v1/models/{name}": {"get": {**_read("One model.", _MODEL), "parameters": [name]}},
         "/health": {"get": {**_read("The gateway runs.", _STATUS), "security": []}},
-        "/ready": {"get": {**_read("Every model's server answers.", _STATUS, "503"), "security": []}},
+        "/ready": {"get": {**_read("Every model's server that is needed answers.", _STATUS, "503"), "security": []}},
         "/metrics": {"get": {**_read("Metrics in Prometheus' form.", None)}},
     }
     components: dict[str, Any] = {"schemas": schemas}

@@ -1,71 +1,190 @@
-"""Readiness: every model of every fusion is known and its server answers now."""
+"""Readiness: every model of every fusion is known and its server answers now. It is found out beside the requests."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from functools import partial
+import logging
+import traceback
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Literal
 
 import anyio
+from anyio.abc import TaskGroup
 
 from cosd_api import Fusion
-from cosd_api.extend import DRAFT, Alive, concurrently
+from cosd_api.extend import DRAFT, Alive
 from cosd_providers import Provider, ProviderError
 
-__all__ = ["Readiness"]
+__all__ = ["Readiness", "Ready"]
 
-_FRESH_SECONDS = 2.0  # for which a finding is kept: the route needs no key
-_SECONDS = 15.0
+_log = logging.getLogger("cosd_api.gateway")
+
+_READY = "ready"
+_UNKNOWN = "unknown"
+_TIMEOUT = "timeout"
+_WAIT_SECONDS = 1.0  # for an answer: probes commonly wait no longer
+_EVERY_SECONDS = 2.0  # between two probes of one server
+_ALIVE_SECONDS = 3.0  # for a server whose model is known
+_MODEL_SECONDS = 15.0  # to find out about a model
+_FRESH_SECONDS = 2.0 * (
+    _EVERY_SECONDS + _ALIVE_SECONDS
+)  # for which a server counts as ready: the next probe may be late
+_ASKED_SECONDS = 60.0  # after which servers are probed no more, until somebody asks again
+
+Ready = Literal["ready", "degraded", "not ready"]
+"""The state of all models: all are ready, all that are needed are, or one that is needed is not."""
+
+
+@dataclass
+class _Watched:
+    """One model's server, and what was found last.
+
+    Attributes:
+        fusion: the name of the fusion.
+        endpoint: the model's name in it.
+        provider: the server.
+        spared: whether answers continue without it.
+        state: `"ready"`, or the kind of the error.
+        at: time of the finding; None before the first.
+        error: the error of the last probe.
+        known: whether its model is.
+        news: set by the next finding.
+    """
+
+    fusion: str
+    endpoint: str
+    provider: Provider
+    spared: bool
+    state: str = _UNKNOWN
+    at: float | None = None
+    error: ProviderError | None = None
+    known: bool = False
+    news: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def age(self) -> float:
+        """Seconds since the finding."""
+        return float("inf") if self.at is None else anyio.current_time() - self.at
+
+    async def probe(self) -> None:
+        """Find out about its model, as an answer would do it; later ask its server for what needs no model."""
+        state, self.error = _TIMEOUT, None
+        with anyio.move_on_after(_ALIVE_SECONDS if self.known else _MODEL_SECONDS):
+            try:
+                await self.provider.describe()
+                self.known = True
+                if isinstance(self.provider, Alive):
+                    await self.provider.check_alive()
+                state = _READY
+            except ProviderError as error:
+                state, self.error = type(error).__name__, error
+            except Exception as error:  # noqa: BLE001 - a fault in a provider; the others are probed on
+                state = "internal"
+                frames = "".join(traceback.format_tb(error.__traceback__))  # its words may be private
+                _log.error("a probe: unexpected %s raised at\n%s", type(error).__name__, frames)
+        self.state, self.at = state, anyio.current_time()
+        self.news.set()
+        self.news = anyio.Event()
 
 
 class Readiness:
-    """Tests the models' servers.
+    """Probes the models' servers in the background, each by itself, while somebody asks.
 
-    Each model is found out about once, as an answer would do it; what was found is kept, and from then on its server
-    is asked for something that no model is needed for. An assistant without which answers continue is not needed.
+    Each server is probed every two seconds within a minute of the last question, so that a gateway that nobody asks
+    sends them nothing. What is answered is what was found last, and never waits longer than a second: a server that
+    has not answered by then is unknown, or what it was before, for ten seconds at most. An assistant without which
+    answers continue is not needed.
 
     Args:
         fusions: by their names.
     """
 
     def __init__(self, fusions: Mapping[str, Fusion]) -> None:
-        self._fusions = fusions
-        self._found: dict[str, dict[str, str]] = {}
-        self._at = 0.0
-        self._lock = anyio.Lock()
+        self._watched = [
+            _Watched(name, endpoint, provider, endpoint != DRAFT and fusion.endpoints.spares)
+            for name, fusion in fusions.items()
+            for endpoint, provider in _endpoints(fusion)
+        ]
+        self._asked_at = float("-inf")
+        self._asked = anyio.Event()
+        self._group: TaskGroup | None = None
 
-    async def check(self) -> dict[str, dict[str, str]]:
-        """By fusion and endpoint: `"ready"`, or the kind of the error."""
-        async with self._lock:
-            if not self._found or time.monotonic() - self._at > _FRESH_SECONDS:
-                found: dict[str, dict[str, str]] = {name: {} for name in self._fusions}
-                work = [
-                    partial(self._check, found[name], endpoint, provider)
-                    for name, fusion in self._fusions.items()
-                    for endpoint, provider in _endpoints(fusion)
-                ]
-                await concurrently(work)
-                self._found, self._at = found, time.monotonic()
-            return self._found
-
-    def needed(self, found: Mapping[str, Mapping[str, str]]) -> bool:
-        """Test whether all that is needed is ready."""
-        return all(
-            state == "ready" or (endpoint != DRAFT and self._fusions[name].endpoints.spares)
-            for name, states in found.items()
-            for endpoint, state in states.items()
-        )
-
-    async def _check(self, found: dict[str, str], endpoint: str, provider: Provider) -> None:
-        found[endpoint] = "timeout"
-        with anyio.move_on_after(_SECONDS):
+    @asynccontextmanager
+    async def watching(self) -> AsyncGenerator[None]:
+        """A block in which servers are probed, once somebody asks."""
+        async with anyio.create_task_group() as group:
+            for one in self._watched:
+                group.start_soon(self._watch, one)
+            self._group = group
             try:
-                await provider.describe()
-                if isinstance(provider, Alive):
-                    await provider.check_alive()
-                found[endpoint] = "ready"
-            except ProviderError as error:
-                found[endpoint] = type(error).__name__
+                yield
+            finally:
+                self._group = None
+                group.cancel_scope.cancel()
+
+    def report(self, say: Callable[[str], None]) -> None:
+        """Probe every server once, and say what was found, for the operator; nothing waits for it.
+
+        Args:
+            say: takes a line for each server that does not answer, or one for all models.
+        """
+        if self._group is not None:
+            self._group.start_soon(self._report, say)
+
+    async def check(self) -> tuple[Ready, dict[str, dict[str, str]], float | None]:
+        """The state of all models, the states by fusion and endpoint, and the age of the oldest finding in seconds.
+
+        A state is `"ready"`, the kind of the error, `"timeout"`, or `"unknown"` where no finding holds.
+        """
+        self._wake()
+        with anyio.move_on_after(_WAIT_SECONDS):
+            for one in self._watched:
+                while one.age > _EVERY_SECONDS:
+                    await one.news.wait()
+        found: dict[str, dict[str, str]] = {one.fusion: {} for one in self._watched}
+        for one in self._watched:
+            stale = one.state == _READY and one.age > _FRESH_SECONDS
+            found[one.fusion][one.endpoint] = _UNKNOWN if stale else one.state
+        lacking = [one for one in self._watched if found[one.fusion][one.endpoint] != _READY]
+        ages = [one.age for one in self._watched if one.at is not None]
+        state: Ready = "ready" if not lacking else "degraded" if all(one.spared for one in lacking) else "not ready"
+        return state, found, max(ages) if ages else None
+
+    def _wake(self) -> None:
+        self._asked_at = anyio.current_time()
+        self._asked.set()
+
+    async def _watch(self, one: _Watched) -> None:
+        while True:
+            while anyio.current_time() - self._asked_at > _ASKED_SECONDS:
+                if self._asked.is_set():
+                    self._asked = anyio.Event()
+                await self._asked.wait()
+            await one.probe()
+            await anyio.sleep(_EVERY_SECONDS)
+
+    async def _report(self, say: Callable[[str], None]) -> None:
+        async with anyio.create_task_group() as group:
+            for one in self._watched:
+                group.start_soon(one.probe)
+        silent = [one for one in self._watched if one.state != _READY]
+        for one in silent:
+            say(_line(one))
+        if not silent:
+            models = dict.fromkeys([(await one.provider.describe()).model for one in self._watched])
+            say(f"the server of every model answers; found: {', '.join(models)}")
+
+
+def _line(one: _Watched) -> str:
+    """The line about a server that does not answer."""
+    which = f"the server of the model {one.endpoint!r} of {one.fusion!r} does not answer as it should"
+    if one.error is not None:
+        return f"{which} ({one.state}): {one.error}"
+    if one.state == _TIMEOUT:
+        why = f"nothing came within {_MODEL_SECONDS:g} seconds; it may be loading its model, or hang"
+        return f"{which} ({one.state}): {one.provider.name}: {why}"
+    return f"{which} ({one.state}): {one.provider.name}: the log says where"
 
 
 def _endpoints(fusion: Fusion) -> list[tuple[str, Provider]]:

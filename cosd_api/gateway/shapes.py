@@ -105,6 +105,7 @@ class AnswerShape:
         logprobs: whether tokens come with their probabilities.
         usage: whether the client asked for the usage at the end of a stream.
         id: of the answer; by default a new one, as OpenAI's are.
+        ignored: fields of the request that were ignored.
     """
 
     request_id: str
@@ -113,6 +114,7 @@ class AnswerShape:
     logprobs: bool = False
     usage: bool = False
     id: str = ""
+    ignored: Sequence[str] = ()
 
     id_prefix = ""
     whole_object = ""
@@ -126,7 +128,7 @@ class AnswerShape:
         """All answers at once."""
         choices = [self._whole_choice(at, one) for at, one in enumerate(results)]
         more = facts(results[0]) if len(results) == 1 else {"answers": [facts(one) for one in results]}
-        cosd = {"request_id": self.request_id, **more}
+        cosd = {"request_id": self.request_id, **more, **self._ignored}
         return {**self._head(self.whole_object), "choices": choices, "usage": usage(results), "cosd": cosd}
 
     def opening(self, index: int) -> bytes:  # noqa: ARG002 - of the chat's form
@@ -152,7 +154,7 @@ class AnswerShape:
         """The last event of an answer."""
         chunk = json.loads(self._chunk(index, None, None)[6:])
         chunk["choices"][0]["finish_reason"] = _finish(result)
-        chunk["cosd"] = {"request_id": self.request_id, **facts(result)}
+        chunk["cosd"] = {"request_id": self.request_id, **facts(result), **self._ignored}
         return event(chunk)
 
     def ending(self, results: Sequence[FusionResult]) -> bytes:
@@ -160,6 +162,10 @@ class AnswerShape:
         if not self.usage:
             return DONE
         return event({**self._head(self.chunk_object), "choices": [], "usage": usage(results)}) + DONE
+
+    @property
+    def _ignored(self) -> dict[str, Any]:
+        return {"ignored": [*self.ignored]} if self.ignored else {}
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
-from commands import SERVERS, Scripted, cosd, words
+from commands import SERVERS, Scripted, cosd, start, words
 from cosd_api.gateway import Gateway
 from visits import Visit
 
@@ -56,6 +60,23 @@ def test_the_fusions_of_a_file(served: list[Gateway], tmp_path: Path) -> None:
     assert [names(gateway) for gateway in served] == [["a"], ["cosd"]]
 
 
+def test_fields_to_be_ignored(scripted: Scripted, served: list[Gateway], tmp_path: Path) -> None:
+    """Those of the command line are added to those of a file."""
+    path = tmp_path / "fusion.yaml"
+    path.write_text(
+        "fusions:\n  cosd:\n" + "".join(f"    {line}\n" for line in PAIR.splitlines()) + "ignore: [top_p]\n"
+    )
+    for given in (SERVERS, (str(path),)):
+        ended = cosd("serve", *given, "--port", "0", "--ignore", "temperature", "--ignore", "min_p")
+        assert ended.exit_code == 0, ended.output
+    document = [anyio.run(Visit(one, "/openapi.json").send).json["components"]["schemas"] for one in served]
+    unused = {"description": "Taken and not used."}
+    fields = [
+        [name for name, one in found["CompletionBody"]["properties"].items() if one == unused] for found in document
+    ]
+    assert fields == [["temperature", "min_p"], ["temperature", "top_p", "min_p"]]
+
+
 def test_the_schema_is_printed() -> None:
     ended = cosd("serve", "--schema")
     assert json.loads(ended.stdout)["properties"].keys() >= {"fusions", "keys", "limits", "cors"}
@@ -70,6 +91,7 @@ def test_the_schema_is_printed() -> None:
         (["FILE", "--name", "mine"], PAIR, "is for one fusion, and FILE holds its own"),
         (["FILE", "--host", "0.0.0.0"], PAIR, "other machines could use the models without a key: set COSD_SERVE_KEYS"),
         (["FILE", "--host", "256.0.0.1"], PAIR, "other machines could use"),
+        (["FILE", "--ignore", "n"], PAIR, "'n' cannot be ignored, only fields that leave the form of an answer alone"),
         (["no-such-file.yaml"], PAIR, "no-such-file.yaml: No such file or directory"),
         (["--draft", "http://draft"], PAIR, "is required: the URL of a server"),
     ],
@@ -89,6 +111,59 @@ def test_mistakes_are_named_before_anything_is_served(
     assert ended.exit_code == 2
     assert said in words(ended)
     assert served == []
+
+
+def test_a_server_that_is_not_there_is_named_after_the_start() -> None:
+    """It ends nothing."""
+    with socket.socket() as taken:  # bound, and not listening
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with start("serve", "--draft", url, "--assistant", url, "--port", "0") as process:
+            assert process.stdout.readline().startswith(b"http://127.0.0.1:")
+            lines = [process.stderr.readline().decode() for _ in range(3)]
+            assert process.poll() is None
+            process.terminate()
+    assert lines[0] == "cosd: serving cosd; Ctrl-C stops it\n"
+    for name, line in zip(("draft", "assistant"), lines[1:], strict=True):
+        began = f"cosd: the server of the model {name!r} of 'cosd' does not answer as it should (ConnectError): {url}: "
+        assert line.startswith(began) and "Is the server running, and is the URL right?" in line
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such signal")
+def test_keys_are_read_again_on_a_signal(tmp_path: Path) -> None:
+    """A faulty file leaves them as they are."""
+    old, new = "o" * 16, "n" * 16
+    secret, path = tmp_path / "secret", tmp_path / "fusion.yaml"
+    secret.write_text(old)
+    fusions = "fusions:\n  cosd:\n" + "".join(f"    {line}\n" for line in PAIR.splitlines())
+    path.write_text(f"{fusions}keys: [{{name: team-a, file: secret}}]\n")
+    with start("serve", str(path), "--port", "0") as process:
+        url = process.stdout.readline().decode().strip()
+
+        def status(key: str) -> int:
+            return httpx.get(f"{url}/models", headers={"authorization": f"Bearer {key}"}, timeout=60).status_code
+
+        def read_again() -> str:
+            process.send_signal(signal.SIGHUP)
+            while "keys" not in (line := process.stderr.readline().decode()):
+                assert line
+            return line
+
+        assert [status(key) for key in (old, new)] == [200, 401]
+        secret.write_text(new)
+        assert "cosd: the keys were read again: team-a; all other settings stay as they were" in read_again()
+        assert [status(key) for key in (old, new)] == [401, 200]
+        for text, words in (
+            (f"{fusions}keys: [{{name: team-a, fil: secret}}]\n", "there is no such field; did you mean 'file'"),
+            (f"{fusions}keys: [{{name: team-a, file: nothing}}]\n", "nothing, which is to hold a key: No such file"),
+            (fusions, "there would be no key any more, and any client could use the models"),
+        ):
+            path.write_text(text)
+            line = read_again()
+            assert line.startswith("cosd: the keys stay as they were: ") and words in line
+            assert [status(key) for key in (old, new)] == [401, 200]
+        process.terminate()
+    assert process.returncode == 0
 
 
 def test_a_key_lets_other_machines_in(

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import toys
+import virtual_time
 from cosd_api import AgreementVerifier, Fusion
 from cosd_api.circuit_breaker import OPEN_SECONDS, CircuitBreaker
 from cosd_api.gateway import ClientKey, Gateway, answering
@@ -242,6 +243,22 @@ def test_a_stream_is_the_librarys_text(models: Any, prompt: str) -> None:
     anyio.run(run)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_was_ignored_is_named(stream: bool) -> None:
+    given = {"temperature": 0.7, "reasoning_effort": "high", "top_p": 1}
+    async with opened(fused(pair()), ignore=("temperature", "reasoning_effort", "top_p", "min_p")) as app:
+        reply = await visit(app, TEXT, body(stream=stream, **given))
+        plain = await visit(app, TEXT, body(stream=stream, top_p=1, temperature=0))
+        several = await visit(app, TEXT, body(stream=stream, prompt=["Q:", "Q: The"], **given))
+    names = ["temperature", "reasoning_effort"]
+    last = [one.events[-2] if stream else one.json for one in (reply, plain, several)]
+    assert [one["cosd"].get("ignored") for one in last] == [names, None, names]
+    assert [one.headers.get("cosd-ignored") for one in (reply, plain, several)] == [
+        "temperature, reasoning_effort", None, "temperature, reasoning_effort",
+    ]  # fmt: skip
+    assert ("".join(reply.texts()) if stream else reply.json["choices"][0]["text"]) == FUSED
+
+
 # ------------------------------------------------------------------------------------------------------ probabilities
 
 
@@ -453,6 +470,104 @@ async def test_time_is_limited() -> None:
     async with opened(fused(pair({"faults": [Fault(None, tokens=3)]})), timeout=0.2) as app:
         reply = await visit(app, TEXT, body(stream=True))
         assert reply.error["code"] == "timeout"
+
+
+# ------------------------------------------------------------------------------------------------------------- silence
+
+
+@pytest.mark.parametrize(("faulty", "tokens"), [("draft", 0), ("draft", 3), ("assistant", 0)])
+async def test_a_silent_stream_has_a_heartbeat(faulty: str, tokens: int) -> None:
+    """Before its first token, too, and then an error is an event."""
+    hangs = {"faults": [Fault(None, tokens=tokens)]}
+    models = pair(hangs, {}) if faulty == "draft" else pair({}, hangs)
+    async with (
+        opened(fused(models, ask="all"), heartbeat_seconds=0.01) as app,
+        anyio.create_task_group() as group,
+    ):
+        asked = Visit(app, TEXT, body(stream=True))
+        group.start_soon(asked.send)
+        await until(lambda: asked.reply.heartbeats > 2)
+        assert (asked.reply.status, asked.reply.complete) == (200, False)
+        app.end_requests()
+        await until(lambda: asked.reply.complete)
+    assert asked.reply.error["code"] == "stopped"
+    assert FUSED.startswith("".join(asked.reply.texts()))
+    assert [one.open_requests for one in models] == [0, 0]
+
+
+async def test_a_stream_that_is_not_silent_has_no_heartbeat() -> None:
+    async with opened(fused(pair())) as app:
+        reply = await visit(app, TEXT, body(stream=True))
+    assert (reply.heartbeats, "".join(reply.texts())) == (0, FUSED)
+    async with opened(fused(pair({"token_delay": 0.02})), heartbeat_seconds=0.005) as app:
+        reply = await visit(app, TEXT, body(stream=True))
+        assert reply.heartbeats > 0
+        assert ("".join(reply.texts()), reply.events[-1], reply.complete) == (FUSED, "[DONE]", True)
+    async with opened(fused(pair({"token_delay": 0.02})), heartbeat_seconds=None) as app:
+        assert (await visit(app, TEXT, body(stream=True))).heartbeats == 0
+
+
+async def test_a_client_that_takes_nothing_is_sent_one_heartbeat_at_most() -> None:
+    taken = anyio.Event()
+
+    async def pause(reply: Reply) -> None:
+        if reply.parts:
+            await taken.wait()
+
+    async with (
+        opened(fused(pair()), heartbeat_seconds=0.001, idle_timeout=0.001) as app,
+        anyio.create_task_group() as group,
+    ):
+        asked = Visit(app, TEXT, body(stream=True), pause=pause)
+        group.start_soon(asked.send)
+        await until(lambda: bool(asked.reply.parts))
+        await anyio.sleep(0.05)
+        taken.set()
+        await until(lambda: asked.reply.complete)
+    assert "".join(asked.reply.texts()) == FUSED
+    assert asked.reply.heartbeats <= 1 + len(asked.reply.parts) // 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "limits", "code"),
+    [
+        (0, {"first_token_timeout": 0.05}, "first_token_timeout"),
+        (3, {"idle_timeout": 0.2}, "idle_timeout"),
+        (3, {"idle_timeout": 0.2, "first_token_timeout": 20}, "idle_timeout"),
+    ],
+)
+async def test_the_time_without_a_token_is_limited(stream: bool, tokens: int, limits: Any, code: str) -> None:
+    models = pair({"faults": [Fault(None, tokens=tokens)]})
+    async with opened(fused(models, ask="all", unit="token"), **limits) as app:
+        reply = await visit(app, TEXT, body(stream=stream))
+        assert (reply.error["code"], reply.error["type"]) == (code, "timeout_error")
+        assert reply.status == (200 if stream and tokens else 504)
+        assert [one.open_requests for one in models] == [0, 0]
+        assert await metric(app, f'cosd_errors_total{{kind="{code}",model="fused"}}') == 1
+        assert await metric(app, 'cosd_requests_total{model="fused",outcome="error",route="/v1/completions"}') == 1
+
+
+async def test_an_error_after_a_heartbeat_is_an_event() -> None:
+    models = pair({"faults": [Fault(None)]})
+    async with opened(fused(models), first_token_timeout=0.2, heartbeat_seconds=0.01) as app:
+        reply = await visit(app, TEXT, body(stream=True))
+    assert (reply.status, reply.complete, reply.error["code"]) == (200, True, "first_token_timeout")
+    assert reply.error["message"] == "no token came within 0.2 seconds"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_slow_tokens_are_no_silence(stream: bool) -> None:
+    """In virtual time: each pause is shorter than the limit, and all together are longer."""
+
+    async def ask() -> Reply:
+        models = endless(token_delay=35), endless()
+        async with opened(fused(models), timeout=6000) as app:
+            return await visit(app, TEXT, body(stream=stream, max_tokens=10))
+
+    reply = virtual_time.run(ask)
+    assert ("".join(reply.texts()) if stream else reply.json["choices"][0]["text"]) == " a" * 10
+    assert (reply.heartbeats >= 30) is stream  # three in each pause
 
 
 # --------------------------------------------------------------------------------------------------- clients that leave

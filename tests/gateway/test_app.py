@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 from typing import Any
 
@@ -11,8 +12,9 @@ import anyio
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from cosd_api import Fusion
+from cosd_api import Fusion, SettingError
 from cosd_api.gateway import ClientKey, bodies
+from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_providers import ConnectError
 from cosd_providers.testing import ScriptedProvider
 from lima import FUSED, assistant, draft
@@ -134,13 +136,15 @@ async def test_a_client_that_leaves_while_its_body_is_read_gets_nothing(caplog: 
     assert "unexpected" not in caplog.text
 
 
-async def test_a_fault_of_a_route_has_the_form_of_the_api(caplog: pytest.LogCaptureFixture) -> None:
-    class Wrong(ScriptedProvider):
-        async def describe(self) -> Any:
-            raise RuntimeError("private".upper())
+async def test_a_fault_of_a_route_has_the_form_of_the_api(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*_: object) -> bytes:
+        raise RuntimeError("private".upper())
 
-    async with opened(Fusion(draft=Wrong(draft().model), assistant=assistant())) as app:
-        reply = await visit(app, "/ready")
+    monkeypatch.setattr(GatewayMetrics, "page", wrong)
+    async with opened(fusion()) as app:
+        reply = await visit(app, "/metrics")
     assert (reply.status, reply.error["code"]) == (500, "internal")
     assert "PRIVATE" not in caplog.text
 
@@ -189,6 +193,52 @@ async def test_limits_of_a_key_hold_while_it_answers_and_after() -> None:
         await until(lambda: first.reply.complete)  # and no later: a client asks again at once
         reply = await visit(app, TEXT, BODY, headers=headers)
         assert "tokens were billed for this key in the last minute, and 10 are allowed" in reply.error["message"]
+
+
+async def test_limits_in_a_minute_are_in_the_headers_of_answers() -> None:
+    keys = {
+        KEY: ClientKey(name="a", requests_per_minute=4, billed_tokens_per_minute=10_000),
+        "o" * 16: ClientKey(name="b"),
+    }
+    headers = {"authorization": f"Bearer {KEY}"}
+    async with opened(fusion(), keys=keys) as app:
+        replies = [
+            await visit(app, TEXT, body, headers=headers)
+            for body in (BODY, {**BODY, "stream": True}, {**BODY, "n": 2}, b"{", BODY)
+        ]
+        models = await visit(app, "/v1/models", headers=headers)
+        other = await visit(app, TEXT, BODY, headers={"authorization": f"Bearer {'o' * 16}"})
+    assert [one.status for one in replies] == [200, 200, 400, 400, 429]
+    assert [one.headers["x-ratelimit-remaining-requests"] for one in replies] == ["3", "2", "1", "0", "0"]
+    assert {one.headers["x-ratelimit-limit-requests"] for one in replies} == {"4"}
+    assert all(one.headers["x-ratelimit-reset-requests"].endswith("s") for one in replies)
+    bills = replies[0].json["cosd"]["usage"].values()
+    weighed = sum(one["prompt_tokens"] + one["completion_tokens"] - 0.9 * one["cached_tokens"] for one in bills)
+    left = [int(one.headers["x-ratelimit-remaining-tokens"]) for one in replies]
+    assert left[:2] == [math.floor(10_000 - weighed)] * 2  # a stream's own come after its headers
+    assert left[2] < left[1]
+    assert 0 < int(replies[-1].headers["retry-after"]) <= 60
+    for reply in (models, other):
+        assert not any("ratelimit" in name for name in reply.headers)
+
+
+async def test_keys_are_changed_without_a_restart() -> None:
+    writer = draft(token_delay=0.01)
+    new = "n" * 16
+    async with (
+        opened(Fusion(draft=writer, assistant=assistant()), keys={KEY: ClientKey(name="a")}) as app,
+        anyio.create_task_group() as group,
+    ):
+        asked = Visit(app, TEXT, {**BODY, "stream": True}, headers={"authorization": f"Bearer {KEY}"})
+        group.start_soon(asked.send)
+        await until(lambda: writer.open_requests == 1)
+        with pytest.raises(SettingError, match="there would be no key any more"):
+            app.change_keys({})
+        app.change_keys({new: ClientKey(name="b")})
+        replies = [await visit(app, "/v1/models", headers={"authorization": f"Bearer {key}"}) for key in (KEY, new)]
+        assert [one.status for one in replies] == [401, 200]
+        await until(lambda: asked.reply.complete)
+    assert "".join(asked.reply.texts()) == FUSED
 
 
 async def test_other_origins_are_answered_only_if_they_are_named() -> None:
@@ -273,11 +323,12 @@ async def test_it_is_ready_when_every_model_answers(caplog: pytest.LogCaptureFix
     async with opened(fusion()) as app:
         reply = await visit(app, "/ready")
     assert (reply.status, reply.json["fusions"]) == (200, {"fused": {"draft": "ready", "assistant": "ready"}})
-    for spares, status in (("raise", 503), ("draft", 200)):
+    for spares, status, state in (("raise", 503, "not ready"), ("draft", 200, "degraded")):
         broken = Fusion(draft=draft(), assistant=Down(assistant().model), on_assistant_error=spares)  # type: ignore[arg-type]
         async with opened(broken) as app:
             reply = await visit(app, "/ready")
-        assert (reply.status, reply.json["fusions"]["fused"]["assistant"]) == (status, "ConnectError")
+        assert (reply.status, reply.json["status"]) == (status, state)
+        assert reply.json["fusions"] == {"fused": {"draft": "ready", "assistant": "ConnectError"}}
     assert caplog.text.count('"outcome": "error", "error": "not_ready"') == 1
 
 
@@ -299,6 +350,16 @@ async def test_the_document_describes_what_is_answered() -> None:
     for field, value in (("model", "other"), ("temperature", 1), ("max_tokens", 8193)):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**BODY, field: value}, taken)
+
+
+async def test_the_document_says_what_is_ignored() -> None:
+    asked: dict[str, Any] = {**BODY, "temperature": 0.7, "reasoning_effort": "high", "logit_bias": {"5": 1}}
+    for ignore in ((), ("temperature", "reasoning_effort", "logit_bias")):
+        async with opened(fusion(), ignore=ignore) as app:
+            document = (await visit(app, "/openapi.json")).json
+            answered = (await visit(app, TEXT, asked)).status
+        taken = {**document["components"]["schemas"]["CompletionBody"], "components": document["components"]}
+        assert (answered == 200, jsonschema.Draft202012Validator(taken).is_valid(asked)) == (bool(ignore), bool(ignore))
 
 
 async def test_the_document_has_own_messages_of_the_models_that_are_there() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from cosd_api import Fusion, Message
-from cosd_api.gateway import bodies
+from cosd_api import Fusion, Message, SettingError
+from cosd_api.gateway import Gateway, bodies
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.bodies import read_chat, read_completion
 from cosd_api.gateway.config import GatewayLimits
+from cosd_api.gateway.ignorable import IGNORABLE
 from cosd_api.settings import REFUSED_SETTINGS
 from lima import assistant, draft, sampled
 
@@ -194,7 +195,7 @@ def test_own_messages_stand_after_those_of_the_fusion() -> None:
 
 def test_temperature_and_seed_are_the_methods() -> None:
     greedy = Fusion(draft=draft(), assistant=assistant())
-    with pytest.raises(ApiError, match=r"temperature=1 is refused: the fusion 'm' has 0, as its tokens are the most"):
+    with pytest.raises(ApiError, match=r"temperature=1 is refused: this fusion has 0, as its tokens are the most"):
         text(temperature=1).options_for(greedy, LIMITS)
     settings = {name: one for name, one in sampled().items() if name != "seed"}
     draws = Fusion(**settings)
@@ -214,3 +215,57 @@ def test_a_body_may_have_a_value_for_each_part_of_a_message_that_is_allowed() ->
     many = [*HELLO * 40_000, *HELLO]
     found = read_chat(json.dumps({"model": "m", "messages": many}).encode(), GatewayLimits(messages=50_000))
     assert len(found.prompts[0]) == 40_001
+
+
+# ------------------------------------------------------------------------------------------------- fields to be ignored
+
+
+def ignoring(*ignore: str, **more: Any) -> Any:
+    return read_chat(json.dumps({"model": "m", "messages": HELLO, **more}).encode(), LIMITS, ignore)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"temperature": 0.7}, {"temperature": 7}, {"temperature": "hot"}, {"top_p": 0.9}, {"logit_bias": {"5": 1}},
+     {"reasoning_effort": "high"}, {"chat_template_kwargs": {"enable_thinking": False}}, {"top_k": 40}],
+)  # fmt: skip
+def test_a_field_is_refused_unless_the_operator_has_it_ignored(given: Any) -> None:
+    [name] = given
+    greedy = Fusion(draft=draft(), assistant=assistant())
+    for ignore in ((), ("presence_penalty",)):
+        with pytest.raises(ApiError) as caught:
+            ignoring(*ignore, **given).options_for(greedy, LIMITS)
+        assert str(caught.value).endswith(f"whoever runs the gateway can have it ignored (ignore: [{name}])")
+    found = ignoring(name, **given)
+    assert found.ignored(greedy) == [name]
+    assert found.options_for(greedy, LIMITS) == chat().options_for(greedy, LIMITS)
+    with pytest.raises(ApiError) as caught:  # a batch has no operator
+        chat(**given).options_for(greedy, LIMITS)
+    assert "ignore" not in str(caught.value)
+
+
+def test_what_would_change_nothing_is_not_named() -> None:
+    greedy = Fusion(draft=draft(), assistant=assistant())
+    nothing = {name: next(iter(values)) if values else None for name, values in IGNORABLE.items()}
+    assert ignoring(*IGNORABLE, **nothing).ignored(greedy) == []
+    assert ignoring("temperature", temperature=0).ignored(greedy) == []
+    draws = Fusion(**{name: one for name, one in sampled().items() if name != "seed"})
+    assert ignoring("temperature", temperature=0).ignored(draws) == ["temperature"]
+    assert ignoring("temperature", temperature=1).ignored(draws) == []
+    found = ignoring("top_p", "temperature", temperature=0.7, top_p=0.5, seed=3)
+    assert found.ignored(greedy) == ["temperature", "top_p"]  # as they came
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tools", "tool_choice", "response_format", "n", "messages", "prompt", "stream", "stop", "max_tokens", "logprobs",
+     "top_logprobs", "max_completion_tokens", "model", "echo", "suffix", "own", "best_of", "seed", "stream_options"],
+)  # fmt: skip
+def test_what_decides_the_form_of_an_answer_is_never_ignored(name: str) -> None:
+    with pytest.raises(SettingError, match=f"{name!r} cannot be ignored, only fields that leave the form of an answer"):
+        Gateway({"m": Fusion(draft=draft(), assistant=assistant())}, ignore=["top_p", name])
+
+
+def test_a_misspelt_field_to_be_ignored_is_named() -> None:
+    with pytest.raises(SettingError, match=r"'temprature' cannot be ignored.*; did you mean 'temperature'"):
+        Gateway({"m": Fusion(draft=draft(), assistant=assistant())}, ignore=["temprature"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cosd_api.gateway.api_errors import ApiError
@@ -18,7 +20,7 @@ class Clock:
         return self.now
 
 
-def clients(clock: Clock | None = None, **limits: int) -> Clients:
+def clients(clock: Clock | None = None, **limits: Any) -> Clients:
     keys = {ONE: ClientKey(name="one", env="ONE", **limits), TWO: ClientKey(name="two", env="TWO")}
     return Clients(keys, 10, clock or Clock())
 
@@ -152,4 +154,60 @@ def test_bills_are_kept_for_a_minute_and_only_where_they_are_limited() -> None:
         for _ in range(200):
             clock.now += 1
             client.bill(1)
-        assert len(client._bills) == kept
+        assert len(client._tokens._entries) == kept
+
+
+def test_requests_are_limited_in_any_minute() -> None:
+    clock = Clock()
+    client = clients(clock, requests_per_minute=2).recognize(f"Bearer {ONE}", "", None)
+    client.count_request()
+    clock.now += 20
+    client.count_request()
+    with pytest.raises(ApiError, match="this key has made 2 requests in the last minute, and 2 are allowed") as caught:
+        client.count_request()
+    assert (caught.value.status, caught.value.retry_after) == (429, 40)
+    clock.now += 40
+    client.count_request()  # those that were refused do not count
+    with pytest.raises(ApiError):
+        client.count_request()
+
+
+def test_cached_tokens_weigh_less() -> None:
+    for weight, left in ((None, "10"), (0, "100"), (1, "0"), (0.25, "0")):
+        given: dict[str, Any] = {} if weight is None else {"cached_weight": weight}
+        client = clients(billed_tokens_per_minute=1000, **given).recognize(f"Bearer {ONE}", "", None)
+        client.bill(1800, cached=900)
+        assert client.headers["x-ratelimit-remaining-tokens"] == left
+
+
+def test_limits_have_openais_headers() -> None:
+    clock = Clock()
+    assert clients(clock).recognize(f"Bearer {ONE}", "", None).headers == {}
+    several = clients(clock, requests_per_minute=3, billed_tokens_per_minute=500)
+    client = several.recognize(f"Bearer {ONE}", "", None)
+    names = [f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")]
+    assert client.headers == dict(zip(names, ("3", "3", "0s", "500", "500", "0s"), strict=True))
+    client.count_request()
+    clock.now += 12.25
+    client.bill(600)
+    assert client.headers == dict(zip(names, ("3", "2", "47.75s", "500", "0", "1m0s"), strict=True))
+    clock.now += 47.25
+    assert client.headers["x-ratelimit-reset-requests"] == "500ms"
+    assert several.recognize(f"Bearer {TWO}", "", None).headers == {}
+
+
+def test_other_keys_are_taken_and_counts_go_on() -> None:
+    several = clients(requests_per_minute=1, concurrency=1)
+    one = several.recognize(f"Bearer {ONE}", "", None)
+    one.count_request()
+    with several.admitted(one):
+        several.change({"n" * 16: ClientKey(name="one", requests_per_minute=2, concurrency=1)})
+        same = several.recognize(f"Bearer {'n' * 16}", "", None)
+        with pytest.raises(ApiError, match="this key has 1 requests in progress"):
+            same.check()
+        for gone in (ONE, TWO):
+            with pytest.raises(ApiError, match="the API key is wrong"):
+                several.recognize(f"Bearer {gone}", "", None)
+    same.count_request()
+    with pytest.raises(ApiError, match="this key has made 2 requests in the last minute, and 2 are allowed"):
+        same.count_request()

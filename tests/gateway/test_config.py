@@ -11,7 +11,7 @@ import yaml
 
 from cosd_api import SettingError
 from cosd_api.gateway import ClientKey, GatewayConfig
-from cosd_api.gateway.config import keys_from_environment
+from cosd_api.gateway.config import keys_of
 
 WHOLE = """\
 schema_version: 1
@@ -34,6 +34,7 @@ keys:
 limits:
   max_tokens: 2000
 cors: ["https://app.example.com"]
+ignore: [temperature, top_p]
 """
 KEY = "k" * 16
 
@@ -72,12 +73,17 @@ def test_the_settings_file_of_one_fusion_is_served_as_cosd(tmp_path: Path) -> No
         ("env: TEAM_B", "env: my-key", "line 17: keys[1].env: string should match"),
         ("env: TEAM_B", "enf: TEAM_B", "line 17: keys[1].enf: there is no such field; did you mean 'env'"),
         ("name: team-b", "name: team-a", "line 16: keys[1].name: another key has this name"),
+        ("env: TEAM_B", "concurrency: 3", "line 16: keys[1]: a key is in an environment variable"),
+        ("env: TEAM_B", "env: A\n    file: b", "line 16: keys[1]: a key is in an environment variable"),
         ("concurrency: 4", "concurrency: 0", "line 15: keys[0].concurrency: input should be greater"),
         ("max_tokens: 2000", "max_token: 2000", "line 19: limits.max_token: there is no such field; did you mean 'max"),
         ("https://app.example.com", "*", "line 20: cors[0]: string should match"),
         ("schema_version: 1", "schema_version: 2", "line 1: schema_version: input should be 1"),
         ("cors:", "cros:", "line 20: cros: there is no such field; did you mean 'cors'"),
         ("api_key_env: MY_KEY", "api_key: sk-1234567890abcdef", "line 8: .*api_key: this looks like a key"),
+        ("[temperature, top_p]", "[temperature, n]", "line 21: ignore[1]: 'n' cannot be ignored, only fields that"),
+        ("top_p]", "topp]", "line 21: ignore[1]: 'topp' cannot be ignored.*; did you mean 'top_p'"),
+        ("ignore:", "ignored:", "line 21: ignored: there is no such field; did you mean 'ignore'"),
         (WHOLE, "fusions:\n  one: http://gpu1:8080", "line 2: fusions.one: it holds no fields"),
         (WHOLE, "fusions:\n", "line 1: fusions: it must hold at least one fusion"),
         (WHOLE, "keys: []\n", "it has no fusions:, and no draft: of a single one"),
@@ -104,7 +110,7 @@ def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TEAM_A", KEY)
     other = "j" * 16
     monkeypatch.setenv("COSD_SERVE_KEYS", f" {other} , {'i' * 20}; name=b ;concurrency=3;billed_tokens_per_minute=5,")
-    found = keys_from_environment([ClientKey(name="a", env="TEAM_A", concurrency=2)])
+    found = keys_of([ClientKey(name="a", env="TEAM_A", concurrency=2)])
     assert [*found] == [KEY, other, "i" * 20]
     assert [one.name for one in found.values()] == ["a", "key-1", "b"]
     assert (found["i" * 20].concurrency, found["i" * 20].billed_tokens_per_minute) == (3, 5)
@@ -118,16 +124,34 @@ def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         (f"{KEY};name=a,{'j' * 16};name=a", "key 2: another key is the same, or has the same name"),
         (f"{KEY};concurrency=many", "key 1: its 'concurrency' is invalid"),
         (f"{KEY};env=HOME", "key 1: behind a key may follow name"),
-        (f"{KEY};colour=red", "key 1: behind a key may follow name, concurrency and billed_tokens_per_minute"),
+        (f"{KEY};colour=red", "key 1: behind a key may follow name, concurrency, requests_per_minute, billed"),
     ],
 )
 def test_keys_that_are_invalid_are_not_shown(monkeypatch: pytest.MonkeyPatch, keys: str, words: str) -> None:
     monkeypatch.setenv("COSD_SERVE_KEYS", keys)
     with pytest.raises(SettingError, match=words) as caught:
-        keys_from_environment([])
+        keys_of([])
     assert KEY not in str(caught.value)
+
+
+def test_keys_come_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path is that from the settings file."""
+    (tmp_path / "secret").write_text(f"{KEY}\n")
+    text = WHOLE.replace("env: TEAM_B", "file: secret\n    requests_per_minute: 30")
+    config = loaded(tmp_path, text)
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("TEAM_A", "t" * 16)
+    found = keys_of(config.keys)
+    assert {name: one.name for name, one in found.items()} == {"t" * 16: "team-a", KEY: "team-b"}
+    assert found[KEY].requests_per_minute == 30
+    (tmp_path / "secret").write_bytes(b"\xff" * 20)
+    with pytest.raises(SettingError, match="secret: a key has at least 16 characters of ASCII"):
+        keys_of(config.keys)
+    (tmp_path / "secret").unlink()
+    with pytest.raises(SettingError, match=r"keys: .*secret, which is to hold a key: No such file or directory"):
+        keys_of(config.keys)
 
 
 def test_a_key_whose_variable_is_not_set_is_named() -> None:
     with pytest.raises(SettingError, match="the environment variable TEAM_A, which is to hold a key, is not set"):
-        keys_from_environment([ClientKey(name="a", env="TEAM_A")])
+        keys_of([ClientKey(name="a", env="TEAM_A")])

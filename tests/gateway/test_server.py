@@ -73,9 +73,31 @@ async def test_openais_client_is_answered() -> None:
         assert chunks[-1].usage == whole.usage
         messages: Any = [{"role": "user", "content": "Hi"}]
         chat = await client.chat.completions.create(model="fused", messages=messages, logprobs=True)
-        assert (chat.choices[0].message.content, chat._request_id) == ("", chat.id)
+        assert chat.model_extra is not None and chat.id.startswith("chatcmpl-")
+        assert (chat.choices[0].message.content, chat._request_id) == ("", chat.model_extra["cosd"]["request_id"])
         async with client.chat.completions.stream(model="fused", messages=messages) as events:
             assert (await events.get_final_completion()).choices[0].finish_reason == "stop"
+
+
+async def test_an_answer_that_was_taken_is_counted_as_one() -> None:
+    """The server reports each client as gone once its answer is complete."""
+    async with served(fused()) as (_, url), httpx.AsyncClient(headers={"authorization": f"Bearer {KEY}"}) as client:
+        for stream in (True, False):
+            await client.post(f"{url}/completions", json={"model": "fused", "prompt": "Q:", "stream": stream})
+        page = (await client.get(url.replace("/v1", "/metrics"))).text
+    assert 'cosd_requests_total{model="fused",outcome="ok",route="/v1/completions"} 2.0' in page
+    assert "disconnected" not in page
+
+
+async def test_openais_client_passes_heartbeats_over() -> None:
+    asked: dict[str, Any] = {"model": "fused", "prompt": "Q:", "stream": True}
+    async with served(fused(token_delay=0.02), heartbeat_seconds=0.005) as (_, url):
+        headers = {"authorization": f"Bearer {KEY}"}
+        async with httpx.AsyncClient(headers=headers) as plain:
+            assert ": waiting\n\n" in (await plain.post(f"{url}/completions", json=asked)).text
+        async with openai.AsyncOpenAI(base_url=url, api_key=KEY) as client:
+            stream = await client.completions.create(**asked)
+            assert "".join([one.choices[0].text async for one in stream]) == FUSED
 
 
 async def test_openais_client_in_a_thread_is_answered() -> None:

@@ -1,0 +1,75 @@
+"""Fields of requests that the gateway's operator may have ignored: how tokens are drawn, and hints to a server.
+
+The list is closed. Without one of these a fusion writes the answer that it always writes, in the form that the client
+expects. Without any other field, such as `n`, `stop`, `tools` or `response_format`, a client would read something else
+than it has asked for; and a name that is misspelt would be a rule that never holds.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+
+from cosd_api import SettingError
+
+__all__ = ["IGNORABLE", "changes_nothing", "check_ignored"]
+
+IGNORABLE: Mapping[str, Collection[object]] = {
+    "temperature": (),  # that of the fusion's method
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "top_a": (0,),
+    "typical_p": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "repeat_penalty": (1,),
+    "repeat_last_n": (),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "do_sample": (False,),
+    "mirostat": (0,),
+    "mirostat_tau": (),
+    "mirostat_eta": (),
+    "dynatemp_range": (0,),
+    "dynatemp_exponent": (),
+    "dry_multiplier": (0,),
+    "dry_base": (),
+    "dry_allowed_length": (),
+    "xtc_probability": (0,),
+    "xtc_threshold": (),
+    "reasoning": (),
+    "reasoning_effort": (),
+    "thinking": (),
+    "enable_thinking": (),
+    "chat_template_kwargs": (),
+    "verbosity": (),
+    "prediction": (),
+    "cache_prompt": (),
+    "id_slot": (-1,),
+    "priority": (),
+    "keep_alive": (),
+    "chat_id": (),
+    "session_id": (),
+}
+"""The names, each with the values that change nothing."""
+
+
+def changes_nothing(name: str, value: object) -> bool:
+    """Test whether a field of `IGNORABLE` has no effect; one that is null counts as absent."""
+    return value is None or value in IGNORABLE[name]
+
+
+def check_ignored(names: Collection[str]) -> frozenset[str]:
+    """Check the names of fields that are to be ignored.
+
+    Raises:
+        SettingError: one is not in `IGNORABLE`.
+    """
+    for name in names:
+        if name not in IGNORABLE:
+            near = difflib.get_close_matches(name, IGNORABLE, 1, cutoff=0.75)
+            words = f"; did you mean {near[0]!r}?" if near else f"; these can: {', '.join(IGNORABLE)}"
+            raise SettingError(f"{name!r} cannot be ignored, only fields that leave the form of an answer alone{words}")
+    return frozenset(names)
