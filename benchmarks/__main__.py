@@ -18,6 +18,11 @@ SECTIONS = {
     "client": ("benchmarks.client", "that time by what carries HTTP, if busy, in long answers; its event loop"),
     "cancelled": ("benchmarks.cancelled", "tokens that real servers generate after a stream was cancelled"),
     "gateway": ("benchmarks.gateway", "what `cosd serve` adds to the first text and to each token of a stream"),
+    "attack": (
+        "benchmarks.attack",
+        "`cosd serve` under load, faults and hostile requests: nothing lost, wrong or leaked",
+    ),
+    "clients": ("benchmarks.clients.table", "real clients of OpenAI's protocol against `cosd serve` on a real model"),
     "live": ("benchmarks.live", "all methods on two bundled models, on real llama.cpp servers behind a proxy"),
     "real": ("benchmarks.real", "a real language model: itself, a genuine pair, emoji, long prompts"),
     "vllm": ("benchmarks.vllm", "the same on vLLM, where its environment is installed"),
@@ -51,11 +56,13 @@ def main(arguments: list[str] | None = None) -> None:
     if unknown:
         parser.error(f"no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
     options = Options(quick=given.quick, command=" ".join(["python -m benchmarks", *(arguments or sys.argv[1:])]))
+    failures: list[str] = []
     if given.sections or not (given.plot or given.page):
         for name in given.sections or SECTIONS:
             tables = anyio.run(_section(name), options)
             for table in tables:
                 print(f"{table.markdown()}\n", flush=True)
+                failures += table.figures.get("failures", ())
             if any(table.rows for table in tables) and not given.quick:  # otherwise nothing was measured
                 print(f"Kept in {save(name, tables).relative_to(RESULTS.parent.parent)}\n", file=sys.stderr)
     if given.plot:
@@ -64,6 +71,8 @@ def main(arguments: list[str] | None = None) -> None:
         for path, text in pages().items():
             path.write_text(text, encoding="utf-8")
             print(path.relative_to(RESULTS.parent.parent))
+    if failures:
+        sys.exit("\n".join(failures))
 
 
 def _section(name: str) -> Callable[[Options], Awaitable[list[Table]]]:

@@ -24,6 +24,8 @@ _SECTIONS = {
     "client": "The client's processor time, by carrier, load and length",
     "cancelled": "Cancelled streams",
     "gateway": "The gateway",
+    "attack": "The gateway attacked",
+    "clients": "Clients of the gateway",
     "batch": "Batches",
     "ray": "Batches on Ray",
     "live": "Two small models on llama.cpp",
@@ -189,6 +191,11 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     )
     texts = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in _HOSTS}
     [added] = tables("gateway", folder)
+    gateway = _between(texts["gateway"], "added", _bare(added))
+    outcomes, *_ = tables("attack", folder)
+    gateway = _between(gateway, "attacked", _bare(outcomes))
+    for clients in tables("clients", folder):
+        gateway = _between(gateway, "clients", _noted(clients))
     cluster, feeding = tables("ray", folder)
     long, cached = tables("batch", folder)
     most = max(int(str(row[0])) for row in cached.rows)
@@ -201,7 +208,7 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
         DOCS / "benchmark-tables.md": all_tables(folder),
         DOCS / "methods.md": with_costs(texts["methods"], folder),
         DOCS / "batch.md": batch,
-        DOCS / "gateway.md": _between(texts["gateway"], "added", _bare(added)),
+        DOCS / "gateway.md": gateway,
         DOCS / "comparison.md": _between(texts["comparison"], "pairs", _bare(known_pairs(folder))),
     }
 

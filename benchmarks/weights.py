@@ -1,11 +1,13 @@
-"""Places of the weights in a GGUF file, to change some of them in a copy."""
+"""Weights in a GGUF file: their places, to change some of them in a copy, and a copy in full precision."""
 
 from __future__ import annotations
 
 import struct
 from typing import Any, NamedTuple
 
-__all__ = ["Weights", "weights_in"]
+import numpy as np
+
+__all__ = ["Weights", "in_full", "weights_in"]
 
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
@@ -66,3 +68,30 @@ def weights_in(data: bytes) -> tuple[dict[str, Any], dict[str, Weights]]:
     step = known.get("general.alignment", 32)
     begin = -(-header.at // step) * step
     return known, {name: Weights(begin + offset, shape, width) for name, (shape, width, offset) in found.items()}
+
+
+def in_full(data: bytes) -> bytes:
+    """The same model with every weight as a float of 32 bits."""
+    header = _Header(data)
+    assert header.number("I") == _VERSION
+    tensors, fields = header.number("Q"), header.number("Q")
+    for _ in range(fields):
+        header.text()
+        header.value(header.number("I"))
+    known, places = weights_in(data)
+    step = known.get("general.alignment", 32)
+    head, body = [data[: header.at]], bytearray()
+    for _ in range(tensors):
+        begin = header.at
+        name = header.text()
+        extents = header.number("I")
+        header.at += 8 * extents
+        head.append(data[begin : header.at] + struct.pack("<IQ", 0, len(body)))
+        header.at += 12
+        place = places[name]
+        kind = np.float32 if place.width == _BYTES[0] else np.float16
+        count = int(np.prod(place.shape))
+        body += np.frombuffer(data, kind, count, place.start).astype(np.float32).tobytes()
+        body += bytes(-len(body) % step)
+    first = b"".join(head)
+    return first + bytes(-len(first) % step) + bytes(body)

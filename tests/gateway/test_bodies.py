@@ -200,7 +200,7 @@ def test_temperature_and_seed_are_the_methods() -> None:
     settings = {name: one for name, one in sampled().items() if name != "seed"}
     draws = Fusion(**settings)
     assert text(temperature=1, seed=-1).options_for(draws, LIMITS)["seed"] == 2**31 - 1
-    with pytest.raises(ApiError, match=r"temperature=0 is refused: the fusion 'm' has 1, as it draws its tokens"):
+    with pytest.raises(ApiError, match=r"temperature=0 is refused: this fusion has 1, as it draws its tokens"):
         text(temperature=0).options_for(draws, LIMITS)
 
 

@@ -1,0 +1,489 @@
+"""The gateway attacked: aborts, killed and stopped servers, hostile requests, a stop in the middle, a full disk.
+
+`cosd serve` runs in a process of its own before two real llama.cpp servers, whose models have weights of 32 bits. Lost
+is a stream that neither ended whole nor in an error nor was aborted here; wrong is a text that is not the one that the
+same request got alone, unless a decision in the word where they part is within a margin at which the order of a
+server's additions decides; leaked is what is held after the load and was not before. The command ends with status 1 if
+anything was.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+
+from benchmarks.attacked import KEY, Attacked, ModelServer, attacked, environment
+from benchmarks.hostile import HOSTILE, STALLED, Met
+from benchmarks.report import Cell, Options, Table
+from cosd_api import RuleVerifier
+from cosd_api.demo.questions import as_prompt, sample
+
+__all__ = ["run"]
+
+_ABORTED = 5  # one stream in so many
+_HANG = 75.0  # seconds: beyond the gateway's own limit of 60 a stream is lost
+_SETTLE = 3.0  # seconds after a fault in which an answer may still end in an error
+_CLOSE = 1e-2  # in probability; the margin of the tests on live servers
+_MAX_TOKENS = 64
+_MEMORY = 200.0  # MB that may remain, of the largest bodies
+_LINES = 60  # of the batch
+_DISK = 16_384  # bytes
+_NOT_READY = 503
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Extent of the attack.
+
+    Attributes:
+        seconds: of load.
+        streams: at a time.
+        stopped: seconds for which a server stands still.
+    """
+
+    seconds: float
+    streams: int
+    stopped: float
+
+
+_FULL, _QUICK = Plan(120, 64, 8), Plan(28, 16, 2)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: a text that is continued, or a conversation."""
+
+    content: str
+    chat: bool
+
+    @property
+    def path(self) -> str:
+        """Its route."""
+        return "/v1/chat/completions" if self.chat else "/v1/completions"
+
+    def body(self, *, stream: bool) -> dict[str, Any]:
+        """Its body."""
+        asked: dict[str, Any] = {"prompt": as_prompt(self.content)}
+        if self.chat:
+            asked = {"messages": [{"role": "user", "content": self.content}]}
+        return {"model": "cosd", **asked, "max_tokens": _MAX_TOKENS, "stream": stream}
+
+    def text(self, choice: Mapping[str, Any]) -> str:
+        """The text of a choice, or of its part in a stream."""
+        if self.chat:
+            return choice.get("delta", choice.get("message", {})).get("content") or ""
+        return str(choice.get("text") or "")
+
+
+@dataclass
+class Streamed:
+    """One stream at its client, of which `outcome` tells the end."""
+
+    request: Request
+    began: float
+    outcome: str = "lost"
+    words: str = ""
+    text: str = ""
+    first: float | None = None
+    ended: float = 0.0
+
+
+@dataclass
+class Attack:
+    """All that was seen.
+
+    Attributes:
+        expected: the text of each request, asked alone.
+        streams: every stream.
+        faults: name, beginning and end of each.
+        met: what became of hostile requests, by name.
+        health: seconds of each `/health`.
+    """
+
+    on: Attacked
+    plan: Plan
+    client: httpx.AsyncClient
+    expected: dict[Request, str] = field(default_factory=dict[Request, str])
+    streams: list[Streamed] = field(default_factory=list[Streamed])
+    faults: list[tuple[str, float, float]] = field(default_factory=list[tuple[str, float, float]])
+    met: dict[str, Met] = field(default_factory=dict[str, Met])
+    health: list[float] = field(default_factory=list[float])
+    unhealthy: list[str] = field(default_factory=list[str])
+
+    def fault_of(self, one: Streamed) -> str | None:
+        """The last fault in whose time a stream falls."""
+        names = [name for name, begin, end in self.faults if one.began < end and one.ended > begin]
+        return names[-1] if names else None
+
+
+async def run(options: Options) -> list[Table]:
+    """Attack, and tell."""
+    plan = _QUICK if options.quick else _FULL
+    with tempfile.TemporaryDirectory() as kept:
+        folder = Path(kept)
+        async with attacked(folder) as on, _client(on) as client:
+            attack = Attack(on, plan, client)
+            await _ask_alone(attack)
+            options.say(f"attack: {plan.streams} streams for {plan.seconds:g} s")
+            await _load(attack, 3, faulty=False)  # what connections and caches take, is taken before
+            attack.streams.clear()
+            before = await _settled(on, {})
+            await _load(attack, plan.seconds, faulty=True)
+            after = await _settled(on, before)
+            options.say("attack: a full disk for a batch")
+            disk = await _full_disk(attack, folder)
+            options.say("attack: stopped in the middle")
+            stopped = await _stop(attack)
+        wrong = [one for one in attack.streams if one.outcome == "wrong"]
+        tables = [_outcomes(attack), _held(before, after), _hostile(attack), _slowest(attack), disk, stopped]
+    if wrong:
+        options.say(
+            "wrong: " + json.dumps([wrong[0].request.content, attack.expected[wrong[0].request], wrong[0].text])
+        )
+    return tables
+
+
+def _client(on: Attacked) -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # each request is a connection
+    headers = {"authorization": f"Bearer {KEY}"}
+    return httpx.AsyncClient(base_url=on.url, headers=headers, timeout=_HANG, limits=limits, trust_env=False)
+
+
+async def _ask_alone(attack: Attack) -> None:
+    for number, question in enumerate(sample("mixed", 24, seed=5)):
+        content = question.prompt.removeprefix("Q: ").removesuffix("\nA:")
+        request = Request(content, chat=number % 2 == 1)
+        answer = await attack.client.post(request.path, json=request.body(stream=False))
+        attack.expected[request] = request.text(answer.raise_for_status().json()["choices"][0])
+
+
+# The load.
+
+
+async def _load(attack: Attack, seconds: float, *, faulty: bool) -> None:
+    """Streams, and beside them the faults and hostile requests; the last streams end as they do."""
+    over = anyio.Event()
+    async with anyio.create_task_group() as group:
+        for number in range(attack.plan.streams):
+            group.start_soon(_visit_until, attack, over, random.Random(number))
+        if faulty:
+            group.start_soon(_watch_health, attack, over)
+            group.start_soon(_be_hostile, attack, over)
+            for one in STALLED * 4:
+                group.start_soon(one.send, attack.on.port, attack.met.setdefault(one.name, Met()))
+            await _fault(attack, seconds)
+        else:
+            await anyio.sleep(seconds)
+        over.set()
+
+
+async def _visit_until(attack: Attack, over: anyio.Event, draw: random.Random) -> None:
+    requests = [*attack.expected]
+    while not over.is_set():
+        events = draw.randrange(8) if draw.randrange(_ABORTED) == 0 else None
+        streamed = await _visit(attack, draw.choice(requests), events)
+        if streamed.outcome in {"refused", "error"}:
+            await anyio.sleep(0.25)  # as a client that tries again
+
+
+async def _visit(attack: Attack, request: Request, abort_after: int | None) -> Streamed:
+    """Read one stream; leave it after so many events, if any."""
+    one = Streamed(request, time.monotonic())
+    attack.streams.append(one)
+    try:
+        with anyio.move_on_after(_HANG):
+            async with attack.client.stream("POST", request.path, json=request.body(stream=True)) as response:
+                if response.is_success:
+                    await _read(one, response, abort_after)
+                else:
+                    one.words = json.loads(await response.aread())["error"]["message"]
+                    one.outcome = "error"
+    except httpx.ConnectError:
+        one.outcome = "refused"
+    except (httpx.HTTPError, ValueError, KeyError) as error:
+        one.words = repr(error)
+    one.ended = time.monotonic()
+    if one.outcome == "whole" and one.text != attack.expected[request]:
+        one.outcome = "tie" if await _close(attack, request, (one.text, attack.expected[request])) else "wrong"
+    return one
+
+
+async def _read(one: Streamed, response: httpx.Response, abort_after: int | None) -> None:
+    count, reason = 0, None
+    async with aclosing(response.aiter_lines()) as lines:  # type: ignore[type-var]
+        async for line in lines:
+            if abort_after is not None and count >= abort_after:
+                one.outcome = "aborted"
+                return
+            if line == "data: [DONE]":
+                one.outcome = "whole" if reason else "lost"
+                return
+            if not line.startswith("data: "):  # an empty line, or a comment
+                continue
+            event = json.loads(line.removeprefix("data: "))
+            if "error" in event:
+                one.words, one.outcome = event["error"]["message"], "error"
+                return
+            count += 1
+            for choice in event["choices"]:
+                part = one.request.text(choice)
+                one.text += part
+                reason = choice["finish_reason"]
+                if part and one.first is None:
+                    one.first = time.monotonic() - one.began
+
+
+async def _close(attack: Attack, request: Request, texts: tuple[str, str]) -> bool:
+    """True if a decision in the word in which two texts part is close: between two tokens, or at the rule's bounds."""
+    common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+    rule, prompt = RuleVerifier(), as_prompt(request.content)
+    for at in range(max(common.rfind(" "), 0), len(common) + 1):
+        (p, second), (q, other) = [
+            await _two_best(server, prompt + common[:at]) for server in (attack.on.draft, attack.on.assistant)
+        ]
+        margins = (p - second, q - other, abs(p - rule.alpha), abs(q - rule.beta * p))
+        if min(margins) < _CLOSE:
+            return True
+    return False
+
+
+async def _two_best(server: ModelServer, prompt: str) -> tuple[float, float]:
+    body = {"prompt": prompt, "n_predict": 1, "n_probs": 2, "temperature": -1}
+    async with httpx.AsyncClient(timeout=_HANG, trust_env=False) as client:
+        found = (await client.post(f"{server.url}/completion", json=body)).json()["completion_probabilities"][0]
+    first, second = (math.exp(one["logprob"]) for one in found["top_logprobs"])
+    return first, second
+
+
+async def _fault(attack: Attack, seconds: float) -> None:
+    """Kill and stop each server in turn, one in each quarter of the time."""
+    servers = {"draft": attack.on.draft, "assistant": attack.on.assistant}
+    turns = [(f"{name} {what}", server) for what in ("killed", "stopped") for name, server in servers.items()]
+    quarter = seconds / len(turns)
+    for at, (name, server) in enumerate(turns):
+        await anyio.sleep(quarter / 4)
+        began = time.monotonic()
+        attack.faults.append((name, began, math.inf))
+        if name.endswith("killed"):
+            server.signal(signal.SIGKILL)
+            await anyio.sleep(1)
+            await server.start()
+        else:
+            server.signal(signal.SIGSTOP)
+            await anyio.sleep(attack.plan.stopped)
+            server.signal(signal.SIGCONT)
+            await server.healthy()
+        attack.faults[at] = name, began, time.monotonic() + _SETTLE
+        await anyio.sleep(max(_SETTLE, began + 0.75 * quarter - time.monotonic()))
+
+
+async def _watch_health(attack: Attack, over: anyio.Event) -> None:
+    while not over.is_set():
+        began = time.monotonic()
+        try:
+            (await attack.client.get("/health")).raise_for_status()
+        except httpx.HTTPError as error:
+            attack.unhealthy.append(repr(error))
+        attack.health.append(time.monotonic() - began)
+        await anyio.sleep(0.1)
+
+
+async def _be_hostile(attack: Attack, over: anyio.Event) -> None:
+    """Every kind at least once."""
+    first = True
+    while first or not over.is_set():
+        for one in HOSTILE:
+            if first or not over.is_set():
+                await one.send(attack.on.port, attack.met.setdefault(one.name, Met()))
+        first = False
+
+
+async def _settled(on: Attacked, before: Mapping[str, float]) -> dict[str, float]:
+    """What the gateway and the servers hold once nothing gets less, or after half a minute."""
+    found = await on.held()
+    for _ in range(30):
+        if not _leaks(before, found) and not found["busy slots"]:
+            break
+        await anyio.sleep(1)
+        found = await on.held()
+    return found
+
+
+def _leaks(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    found = [name for name in ("requests in flight", "busy slots") if after[name]]
+    found += [name for name in ("descriptors", "threads") if after.get(name, 0) > before.get(name, math.inf)]
+    memory = "memory, MB"
+    return found + [memory] * (after.get(memory, 0) > before.get(memory, math.inf) + _MEMORY)
+
+
+# The end.
+
+
+async def _stop(attack: Attack) -> Table:
+    """SIGTERM under load, with a draft that stands still, so that streams are in progress when their time is over."""
+    on, limits = attack.on, attack.on.limits
+    attack.streams, kept = [], attack.streams
+    states = list[int]()
+    took = math.nan
+    async with anyio.create_task_group() as group:
+        over = anyio.Event()
+        for number in range(attack.plan.streams):
+            group.start_soon(_visit_until, attack, over, random.Random(-number))
+        await anyio.sleep(1)
+        began = time.monotonic()
+        on.process.send_signal(signal.SIGTERM)
+        with anyio.move_on_after(limits["drain_seconds"]):
+            ready = 0
+            while ready != _NOT_READY:
+                ready = (await attack.client.get("/ready")).status_code
+            states = [ready, (await attack.client.get("/health")).status_code]
+        on.draft.signal(signal.SIGSTOP)
+        with anyio.move_on_after(limits["drain_seconds"] + limits["stop_seconds"] + 10):
+            await anyio.to_thread.run_sync(on.process.wait, abandon_on_cancel=True)
+            took = time.monotonic() - began
+        over.set()
+        on.draft.signal(signal.SIGCONT)
+    refusing = began + limits["drain_seconds"] - 0.5
+    for one in attack.streams:
+        if one.outcome == "lost" and not one.text and one.began > refusing:
+            one.outcome = "refused"  # its connection was made, and never taken
+    ends = Counter(one.outcome for one in attack.streams)
+    early = sum(one.outcome == "refused" and one.began < refusing for one in attack.streams)
+    lost, wrong = ends["lost"] + early, ends["wrong"]
+    status = on.process.poll()
+    failures = ["lost at the stop"] * bool(lost) + ["wrong at the stop"] * bool(wrong)
+    failures += [] if status == 0 else [f"the stopped gateway ended with {status}"]
+    failures += [] if states == [_NOT_READY, 200] else [f"/ready and /health of a draining gateway: {states}"]
+    failures += [] if ends["error"] else ["no stream was in progress when the gateway's time was over"]
+    attack.streams = kept
+    columns = ["requests", "whole", "aborted", "error in words", "refused later", "lost", "wrong", "seconds to its end"]
+    row: list[Cell] = [sum(ends.values()), ends["whole"] + ends["tie"], ends["aborted"], ends["error"]]
+    row += [ends["refused"] - early, lost, wrong, took]
+    note = (
+        f"SIGTERM under load, with {limits['drain_seconds']:g} s to drain and {limits['stop_seconds']:g} s for "
+        "requests in progress; the draft's server stands still meanwhile."
+    )
+    return Table("A gateway that is stopped", columns, [row], [note], {"failures": failures})
+
+
+async def _full_disk(attack: Attack, folder: Path) -> Table:
+    """`cosd batch` with a limit on the size of its files, then without."""
+    requests = [request for request in attack.expected if not request.chat]
+    asked = {f"line-{at}": requests[at % len(requests)] for at in range(_LINES)}
+    lines = [
+        {"custom_id": name, "prompt": as_prompt(one.content), "max_tokens": _MAX_TOKENS} for name, one in asked.items()
+    ]
+    (folder / "in.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    servers = ["--draft", attack.on.draft.url, "--assistant", attack.on.assistant.url]
+    command = [sys.executable, "-m", "cosd_api", "batch", "in.jsonl", "-o", "out.jsonl", *servers]
+    ask = partial(subprocess.run, command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    small = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (_DISK, _DISK))
+    full = await anyio.to_thread.run_sync(partial(ask, preexec_fn=small))
+    kept = _written(folder / "out.jsonl")
+    resumed = await anyio.to_thread.run_sync(ask)
+    found = _written(folder / "out.jsonl")
+    ids = [one["custom_id"] for one in found]
+    texts = {one["custom_id"]: one["text"] for one in found}
+    lost = len(set(asked) - set(ids)) + sum(one not in found for one in kept)
+    wrong = 0
+    for name, request in asked.items():
+        expected = attack.expected[request]
+        if name in texts and texts[name] != expected:
+            wrong += not await _close(attack, request, (texts[name], expected))
+    said = full.stderr.strip().rpartition("\n")[2]
+    failures = [] if (full.returncode, resumed.returncode) == (1, 0) else [f"cosd batch: {full.stderr}{resumed.stderr}"]
+    failures += [] if 0 < len(kept) < _LINES and len(ids) == len(set(ids)) else [f"{len(kept)} lines were kept"]
+    failures += ["Traceback"] * ("Traceback" in full.stderr) + ["lost in a batch"] * bool(lost)
+    failures += ["wrong in a batch"] * bool(wrong)
+    columns = ["lines", "kept by the full disk", "status", "resumed", "status ", "lost", "twice", "wrong"]
+    row: list[Cell] = [_LINES, len(kept), full.returncode, len(found), resumed.returncode, lost]
+    row += [len(ids) - len(set(ids)), wrong]
+    return Table("A full disk for a batch", columns, [row], [f"It said: {said}"], {"failures": failures})
+
+
+def _written(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+# The tables.
+
+
+def _outcomes(attack: Attack) -> Table:
+    columns = ["", "requests", "whole", "of these, ties", "aborted", "error in words", "lost", "wrong"]
+    names = dict.fromkeys(name for name, *_ in attack.faults)
+    rows, failures = list[list[Cell]](), list[str]()
+    said = Counter[str]()
+    for name in (None, *names):
+        mine = [one for one in attack.streams if attack.fault_of(one) == name]
+        ends = Counter(one.outcome for one in mine)
+        said.update(f"{one.outcome}: {one.words}" for one in mine if one.words)
+        ends["lost"] += ends.pop("refused", 0)
+        where = name or "no fault"
+        rows.append([where, len(mine), ends["whole"] + ends["tie"], ends["tie"], ends["aborted"], ends["error"]])
+        rows[-1] += [ends["lost"], ends["wrong"]]
+        failures += [f"{what}: {where}" for what in ("lost", "wrong") if ends[what]]
+        if not name and ends["error"]:
+            failures.append("an error without a fault")
+    plan = attack.plan
+    about = (
+        f"{plan.streams} streams at a time for {plan.seconds:g} s, one in {_ABORTED} aborted by its client; a server "
+        f"that stands still does so for {plan.stopped:g} s. A stream belongs to the fault in whose time it falls, "
+        f"which lasts until {_SETTLE:g} s after the server is back. An error in words is allowed there alone."
+    )
+    figures = {"failures": failures, "words": dict(said), "faults": attack.faults}
+    return Table("The gateway under attack", columns, rows, [about], figures)
+
+
+def _held(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
+    rows: list[list[Cell]] = [[name, before[name], after[name]] for name in after]
+    leaked = _leaks(before, after)
+    note = f"Leaked: {', '.join(leaked) or 'nothing'}. Of memory {_MEMORY:g} MB may remain, of the largest bodies."
+    return Table("Held before and after", ["", "before", "after"], rows, [note], {"failures": leaked})
+
+
+def _hostile(attack: Attack) -> Table:
+    rows, failures = list[list[Cell]](), list[str]()
+    for one in (*HOSTILE, *STALLED):
+        met = attack.met[one.name]
+        rows.append([one.name, sum(met.statuses.values()), ", ".join(sorted(met.statuses)), met.longest])
+        failures += [f"{one.name}: {status}" for status in met.statuses if status not in one.allowed]
+        failures += [f"{one.name}: no words"] * bool(met.wordless and "200" not in one.allowed)
+    columns = ["request", "times", "status", "s at most"]
+    return Table("Hostile requests beside it", columns, rows, (), {"failures": failures})
+
+
+def _slowest(attack: Attack) -> Table:
+    firsts = sorted(one.first for one in attack.streams if one.first is not None and attack.fault_of(one) is None)
+    health = sorted(attack.health)
+    rank: Callable[[Sequence[float]], float] = lambda values: values[min(len(values) - 1, int(0.99 * len(values)))]  # noqa: E731
+    rows: list[list[Cell]] = [
+        [name, len(values), statistics.median(values), rank(values), values[-1]]
+        for name, values in (("to the first text, without a fault", firsts), ("/health", health))
+        if values
+    ]
+    columns = ["", "requests", "s (p50)", "s (p99)", "s at most"]
+    failures = [f"/health: {one}" for one in attack.unhealthy] + ["no whole answer"] * all(
+        one.outcome != "whole" for one in attack.streams
+    )
+    return Table("Slowest", columns, rows, (), {"failures": failures})

@@ -1,0 +1,192 @@
+"""Processes that the attack signals: two llama.cpp servers, each always at its own port, and `cosd serve` before them.
+
+python -m benchmarks.attacked MODEL PORT      one server, until it is killed
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import anyio
+import httpx
+
+from benchmarks.weights import in_full
+from cosd_api.demo.servers import MODELS, PAIR
+
+__all__ = ["KEY", "SLOTS", "Attacked", "ModelServer", "attacked", "environment"]
+
+ROOT = Path(__file__).parent.parent
+KEY = "the-key-of-the-attack"
+SLOTS = 8
+_LIMITS = {"drain_seconds": 2, "stop_seconds": 4, "timeout": 60}
+
+
+def environment() -> dict[str, str]:
+    """The environment of the processes, which finds this checkout's packages."""
+    paths = [str(ROOT), str(ROOT / "providers"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COSD_SERVE_KEYS": KEY}
+
+
+@dataclass
+class ModelServer:
+    """One model's server.
+
+    Attributes:
+        name: the model's.
+        model: its file.
+        port: the same after every start.
+    """
+
+    name: str
+    model: Path
+    port: int
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Start it, and wait until it is healthy."""
+        command = [sys.executable, "-m", "benchmarks.attacked", str(self.model), str(self.port)]
+        self._process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)  # noqa: ASYNC220 - a fork takes no time
+        await self.healthy()
+
+    async def healthy(self) -> None:
+        """Wait until it answers."""
+        async with httpx.AsyncClient(timeout=5) as client:
+            with anyio.fail_after(60):
+                while True:
+                    try:
+                        if (await client.get(f"{self.url}/health")).is_success:
+                            return
+                    except httpx.HTTPError:
+                        pass
+                    await anyio.sleep(0.05)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send its process a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        if number == signal.SIGKILL:
+            self._process.wait()
+
+    def kill(self) -> None:
+        """Kill it, if it runs."""
+        if self._process is not None:
+            self.signal(signal.SIGKILL)
+
+    async def busy(self) -> int:
+        """Slots that are at work."""
+        async with httpx.AsyncClient(timeout=5) as client:
+            return sum(one["is_processing"] for one in (await client.get(f"{self.url}/slots")).json())
+
+
+@dataclass
+class Attacked:
+    """The gateway, and its models' servers.
+
+    Attributes:
+        process: the gateway's.
+        port: the port at which it listens.
+        draft, assistant: the servers of the models.
+        log: its standard error.
+    """
+
+    process: subprocess.Popen[bytes]
+    port: int
+    draft: ModelServer
+    assistant: ModelServer
+    log: IO[bytes]
+    limits: Mapping[str, float] = field(default_factory=lambda: dict(_LIMITS))
+
+    @property
+    def url(self) -> str:
+        """Its URL, without /v1."""
+        return f"http://127.0.0.1:{self.port}"
+
+    async def held(self) -> dict[str, float]:
+        """What it holds: requests in flight, descriptors, threads, memory in MB; busy slots of both servers."""
+        async with httpx.AsyncClient(timeout=10) as client:
+            page = (await client.get(f"{self.url}/metrics", headers={"authorization": f"Bearer {KEY}"})).text
+        flying = sum(float(one) for one in re.findall(r"^cosd_in_flight\{.*\} (.+)$", page, re.MULTILINE))
+        found = {"requests in flight": flying, "busy slots": await self.draft.busy() + await self.assistant.busy()}
+        return found | self._of_the_process()
+
+    def _of_the_process(self) -> dict[str, float]:
+        found = dict[str, float]()
+        about = Path(f"/proc/{self.process.pid}")
+        if about.exists():  # Linux
+            status = dict(re.findall(r"^(\w+):\s+(\d+)", (about / "status").read_text(), re.MULTILINE))
+            found["descriptors"] = len(list((about / "fd").iterdir()))
+            found["threads"] = int(status["Threads"])
+            found["memory, MB"] = int(status["VmRSS"]) / 1e3
+            found["memory at most, MB"] = int(status["VmHWM"]) / 1e3
+        return found
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@asynccontextmanager
+async def attacked(folder: Path) -> AsyncGenerator[Attacked]:
+    """All three processes, killed at the end of the block; models and logs are in the folder."""
+    servers = list[ModelServer]()
+    try:
+        for name in PAIR:
+            model = folder / f"{name}.gguf"
+            model.write_bytes(in_full((MODELS / f"{name}.gguf").read_bytes()))
+            servers.append(ModelServer(name, model, _free_port()))
+            await servers[-1].start()
+        draft, assistant = servers
+        fusion = {"draft": {"url": draft.url}, "assistants": [{"url": assistant.url}]}
+        (folder / "gateway.json").write_text(json.dumps({"fusions": {"cosd": fusion}, "limits": _LIMITS}))
+        command = [sys.executable, "-m", "cosd_api", "serve", str(folder / "gateway.json"), "--port", "0"]
+        with (folder / "gateway.log").open("w+b") as log:
+            process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=log)  # noqa: ASYNC220
+            try:
+                assert process.stdout is not None
+                url = await anyio.to_thread.run_sync(process.stdout.readline)
+                assert url, (folder / "gateway.log").read_text()
+                yield Attacked(process, int(url.split(b":")[2].split(b"/")[0]), draft, assistant, log)
+            finally:
+                process.kill()
+                process.wait()
+    finally:
+        for one in servers:
+            one.kill()
+
+
+def _serve(model: str, port: int) -> None:
+    xllamacpp: Any = importlib.import_module("xllamacpp")  # has no types
+    params = xllamacpp.CommonParams()
+    params.model.path = model
+    params.hostnames, params.port = ["127.0.0.1"], port
+    params.verbosity = 1
+    params.warmup = params.ui = params.kv_unified = False
+    params.endpoint_props = params.endpoint_slots = True
+    params.cache_ram_mib, params.n_parallel, params.n_ctx = 64, SLOTS, 512 * SLOTS
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    server = xllamacpp.Server(params)
+    print(server.listening_address, file=sys.stderr)
+    signal.pause()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,64 @@
+"""The command curl."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from features import MESSAGES, MODEL, QUESTION, SCHEMA, TOKENS, TOOL, URL, aborted, answer, tell
+
+
+def curl(path: str, body: Any = None, *more: str) -> str:
+    command = ["curl", "--silent", "--show-error", "--no-buffer", *more, URL + path]
+    if body is not None:
+        command += ["--json", json.dumps({"model": MODEL, "max_tokens": TOKENS, **body})]
+    return subprocess.run(command, check=not more, capture_output=True, text=True).stdout
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    found = json.loads(curl("/chat/completions", {"messages": MESSAGES, **more}))
+    if "error" in found:
+        raise RuntimeError(found["error"]["message"])
+    [choice] = found["choices"]
+    count = len(choice["logprobs"]["content"]) if choice.get("logprobs") else None
+    return answer(choice["message"]["content"], _usage(found["usage"]), count)
+
+
+def _usage(usage: Any) -> tuple[int, int]:
+    return usage["prompt_tokens"], usage["completion_tokens"]
+
+
+def stream() -> dict[str, Any]:
+    body = {"messages": MESSAGES, "stream": True, "stream_options": {"include_usage": True}}
+    lines = [line.removeprefix("data: ") for line in curl("/chat/completions", body).splitlines() if "data: {" in line]
+    events = [json.loads(line) for line in lines]
+    text = "".join(choice["delta"].get("content") or "" for one in events for choice in one["choices"])
+    return answer(text, _usage(events[-1]["usage"]))
+
+
+def completions() -> dict[str, Any]:
+    found = json.loads(curl("/completions", {"prompt": QUESTION}))
+    return answer(found["choices"][0]["text"], _usage(found["usage"]))
+
+
+tell(
+    {
+        "chat": chat,
+        "stream": stream,
+        "completions": completions,
+        "logprobs": lambda: chat(logprobs=True),
+        "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
+        "temperature": lambda: chat(temperature=0.7),
+        "tools": lambda: chat(tools=[TOOL]),
+        "json_schema": lambda: chat(
+            response_format={"type": "json_schema", "json_schema": {"name": "river", "schema": SCHEMA}}
+        ),
+        "models": lambda: answer(" ".join(one["id"] for one in json.loads(curl("/models"))["data"])),
+        "abort": lambda: aborted(
+            lambda: curl(
+                "/chat/completions", {"messages": MESSAGES, "stream": True, "max_tokens": 400}, "--max-time", "1"
+            )
+        ),
+    }
+)

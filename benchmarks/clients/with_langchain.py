@@ -1,0 +1,65 @@
+"""LangChain's models for OpenAI: of conversations, and of texts, which sends a temperature of 0.7 unasked."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from features import KEY, MODEL, QUESTION, SCHEMA, TOKENS, TOOL, URL, aborted, answer, tell
+
+langchain: Any = importlib.import_module("langchain_openai")
+base = {"model": MODEL, "base_url": URL, "api_key": KEY, "max_retries": 0}
+
+
+def chat(bound: Any = None, **more: Any) -> dict[str, Any]:
+    model = langchain.ChatOpenAI(**base, max_tokens=TOKENS, **more)
+    found = model.bind(**bound).invoke(QUESTION) if bound else model.invoke(QUESTION)
+    return answer(found.content, _usage(found), _count(found))
+
+
+def _usage(message: Any) -> tuple[int, int]:
+    return message.usage_metadata["input_tokens"], message.usage_metadata["output_tokens"]
+
+
+def _count(message: Any) -> int | None:
+    found = message.response_metadata.get("logprobs")
+    return len(found["content"]) if found else None
+
+
+def stream() -> dict[str, Any]:
+    whole: Any = None
+    for one in langchain.ChatOpenAI(**base, max_tokens=TOKENS, stream_usage=True).stream(QUESTION):
+        whole = one if whole is None else whole + one
+    return answer(whole.content, _usage(whole))
+
+
+def text(**more: Any) -> dict[str, Any]:
+    return answer(langchain.OpenAI(**base, max_tokens=TOKENS, **more).invoke(QUESTION))
+
+
+def leave() -> None:
+    events = langchain.ChatOpenAI(**base, max_tokens=400).stream(QUESTION)
+    next(events)
+    events.close()
+
+
+def structured() -> dict[str, Any]:
+    schema = {"title": "river", **SCHEMA}
+    model = langchain.ChatOpenAI(**base, max_tokens=TOKENS)
+    return answer(str(model.with_structured_output(schema, method="json_schema").invoke(QUESTION)))
+
+
+tell(
+    {
+        "chat": chat,
+        "stream": stream,
+        "completions": lambda: text(temperature=0),
+        "completions, unasked": text,
+        "logprobs": lambda: chat(logprobs=True),
+        "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
+        "temperature": lambda: chat(temperature=0.7),
+        "tools": lambda: chat({"tools": [TOOL]}),
+        "json_schema": structured,
+        "abort": lambda: aborted(leave),
+    }
+)

@@ -1,0 +1,57 @@
+"""LiteLLM's functions, with the provider `openai/`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from features import KEY, MESSAGES, MODEL, QUESTION, SCHEMA, TOKENS, TOOL, URL, aborted, answer, tell
+
+litellm: Any = importlib.import_module("litellm")
+base = {"model": f"openai/{MODEL}", "api_base": URL, "api_key": KEY, "max_retries": 0}
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    found = litellm.completion(**base, messages=MESSAGES, max_tokens=TOKENS, **more)
+    choice, usage = found.choices[0], found.usage
+    logprobs = getattr(choice, "logprobs", None)
+    count = len(logprobs.content) if logprobs else None
+    return answer(choice.message.content, (usage.prompt_tokens, usage.completion_tokens), count)
+
+
+def stream() -> dict[str, Any]:
+    text, usage = "", None
+    asked = {"messages": MESSAGES, "max_tokens": TOKENS, "stream_options": {"include_usage": True}}
+    for one in litellm.completion(**base, **asked, stream=True):
+        text += "".join(choice.delta.content or "" for choice in one.choices)
+        told = getattr(one, "usage", None)
+        usage = (told.prompt_tokens, told.completion_tokens) if told else usage
+    return answer(text, usage)
+
+
+def completions() -> dict[str, Any]:
+    asked = base | {"model": f"text-completion-openai/{MODEL}"}
+    return answer(litellm.text_completion(**asked, prompt=QUESTION, max_tokens=TOKENS).choices[0].text)
+
+
+def leave() -> None:
+    events = litellm.completion(**base, messages=MESSAGES, max_tokens=400, stream=True)
+    next(iter(events))
+    events.completion_stream.close()
+
+
+tell(
+    {
+        "chat": chat,
+        "stream": stream,
+        "completions": completions,
+        "logprobs": lambda: chat(logprobs=True),
+        "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
+        "temperature": lambda: chat(temperature=0.7),
+        "tools": lambda: chat(tools=[TOOL]),
+        "json_schema": lambda: chat(
+            response_format={"type": "json_schema", "json_schema": {"name": "river", "schema": SCHEMA}}
+        ),
+        "abort": lambda: aborted(leave),
+    }
+)

@@ -1,0 +1,70 @@
+// OpenAI's own client for Node. It runs in the folder in which `openai` is installed.
+import { createRequire } from "node:module";
+import { pathToFileURL } from "node:url";
+
+const require = createRequire(pathToFileURL(process.cwd() + "/"));
+const { OpenAI } = require("openai");
+const client = new OpenAI({ baseURL: process.env.COSD_CLIENT_URL, apiKey: "none", maxRetries: 0 });
+const asked = { model: "cosd", messages: [{ role: "user", content: "Name three rivers of Europe." }], max_tokens: 16 };
+const tool = { type: "function", function: { name: "river", parameters: { type: "object", properties: {} } } };
+const schema = { type: "object", properties: { river: { type: "string" } }, required: ["river"] };
+
+async function chat(more = {}) {
+  const found = await client.chat.completions.create({ ...asked, ...more });
+  const [choice] = found.choices;
+  const usage = [found.usage.prompt_tokens, found.usage.completion_tokens];
+  return { text: choice.message.content, usage, logprobs: choice.logprobs?.content?.length ?? null };
+}
+
+async function stream() {
+  let text = "", usage = null;
+  const more = { stream: true, stream_options: { include_usage: true } };
+  for await (const one of await client.chat.completions.create({ ...asked, ...more })) {
+    text += one.choices.map((choice) => choice.delta.content ?? "").join("");
+    if (one.usage) usage = [one.usage.prompt_tokens, one.usage.completion_tokens];
+  }
+  return { text, usage };
+}
+
+async function completions() {
+  const found = await client.completions.create({ model: "cosd", prompt: asked.messages[0].content, max_tokens: 16 });
+  return { text: found.choices[0].text, usage: [found.usage.prompt_tokens, found.usage.completion_tokens] };
+}
+
+async function left() {
+  const text = await (await fetch(process.env.COSD_CLIENT_URL.replace(/\/v1$/, "/metrics"))).text();
+  const found = text.matchAll(/^cosd_requests_total\{.*outcome="disconnected".*\} (.+)$/gm);
+  return [...found].reduce((sum, one) => sum + Number(one[1]), 0);
+}
+
+async function abort() {
+  const before = await left();
+  const events = await client.chat.completions.create({ ...asked, max_tokens: 400, stream: true });
+  for await (const _ of events) break; // which aborts the request
+  for (let at = 0; at < 200 && (await left()) === before; at++) await new Promise((wake) => setTimeout(wake, 100));
+  return { cancelled: (await left()) > before };
+}
+
+const features = {
+  chat,
+  stream,
+  completions,
+  logprobs: () => chat({ logprobs: true }),
+  "stop, seed, length": () => chat({ stop: ["\n\n\n"], seed: 1, max_tokens: undefined, max_completion_tokens: 16 }),
+  temperature: () => chat({ temperature: 0.7 }),
+  tools: () => chat({ tools: [tool] }),
+  json_schema: () => chat({ response_format: { type: "json_schema", json_schema: { name: "river", schema } } }),
+  models: async () => ({ text: (await client.models.list()).data.map((one) => one.id).join(" ") }),
+  abort,
+};
+const found = {};
+const only = (process.env.COSD_CLIENT_ONLY ?? "").split(";").filter(Boolean);
+for (const [name, ask] of Object.entries(features)) {
+  if (only.length && !only.includes(name)) continue;
+  try {
+    found[name] = await ask();
+  } catch (error) {
+    found[name] = { error: String(error) };
+  }
+}
+console.log("\n" + JSON.stringify(found));

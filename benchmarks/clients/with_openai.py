@@ -1,0 +1,55 @@
+"""OpenAI's own client for Python."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from features import KEY, MESSAGES, MODEL, QUESTION, SCHEMA, TOKENS, TOOL, URL, aborted, answer, tell
+
+openai: Any = importlib.import_module("openai")
+client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0)
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    found = client.chat.completions.create(**{"model": MODEL, "messages": MESSAGES, "max_tokens": TOKENS, **more})
+    choice, usage = found.choices[0], found.usage
+    count = len(choice.logprobs.content) if choice.logprobs else None
+    return answer(choice.message.content, (usage.prompt_tokens, usage.completion_tokens), count)
+
+
+def stream() -> dict[str, Any]:
+    asked = {"model": MODEL, "messages": MESSAGES, "max_tokens": TOKENS, "stream_options": {"include_usage": True}}
+    text, usage = "", None
+    for one in client.chat.completions.create(**asked, stream=True):
+        text += "".join(choice.delta.content or "" for choice in one.choices)
+        usage = (one.usage.prompt_tokens, one.usage.completion_tokens) if one.usage else usage
+    return answer(text, usage)
+
+
+def completions() -> dict[str, Any]:
+    found = client.completions.create(model=MODEL, prompt=QUESTION, max_tokens=TOKENS)
+    return answer(found.choices[0].text, (found.usage.prompt_tokens, found.usage.completion_tokens))
+
+
+def leave() -> None:
+    with client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=400, stream=True) as events:
+        next(iter(events))
+
+
+tell(
+    {
+        "chat": chat,
+        "stream": stream,
+        "completions": completions,
+        "logprobs": lambda: chat(logprobs=True),
+        "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1, max_tokens=None, max_completion_tokens=TOKENS),
+        "temperature": lambda: chat(temperature=0.7),
+        "tools": lambda: chat(tools=[TOOL]),
+        "json_schema": lambda: chat(
+            response_format={"type": "json_schema", "json_schema": {"name": "river", "schema": SCHEMA}}
+        ),
+        "models": lambda: answer(" ".join(one.id for one in client.models.list())),
+        "abort": lambda: aborted(leave),
+    }
+)
