@@ -44,6 +44,7 @@ _HANG = 75.0  # seconds: beyond the gateway's own limit of 60 a stream is lost
 _SETTLE = 3.0  # seconds after a fault in which an answer may still end in an error
 _CLOSE = 1e-2  # in probability; the margin of the tests on live servers
 _MAX_TOKENS = 64
+_KEPT = 8  # connections and threads that wait for the next request, as those of probes; aborts would leave many more
 _MEMORY = 200.0  # MB that may remain, of the largest bodies
 _LINES = 60  # of the batch
 _DISK = 16_384  # bytes
@@ -330,7 +331,8 @@ async def _settled(on: Attacked, before: Mapping[str, float]) -> dict[str, float
 
 def _leaks(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
     found = [name for name in ("requests in flight", "busy slots") if after[name]]
-    found += [name for name in ("descriptors", "threads") if after.get(name, 0) > before.get(name, math.inf)]
+    kept = {"descriptors": _KEPT, "threads": _KEPT}
+    found += [name for name in kept if after.get(name, 0) > before.get(name, math.inf) + kept[name]]
     memory = "memory, MB"
     return found + [memory] * (after.get(memory, 0) > before.get(memory, math.inf) + _MEMORY)
 

@@ -168,6 +168,8 @@ async def attacked(folder: Path) -> AsyncGenerator[Attacked]:
             finally:
                 process.kill()
                 process.wait()
+                if process.stdout is not None:
+                    process.stdout.close()
     finally:
         for one in servers:
             one.kill()
