@@ -49,6 +49,16 @@ def aborted(leave: Callable[[], Any]) -> dict[str, Any]:
     return {"cancelled": _left() > before}
 
 
+def refused(chat: Callable[..., dict[str, Any]]) -> dict[str, Callable[[], dict[str, Any]]]:
+    """The features that a gateway refuses, or ignores, of a client that takes OpenAI's fields as they are."""
+    form = {"type": "json_schema", "json_schema": {"name": "river", "schema": SCHEMA}}
+    return {
+        "temperature": lambda: chat(temperature=0.7),
+        "tools": lambda: chat(tools=[TOOL]),
+        "json_schema": lambda: chat(response_format=form),
+    }
+
+
 def _left() -> float:
     with urllib.request.urlopen(URL.removesuffix("/v1") + "/metrics") as page:  # noqa: S310 - http
         text = page.read().decode()

@@ -6,7 +6,7 @@ import json
 import subprocess
 from typing import Any
 
-from features import MESSAGES, MODEL, QUESTION, SCHEMA, TOKENS, TOOL, URL, aborted, answer, tell
+from features import MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, refused, tell
 
 
 def curl(path: str, body: Any = None, *more: str) -> str:
@@ -49,11 +49,7 @@ tell(
         "completions": completions,
         "logprobs": lambda: chat(logprobs=True),
         "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
-        "temperature": lambda: chat(temperature=0.7),
-        "tools": lambda: chat(tools=[TOOL]),
-        "json_schema": lambda: chat(
-            response_format={"type": "json_schema", "json_schema": {"name": "river", "schema": SCHEMA}}
-        ),
+        **refused(chat),
         "models": lambda: answer(" ".join(one["id"] for one in json.loads(curl("/models"))["data"])),
         "abort": lambda: aborted(
             lambda: curl(

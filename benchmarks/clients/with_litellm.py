@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, MESSAGES, MODEL, QUESTION, SCHEMA, TOKENS, TOOL, URL, aborted, answer, tell
+from features import KEY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, refused, tell
 
 litellm: Any = importlib.import_module("litellm")
 base = {"model": f"openai/{MODEL}", "api_base": URL, "api_key": KEY, "max_retries": 0}
@@ -47,11 +47,7 @@ tell(
         "completions": completions,
         "logprobs": lambda: chat(logprobs=True),
         "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
-        "temperature": lambda: chat(temperature=0.7),
-        "tools": lambda: chat(tools=[TOOL]),
-        "json_schema": lambda: chat(
-            response_format={"type": "json_schema", "json_schema": {"name": "river", "schema": SCHEMA}}
-        ),
+        **refused(chat),
         "abort": lambda: aborted(leave),
     }
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, MESSAGES, MODEL, QUESTION, SCHEMA, TOKENS, TOOL, URL, aborted, answer, tell
+from features import KEY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, refused, tell
 
 openai: Any = importlib.import_module("openai")
 client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0)
@@ -44,11 +44,7 @@ tell(
         "completions": completions,
         "logprobs": lambda: chat(logprobs=True),
         "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1, max_tokens=None, max_completion_tokens=TOKENS),
-        "temperature": lambda: chat(temperature=0.7),
-        "tools": lambda: chat(tools=[TOOL]),
-        "json_schema": lambda: chat(
-            response_format={"type": "json_schema", "json_schema": {"name": "river", "schema": SCHEMA}}
-        ),
+        **refused(chat),
         "models": lambda: answer(" ".join(one.id for one in client.models.list())),
         "abort": lambda: aborted(leave),
     }
