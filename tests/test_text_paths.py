@@ -19,14 +19,14 @@ from cosd_api.paths import DraftPath, look
 from cosd_api.text_paths import next_text_unit, restart_text, resumed, spelled
 from cosd_providers import ServerError
 from cosd_providers.contract import Token, WordEnds
-from cosd_providers.testing import Fault, ScriptedProvider
+from cosd_providers.testing import Fault
 from cosd_providers.text import sendable
 from cosd_providers.tokenizers import load_tokenizer, word_ends
 from drawn import costly, examples
 from lima import scripted
 from ngrams import learned
 from reference_text import TextReference
-from test_own_paths import DELAYS, NAMES, WAYS, Task, check_record, fused, prompts, tasks
+from test_own_paths import DELAYS, NAMES, WAYS, Encodes, Task, check_record, fused, prompts, tasks
 
 DRAFT = naive.DRAFT
 
@@ -55,22 +55,23 @@ def servers(
     task: Task,
     text: Sequence[int],
     places: int = 64,
-    delays: Sequence[float] = (0, 0, 0),
+    delays: Sequence[float] = (0, 0, 0, 0),
     known: Sequence[int] = (),
     **draft: Any,
 ) -> dict[str, Any]:
     """The models of a task; those in `text`, by index, take text only, and the tokenizers of those in `known` are."""
-    request, token, question = delays
+    request, token, question, encoding = delays
     options: dict[str, Any] = {"ids": DRAFT not in text, "request_delay": request, "token_delay": token, **draft}
     assistants = [
-        ScriptedProvider(
-            one, name=f"assistant {at}", ids=at not in text, places=places, request_delay=question * (1 + at)
-        )
+        Encodes(one, name=f"assistant {at}", ids=at not in text, places=places, request_delay=question * (1 + at))
         for at, one in enumerate(task.assistants)
     ]
     for at in known:
         assistants[at].words = word_ends(load_tokenizer(task.assistants[at].pieces.tokenizer))
-    return {"draft": ScriptedProvider(task.draft, name="draft", **options), "assistant": assistants}
+    writer = Encodes(task.draft, name="draft", **options)
+    for one in (writer, *assistants):
+        one.encode_delay = encoding
+    return {"draft": writer, "assistant": assistants}
 
 
 def expected(task: Task, text: Sequence[int], known: Sequence[int] = ()) -> naive.Fused:
@@ -379,7 +380,7 @@ async def test_an_answer_continues_without_an_assistant_that_failed() -> None:
 
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 1.5, 4.0])
 async def test_cancellation_leaves_no_request_open(seconds: float) -> None:
-    models = servers(example(), [DRAFT, 0, 1], 64, (0.1, 0.1, 0.35))
+    models = servers(example(), [DRAFT, 0, 1], 64, (0.1, 0.1, 0.35, 0.1))
     with anyio.move_on_after(seconds) as scope:
         await fused(example(), models)
     assert scope.cancelled_caught

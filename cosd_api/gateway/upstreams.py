@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from cosd_api import FusionResult
-from cosd_api.gateway.metrics import GatewayMetrics
 from cosd_providers import BudgetError, ContextLengthError, ProviderError, UnsupportedError
+
+if TYPE_CHECKING:  # it needs the extra
+    from cosd_api.gateway.metrics import GatewayMetrics
 
 __all__ = ["Upstreams"]
 
