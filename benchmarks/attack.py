@@ -319,7 +319,7 @@ async def _be_hostile(attack: Attack, over: anyio.Event) -> None:
 
 
 async def _settled(on: Attacked, before: Mapping[str, float]) -> dict[str, float]:
-    """What the gateway and the servers hold once nothing gets less, or after half a minute."""
+    """The holdings of the gateway and the servers once nothing gets less, or after half a minute."""
     found = await on.held()
     for _ in range(30):
         if not _leaks(before, found) and not found["busy slots"]:

@@ -119,7 +119,7 @@ class Attacked:
         return f"http://127.0.0.1:{self.port}"
 
     async def held(self) -> dict[str, float]:
-        """What it holds: requests in flight, descriptors, threads, memory in MB; busy slots of both servers."""
+        """Its holdings: requests in flight, descriptors, threads, memory in MB; busy slots of both servers."""
         async with httpx.AsyncClient(timeout=10) as client:
             page = (await client.get(f"{self.url}/metrics", headers={"authorization": f"Bearer {KEY}"})).text
         flying = sum(float(one) for one in re.findall(r"^cosd_in_flight\{.*\} (.+)$", page, re.MULTILINE))

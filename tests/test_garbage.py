@@ -51,7 +51,7 @@ def collector() -> Iterator[None]:
 
 
 def found() -> list[str]:
-    """What the collector finds now, in words: an object that it kept would be found again the next time."""
+    """The findings of the collector, in words: an object that it kept would be found again the next time."""
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         gc.collect()

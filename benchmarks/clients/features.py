@@ -1,4 +1,4 @@
-"""What every client is asked for, and how its script tells what became of it. Standard library only.
+"""Features that every client is asked for, and the outcome of each as its script tells it. Standard library only.
 
 A script has a function for each feature that its client has. It returns what the client made of the answer, or lets the
 client's error through.
@@ -49,10 +49,13 @@ def aborted(leave: Callable[[], Any]) -> dict[str, Any]:
     return {"cancelled": _left() > before}
 
 
-def refused(chat: Callable[..., dict[str, Any]]) -> dict[str, Callable[[], dict[str, Any]]]:
-    """The features that a gateway refuses, or ignores, of a client that takes OpenAI's fields as they are."""
+def of_chat(chat: Callable[..., dict[str, Any]]) -> dict[str, Callable[[], dict[str, Any]]]:
+    """The features of conversations, of a client that takes OpenAI's fields as they are."""
     form = {"type": "json_schema", "json_schema": {"name": "river", "schema": SCHEMA}}
     return {
+        "chat": chat,
+        "logprobs": lambda: chat(logprobs=True),
+        "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
         "temperature": lambda: chat(temperature=0.7),
         "tools": lambda: chat(tools=[TOOL]),
         "json_schema": lambda: chat(response_format=form),

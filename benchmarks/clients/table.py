@@ -160,7 +160,7 @@ def _gateway(servers: Sequence[str], *ignored: str) -> Generator[str]:
 
 
 def _asked(name: str, client: Path, url: str, only: Sequence[str] = ()) -> dict[str, Any]:
-    """What became of each feature."""
+    """The outcome of each feature."""
     kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     environment = {**kept, "COSD_CLIENT_URL": url, "COSD_CLIENT_ONLY": ";".join(only)}
     with tempfile.TemporaryDirectory() as home:  # for what clients keep

@@ -6,7 +6,7 @@ import json
 import subprocess
 from typing import Any
 
-from features import MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, refused, tell
+from features import MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
 
 
 def curl(path: str, body: Any = None, *more: str) -> str:
@@ -44,12 +44,9 @@ def completions() -> dict[str, Any]:
 
 tell(
     {
-        "chat": chat,
+        **of_chat(chat),
         "stream": stream,
         "completions": completions,
-        "logprobs": lambda: chat(logprobs=True),
-        "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
-        **refused(chat),
         "models": lambda: answer(" ".join(one["id"] for one in json.loads(curl("/models"))["data"])),
         "abort": lambda: aborted(
             lambda: curl(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, refused, tell
+from features import KEY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
 
 litellm: Any = importlib.import_module("litellm")
 base = {"model": f"openai/{MODEL}", "api_base": URL, "api_key": KEY, "max_retries": 0}
@@ -42,12 +42,9 @@ def leave() -> None:
 
 tell(
     {
-        "chat": chat,
+        **of_chat(chat),
         "stream": stream,
         "completions": completions,
-        "logprobs": lambda: chat(logprobs=True),
-        "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
-        **refused(chat),
         "abort": lambda: aborted(leave),
     }
 )

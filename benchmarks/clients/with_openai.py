@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, refused, tell
+from features import KEY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
 
 openai: Any = importlib.import_module("openai")
 client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0)
@@ -39,12 +39,10 @@ def leave() -> None:
 
 tell(
     {
-        "chat": chat,
+        **of_chat(chat),
         "stream": stream,
         "completions": completions,
-        "logprobs": lambda: chat(logprobs=True),
         "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1, max_tokens=None, max_completion_tokens=TOKENS),
-        **refused(chat),
         "models": lambda: answer(" ".join(one.id for one in client.models.list())),
         "abort": lambda: aborted(leave),
     }
