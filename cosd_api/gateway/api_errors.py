@@ -21,7 +21,7 @@ from cosd_providers import (
     UnsupportedError,
 )
 
-__all__ = ["ApiError", "api_error"]
+__all__ = ["ABOUT_REQUESTS", "ApiError", "api_error"]
 
 _REFUSED = "invalid_request_error"
 _UPSTREAM = "upstream_error"
@@ -99,6 +99,9 @@ _OF_REQUESTS: Sequence[tuple[type[ProviderError], int, str, str]] = (
     (UnsupportedError, 400, "unsupported", _REFUSED),
 )
 """Errors about a request: kind, status, code and type."""
+
+ABOUT_REQUESTS = tuple([kind for kind, *_ in _OF_REQUESTS])
+"""Errors that are no failure of a model's server."""
 
 _OF_SERVERS: Sequence[tuple[type[ProviderError], int, str, str]] = (
     (RateLimitError, 429, "rate_limit_exceeded", "a model's server limits its rate"),

@@ -6,7 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from cosd_api import FusionResult
-from cosd_providers import BudgetError, ContextLengthError, ProviderError, UnsupportedError
+from cosd_api.gateway.api_errors import ABOUT_REQUESTS
+from cosd_providers import ProviderError
 
 if TYPE_CHECKING:  # it needs the extra
     from cosd_api.gateway.metrics import GatewayMetrics
@@ -15,8 +16,7 @@ __all__ = ["Upstreams"]
 
 _log = logging.getLogger("cosd_api.gateway")
 
-_ABOUT_A_REQUEST = (BudgetError, ContextLengthError, UnsupportedError)
-_NAMES = frozenset(kind.__name__ for kind in _ABOUT_A_REQUEST)
+_NAMES = frozenset(kind.__name__ for kind in ABOUT_REQUESTS)
 
 
 class Upstreams:
@@ -58,6 +58,6 @@ class Upstreams:
 
     def failed(self, model: str, endpoint: str, error: ProviderError) -> None:
         """Note an answer that an endpoint's error has ended; the log has it already, under the request's id."""
-        if not isinstance(error, _ABOUT_A_REQUEST):
+        if not isinstance(error, ABOUT_REQUESTS):
             self._metrics.upstream_failed(model, endpoint, type(error).__name__)
             self._down.add((model, endpoint))
