@@ -394,9 +394,11 @@ class Endpoints:
         Raises:
             ContextLengthError: the prompt is too long for a model; nothing was drafted yet.
         """
+        counts = _Counts()
 
         async def check(at: int, name: str) -> None:
-            await _check_length(name, turns[at].provider, turns[at].prompt)
+            same = not at or (at <= len(facts.shares) and facts.shares[at - 1])
+            await _check_length(name, turns[at], counts if same else _Counts())
 
         return await self._checked(check, facts)
 
@@ -428,16 +430,32 @@ async def _turn(provider: Provider, messages: Sequence[Message], on_special_toke
     return await provider.render_prompt(messages, on_special_tokens=on_special_tokens)
 
 
-async def _check_length(name: str, provider: Provider, prompt: str) -> None:
+class _Counts:
+    """Numbers of tokens of texts, each counted once by one of the models that have the same ids."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+        self._counting = anyio.Lock()
+
+    async def of(self, provider: Provider, text: str) -> int:
+        """The number of a text; a model that fails to count leaves it to the next."""
+        async with self._counting:
+            if text not in self._known:
+                self._known[text] = await token_count(provider, text)
+            return self._known[text]
+
+
+async def _check_length(name: str, turn: RenderedPrompt, counts: _Counts) -> None:
+    provider, prompt = turn.provider, turn.prompt
     info = await provider.describe()
     room = _room(info)
     # No token is shorter than a byte, so that most prompts need not be counted.
     if room is None or len(prompt.encode()) + _SPECIAL <= room or not info.capabilities.tokenize:
         return
     with suppress(UnsupportedError):  # whose bytes are not known, such as those of a text that is normalized
-        if await _starts_with_more(provider, prompt, room, _CUT):
+        if await _starts_with_more(provider, prompt, room, _CUT, counts):
             raise _too_long(name, info, f"more than {room}", room)
-        count = await token_count(provider, prompt)
+        count = await counts.of(provider, prompt)
         if count > room:
             raise _too_long(name, info, str(count), room)
 
@@ -451,18 +469,18 @@ async def _check_start(name: str, provider: Provider, contents: Sequence[str]) -
         return
     with suppress(UnsupportedError):
         # Where two messages meet there are other tokens than in the prompt, as where a text is cut.
-        if await _starts_with_more(provider, "\n\n".join(contents), room, _CUT * len(contents)):
+        if await _starts_with_more(provider, "\n\n".join(contents), room, _CUT * len(contents), _Counts()):
             raise _too_long(name, info, f"more than {room}", room)
 
 
-async def _starts_with_more(provider: Provider, text: str, room: int, cuts: int) -> bool:
+async def _starts_with_more(provider: Provider, text: str, room: int, cuts: int, counts: _Counts) -> bool:
     """Test whether a part of a long text has more tokens than there is room for, and `cuts` more.
 
     The work grows with the room, not with the text.
     """
     size = _start_of(room + cuts - _CUT)
     while size < len(text):
-        if await token_count(provider, text[:size]) > room + cuts:
+        if await counts.of(provider, text[:size]) > room + cuts:
             return True
         size *= 4
     return False

@@ -209,6 +209,8 @@ class Fusion:
             own: messages of single models for this answer, by name (`"draft"`, `"assistant"`, `"assistant 1"`): text is
                 a system message, or a list of messages. They stand before the conversation, go to that model's server
                 alone, and are in no result. Those of `connect(url, system=..., messages=...)` stand before them.
+            alternatives: other tokens to list with each token of the answer (`FusedToken.alternatives`), 0 to 20, where
+                `cosd` (or `defer`) judges models with the same token ids. They change neither the text nor a decision.
 
         Raises:
             SettingError: one of them is invalid, or means nothing to the method.

@@ -122,12 +122,12 @@ class TokenDecision(Record):
         )
 
 
-class DraftToken(Record):
-    """A draft token that an assistant's word replaced.
+class ListedToken(Record):
+    r"""Another token that the author of a token of the answer listed in its place.
 
     Attributes:
-        text: its text; empty for the end of sequence.
-        prob: the draft's probability of it, in [0, 1]; None if not reported.
+        text: its text; empty for the end of sequence. Bytes that are no characters stand as `\xff`.
+        prob: the probability of it in [0, 1], by the same model.
         end: whether it is the end of sequence.
         raw: its bytes in hexadecimal, where they are no characters.
     """
@@ -146,6 +146,10 @@ class DraftToken(Record):
     def of(cls, token: Token) -> Self:
         """The record of a token."""
         return _slim(cls(text=readable(token.data), prob=token.prob, end=token.end, raw=unreadable(token.data)))
+
+
+class DraftToken(ListedToken):
+    """A draft token that an assistant's word replaced, with the draft's probability of it."""
 
 
 class FusedToken(Record):
@@ -176,6 +180,8 @@ class FusedToken(Record):
         final_at: seconds until nothing could change it any more.
         raw: its bytes in hexadecimal, where `text` does not say them.
         id: its id, where the draft was asked after ids.
+        alternatives: other tokens in its place, by the model whose word it is (`source`), the most probable first; as
+            many as were asked for (`alternatives=`) and listed.
     """
 
     text: str
@@ -196,6 +202,7 @@ class FusedToken(Record):
     final_at: Seconds | None = None
     raw: Annotated[str, Field(pattern=_HEXADECIMAL)] | None = None
     id: int | None = None
+    alternatives: tuple[ListedToken, ...] = ()
 
     @property
     def data(self) -> bytes:
@@ -204,11 +211,19 @@ class FusedToken(Record):
 
     @classmethod
     def of(
-        cls, placed: Placed, names: Sequence[str], verifier: Verifier, *, now: float, characters: str | None = None
+        cls,
+        placed: Placed,
+        names: Sequence[str],
+        verifier: Verifier,
+        *,
+        now: float,
+        characters: str | None = None,
+        alternatives: int = 0,
     ) -> Self:
         """The record of a token that the decoder placed, final by `now`; `names` are the assistants'.
 
-        `characters` are those that a token by id completes; None for a token of whole characters.
+        `characters` are those that a token by id completes; None for a token of whole characters. `alternatives` is the
+        number of other tokens to list with it, at most.
         """
         data = placed.token.data
         raw = unreadable(data) if characters is None else None if characters.encode() == data else data.hex()
@@ -239,6 +254,7 @@ class FusedToken(Record):
                 final_at=now,
                 raw=raw,
                 id=None if characters is None else placed.token.id,
+                alternatives=tuple([ListedToken.of(one) for one in placed.token.alternatives[:alternatives]]),
             )
         )
 

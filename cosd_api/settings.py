@@ -40,6 +40,8 @@ DEFAULT_TIE = 0.02
 """Difference of two log probabilities that a server may give to one token, read or written; see `Fusion`."""
 
 DEFAULT_MAX_TOKENS = 256
+MOST_ALTERNATIVES = 20
+"""Other tokens that are listed with each, at most: as many as OpenAI's API and vLLM list."""
 
 
 # ------------------------------------------------------------------------------------------------------- one answer
@@ -56,6 +58,7 @@ class AnswerOptions(TypedDict, total=False):
     on_budget: OnBudget
     seed: int | None
     own: OwnMessages | None
+    alternatives: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,7 @@ class AnswerLimits:
     on_budget: OnBudget = "raise"
     seed: int | None = None
     own: Mapping[str, tuple[Message, ...]] = field(default_factory=dict[str, tuple[Message, ...]], repr=False)
+    alternatives: int = 0
 
     @classmethod
     def checked(cls, **given: Unpack[AnswerOptions]) -> Self:
@@ -85,6 +89,10 @@ class AnswerLimits:
         check_choice("on_budget", limits.on_budget, OnBudget)
         if limits.seed is not None:
             check_count("seed", limits.seed, least=0)
+        check_count("alternatives", limits.alternatives, least=0)
+        if limits.alternatives > MOST_ALTERNATIVES:
+            words = f"alternatives={limits.alternatives} is too many"
+            raise SettingError(f"{words}: at most {MOST_ALTERNATIVES} other tokens are listed with each")
         return limits
 
     def seeded(self, method: Method) -> Self:
@@ -374,6 +382,7 @@ class Settings(Record):
         parts = (settings, settings.tuning, limits)
         values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
         del values["tuning"], values["own"]  # as the prompt, they are not kept
+        del values["alternatives"]  # shown with the tokens, and in no way a condition of them
         method = settings.method
         values |= {
             "method": method.name,
@@ -401,7 +410,8 @@ REFUSED_SETTINGS: Mapping[str, str] = {
         ("frequency_penalty", "presence_penalty", "repetition_penalty", "repeat_penalty", "logit_bias"),
         "the verifier compares the models' own probabilities, which this would change",
     ),
-    **dict.fromkeys(("logprobs", "top_logprobs"), "every token of the result carries its probabilities already"),
+    "logprobs": "every token of the result carries its probabilities already",
+    "top_logprobs": "every token of the result carries its probabilities; alternatives=5 lists others in its place",
     "echo": "the result holds the answer alone; put the prompt before it",
     "stream": "use `async with fusion.stream(prompt)`",
 }

@@ -27,10 +27,15 @@ from cosd_api.settings import AnswerLimits, FusionSettings, Settings
 from cosd_api.telemetry.fusion_span import FusionSpan
 from cosd_api.telemetry.start import fusion_span
 from cosd_providers.contract import ServerInfo
-from cosd_providers.errors import BudgetError, ProviderError
+from cosd_providers.errors import BudgetError, ProviderError, UnsupportedError
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
+
+_NO_ALTERNATIVES = (
+    "alternatives={} is refused: other tokens are listed where the methods cosd or defer judge models with the same "
+    "token ids, greedily and token by token. Leave it out; the probability of each token itself is known anyway"
+)
 
 
 class FusionStream:
@@ -207,7 +212,14 @@ class FusionStream:
         self._ties = self._same_ids or (self._across and any(takes for at, takes in takes_ids.items() if at >= 0))
         self._parts = self._ids or (self._across and takes_ids[-1])
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
-        pace = replace(settings.pace, places=tuple(places), watched=watched(infos, endpoints.speeds))
+        if limits.alternatives and not self._same_ids:
+            raise UnsupportedError(_NO_ALTERNATIVES.format(limits.alternatives))
+        pace = replace(
+            settings.pace,
+            places=tuple(places),
+            watched=watched(infos, endpoints.speeds),
+            shown=limits.alternatives,
+        )
         self._timeline = Timeline(self._began, self._span.observer((facts.draft, *facts.assistants)))
         job = AnswerJob(
             turns=turns,
@@ -290,7 +302,9 @@ class FusionStream:
         for placed in tokens:
             characters = self._characters.decode(placed.token.data) if self._parts else None
             names, verifier = self._endpoints.names, self._settings.verifier
-            self._all.append(FusedToken.of(placed, names, verifier, now=now, characters=characters))
+            shown = self._limits.alternatives
+            token = FusedToken.of(placed, names, verifier, now=now, characters=characters, alternatives=shown)
+            self._all.append(token)
         self._news.set()
 
     def _build(self, facts: Facts, budget: Budget, run: Run) -> FusionResult:

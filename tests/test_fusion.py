@@ -63,7 +63,7 @@ from cosd_providers import (
 )
 from cosd_providers.contract import Context, DraftEnd, Proposal, Token
 from cosd_providers.messages import RenderedPrompt
-from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TextModel
+from cosd_providers.testing import Fault, ScriptedProvider, ScriptToken, TableModel, TextModel
 from drawn import costly
 from fake_llama_cpp import FakeLlamaCpp
 from lima import ASSISTANT, DRAFT, FUSED, assistant, draft
@@ -500,6 +500,15 @@ class Rendering(ScriptedProvider):
     async def count_tokens(self, text: str) -> int:
         self.counted += len(text)
         return len(await self.tokenize(text))
+
+
+@pytest.mark.parametrize(("ids", "times"), [(True, 1), (False, 2)])
+async def test_a_prompt_is_counted_once_by_models_with_the_same_ids(ids: bool, times: int) -> None:
+    tokens = [b"", *(bytes([byte]) for byte in range(256)), b"QQ"]
+    table = TableModel(tokens, lambda _: [1.0, *[0.0] * 257], end_ids=(0,))
+    models = [Rendering(table, context=60, ids=ids) for _ in range(2)]
+    await fuse("QQ" * 45, draft=models[0], assistant=models[1])
+    assert sum(one.counted for one in models) == times * 90
 
 
 def talk(*contents: str) -> list[Message]:

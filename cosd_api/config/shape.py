@@ -225,6 +225,7 @@ class LimitsConfig(BaseModel):
     max_billed_tokens: int | None = _at_least(1, None)
     on_budget: OnBudget | None = None
     seed: int | None = _at_least(0, None)
+    alternatives: int | None = _at_least(0, None)
 
     @model_validator(mode="after")
     def _are_limits(self) -> Self:

@@ -50,6 +50,7 @@ class Pace:
         ids: whether the models have the same ids, and are asked after them.
         places: how many places a request to each assistant is best about; empty for no bound.
         watched: the assistants that are asked by watches, where `ids`.
+        shown: other tokens that each token of the answer is to be shown with; no verdict looks at more than it needs.
     """
 
     draft_length: int | None = None
@@ -61,11 +62,12 @@ class Pace:
     ids: bool = False
     places: tuple[int, ...] = ()
     watched: frozenset[int] = frozenset()
+    shown: int = 0
 
     @property
     def listed(self) -> int:
         """Other tokens that a draft lists with each of its own, by hedging and by the verifier's needs."""
-        return max(self.hedge, self.needs.draft_alternatives)
+        return max(self.hedge, self.needs.draft_alternatives, self.shown)
 
     @property
     def states(self) -> bool:
@@ -75,6 +77,11 @@ class Pace:
     @property
     def alternatives(self) -> int:
         """Other tokens that an assistant lists with each of its own: a tie is with the second choice."""
+        return max(self.judged_by, self.shown)
+
+    @property
+    def judged_by(self) -> int:
+        """Those of them that a verdict is by."""
         return max(self.needs.alternatives, int(self.ids))
 
 
@@ -137,8 +144,7 @@ class Schedule:
         if draft:
             commands.append(draft)
         drafting = self.drafts.under_way is not None
-        if self.watches.assistants:
-            commands.extend(self.watches.next(units, response, self.questions.busy))
+        commands.extend(self.watches.next(units, response, self.questions.busy))
         self.questions.more = self.questions.more or self.watches.released
         self.watches.released = False
         if self.questions.more and not (self._in_rounds and drafting):  # of a round, everything is asked together

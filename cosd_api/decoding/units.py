@@ -25,9 +25,13 @@ class UnitVerifier:
         skip: leave out questions whose answers cannot matter.
         tie: as in `alignment.judge`. A verifier that replaces whatever differs has none: what stands is the
             assistant's own text.
+        listed: other tokens of an assistant's list that a verdict looks at, also where the list is longer; None for
+            all of it.
     """
 
-    def __init__(self, verifier: Verifier, prompt: bytes, *, skip: bool, tie: float = 0.0) -> None:
+    def __init__(
+        self, verifier: Verifier, prompt: bytes, *, skip: bool, tie: float = 0.0, listed: int | None = None
+    ) -> None:
         needs = needs_of(verifier)
         self.needs_q = needs.q
         self._verifier = verifier
@@ -36,6 +40,7 @@ class UnitVerifier:
         self._by_place = decides_by_place(verifier)
         self.tie = tie_of(verifier, tie)
         self._listed = needs.alternatives > 0
+        self._most = listed
 
     def contestable(self, token: Token, start: int) -> bool:
         """True if an assistant is to be asked about a token, at a byte offset."""
@@ -54,6 +59,12 @@ class UnitVerifier:
     def ever(self) -> bool:
         """False if it is known that no answer of an assistant could change any text."""
         return not self._skip or self._by_place or self._verifier.contestable(0.0)
+
+    def seen(self, theirs: Token) -> Token:
+        """An assistant's token, with as much of its list as a verdict looks at."""
+        if self._most is None or len(theirs.alternatives) <= self._most:
+            return theirs
+        return replace(theirs, alternatives=theirs.alternatives[: self._most])
 
     def place(self, unit: DraftUnit, theirs: Token) -> Place | None:
         """The place of a decision; None if the verifier looks at none."""
@@ -217,7 +228,7 @@ class DraftUnit:
         if decision is None or proposal is None:
             return
         decision.ask, decision.strategy = ask, proposal.strategy
-        if (place := verifier.place(self, proposal.tokens[0])) is not None:
+        if (place := verifier.place(self, verifier.seen(proposal.tokens[0]))) is not None:
             decision.coin, decision.draft_q = coin_of(verifier.at(place)), place.draft_q
         verdict.replacement = proposal.tokens[0] if decision.fired else None
         if decision.fired and decision.q == 1:
@@ -227,7 +238,7 @@ class DraftUnit:
 
     def _judged(self, assistant: int, proposal: Proposal, verifier: UnitVerifier) -> Decision:
         """The decision that an assistant's answer leads to."""
-        theirs = proposal.tokens[0]
+        theirs = verifier.seen(proposal.tokens[0])
 
         def replaces(decision: Decision) -> bool:
             p, q = decision.p, decision.q

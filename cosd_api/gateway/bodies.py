@@ -107,8 +107,8 @@ _REASONS: Mapping[str, str] = {
     "logit_bias": REFUSED_SETTINGS["logit_bias"],
     "frequency_penalty": REFUSED_SETTINGS["frequency_penalty"],
     "presence_penalty": REFUSED_SETTINGS["presence_penalty"],
-    "logprobs": "only the probability of the chosen token is known: give true or false, for completions 0 or 1",
-    "top_logprobs": "only the probability of the chosen token is known: give 0 or 1",
+    "logprobs": "give true or false, for completions a number of tokens to list in each place, 0 to 5",
+    "top_logprobs": "give a number of tokens to list in each place, 0 to 20, beside logprobs: true",
     "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers; none empty",
     "own": "a model's own messages stand before a conversation: give messages, not a text as the prompt",
     "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
@@ -134,7 +134,8 @@ _WHOLE = BeforeValidator(_whole)
 _Int = Annotated[int, _WHOLE]
 _Positive = Annotated[int, Field(ge=1), _WHOLE]
 _One = Annotated[int, Field(ge=1, le=1), _WHOLE]
-_UpToOne = Annotated[int, Field(ge=0, le=1), _WHOLE]
+_UpToFive = Annotated[int, Field(ge=0, le=5), _WHOLE]
+_UpToTwenty = Annotated[int, Field(ge=0, le=20), _WHOLE]
 _False = Annotated[bool, AfterValidator(_not_true), WithJsonSchema({"const": False})]
 _Ignored = Annotated[Any, Field(description="Taken and not used.")]
 
@@ -188,7 +189,7 @@ class ChatBody(RequestBody):
     messages: Annotated[list[Any], WithJsonSchema(_MESSAGES)]
     own: Annotated[Any, WithJsonSchema(_OWN)] = None
     logprobs: bool | None = None
-    top_logprobs: _UpToOne | None = None
+    top_logprobs: _UpToTwenty | None = None
     response_format: _TextFormat | None = None
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
@@ -205,7 +206,7 @@ class CompletionBody(RequestBody):
     """The body of `POST /v1/completions`."""
 
     prompt: _Text | Annotated[list[_Text], Field(min_length=1, fail_fast=True)]
-    logprobs: _UpToOne | None = None
+    logprobs: _UpToFive | None = None
     best_of: _One | None = None
     echo: _False | None = None
     suffix: None = None
@@ -249,15 +250,18 @@ class Asked:
         prompts: Sequence[str | tuple[Message, ...]],
         *,
         logprobs: bool,
+        listed: int = 0,
         own: Mapping[str, tuple[Message, ...]] | None = None,
         passed_over: Mapping[str, object],
         strict: bool,
     ) -> Self:
-        """The request of a body."""
+        """The request of a body; `listed` is the number of tokens that it wants to see in each place."""
         stream = bool(body.stream)
         options = body.options()
         if own:
             options["own"] = own
+        if logprobs and listed > 1:
+            options["alternatives"] = listed - 1  # beside the token itself
         return cls(
             chat=isinstance(body, ChatBody),
             model=body.model,
@@ -286,6 +290,8 @@ class Asked:
         """
         own, asked = fusion.limits, self.options
         found: AnswerOptions = {**own, **asked}
+        if "alternatives" not in asked:
+            found.pop("alternatives", None)  # the fusion's own would make lists that nobody sees
         lengths = [one["max_tokens"] for one in (own, asked) if "max_tokens" in one] or [DEFAULT_MAX_TOKENS]
         found["max_tokens"] = min(*lengths, limits.max_tokens)
         stops = [*check_stop(own.get("stop")), *check_stop(asked.get("stop"))]
@@ -329,7 +335,10 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
         raise ApiError(str(error), param="messages") from None
     own = _checked_own(body.own, limits.messages - len(messages))
     strict, logprobs = ignore is None, bool(body.logprobs)
-    return Asked.of(body, [messages], logprobs=logprobs, own=own, passed_over=passed_over, strict=strict)
+    listed = body.top_logprobs or 0
+    if listed > 1 and not logprobs:
+        raise ApiError("top_logprobs is refused: give logprobs: true beside it", param="top_logprobs")
+    return Asked.of(body, [messages], logprobs=logprobs, listed=listed, own=own, passed_over=passed_over, strict=strict)
 
 
 def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None = None) -> Asked:
@@ -344,7 +353,8 @@ def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] 
         words = f"prompt has {len(prompts)} texts, and at most {limits.prompts} are allowed here"
         raise ApiError(words, param="prompt")
     strict, logprobs = ignore is None, body.logprobs is not None
-    return Asked.of(body, prompts, logprobs=logprobs, passed_over=passed_over, strict=strict)
+    listed = body.logprobs or 0
+    return Asked.of(body, prompts, logprobs=logprobs, listed=listed, passed_over=passed_over, strict=strict)
 
 
 def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:

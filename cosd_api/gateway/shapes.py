@@ -88,10 +88,18 @@ _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # js
 
 def _logprob(token: FusedToken) -> float | None:
     """The logarithm of the probability that the token's own model gave it."""
-    prob = token.draft_prob if token.source == DRAFT else token.assistant_prob
+    return _log(token.draft_prob if token.source == DRAFT else token.assistant_prob)
+
+
+def _log(prob: float | None) -> float | None:
     if prob is None:
         return None
     return math.log(prob) if prob else _NEVER
+
+
+def _entry(text: str, log: float | None, data: bytes) -> dict[str, Any]:
+    """A token as a conversation's probabilities list it."""
+    return {"token": text, "logprob": _NEVER if log is None else log, "bytes": [*data]}
 
 
 @dataclass(frozen=True)
@@ -224,9 +232,10 @@ class ChatShape(AnswerShape):
     def _logprobs(self, tokens: Sequence[FusedToken], offset: int) -> dict[str, Any]:  # noqa: ARG002
         entries: list[dict[str, Any]] = []
         for one in tokens:
-            log = _logprob(one)
-            entries.append({"token": one.text, "logprob": _NEVER if log is None else log, "bytes": [*one.data]})
-        return {"content": [{**one, "top_logprobs": [one]} for one in entries], "refusal": None}
+            entry = _entry(one.text, _logprob(one), one.data)
+            others = [_entry(listed.text, _log(listed.prob), listed.data) for listed in one.alternatives]
+            entries.append({**entry, "top_logprobs": [entry, *others]})
+        return {"content": entries, "refusal": None}
 
 
 class CompletionShape(AnswerShape):
@@ -248,7 +257,10 @@ class CompletionShape(AnswerShape):
         for one in tokens:
             starts.append(at)
             at += len(reader.read(one))
-        top = [{text: log} for text, log in zip(texts, logs, strict=True)]
+        top = [
+            {text: log} | {other.text: _log(other.prob) for other in one.alternatives if other.text != text}
+            for one, text, log in zip(tokens, texts, logs, strict=True)
+        ]
         return {"tokens": texts, "token_logprobs": logs, "top_logprobs": top, "text_offset": starts}
 
 

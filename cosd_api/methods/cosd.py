@@ -306,11 +306,13 @@ class CoSDDecoder:
         self._ends = ends
         self.verifier = verifier
         self.prompt = digest_of(prompt)
-        self.judge = UnitVerifier(verifier, self.prompt, skip=skip, tie=tie)
+        pace = replace(pace or Pace(), needs=needs_of(verifier))
+        self.judge = UnitVerifier(
+            verifier, self.prompt, skip=skip, tie=tie, listed=pace.judged_by if pace.shown else None
+        )
         self.assistants = assistants
         self.response = Response(max_tokens, stop)
         self.units: deque[DraftUnit] = deque()
-        pace = replace(pace or Pace(), needs=needs_of(verifier))
         self._ids = pace.ids
         self.schedule = Schedule(pace, assistants, self.judge.could_change)
         self.lost = {at: Loss(0, error, before=True) for at, error in (without or {}).items()}

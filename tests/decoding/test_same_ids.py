@@ -26,7 +26,15 @@ from scheduled import NONE, choosers
 from schedules import BrokenError, Choose, Outcome
 
 PACES = st.sampled_from(
-    (NONE, {"draft_length": 1}, {"draft_length": 3}, {"max_ahead": 1}, {"max_ahead": 4}, {"patient": True})
+    (
+        NONE,
+        {"draft_length": 1},
+        {"draft_length": 3, "shown": 5},
+        {"max_ahead": 1},
+        {"max_ahead": 4},
+        {"patient": True},
+        {"shown": 3},
+    )
 )
 HEDGES, IN_FLIGHT, PLACES = st.integers(0, 3), st.integers(1, 3), st.sampled_from((1, 2, 64))
 

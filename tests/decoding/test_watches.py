@@ -281,6 +281,20 @@ def test_with_two_assistants_the_watch_of_the_one_that_replaces_is_kept() -> Non
     assert heard(commands) == [other.watch]
 
 
+def test_the_watch_of_one_that_is_lost_together_with_the_last_is_closed_at_once() -> None:
+    pace = Pace(ids=True, watched=frozenset({0, 1}))
+    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, assistants=2, pace=pace, survives=lambda _: True)
+    one, other = watches(decoder.start())
+    decoder.drafted(1, wrote(97))
+    decoder.drafted(1, wrote(97))
+    [ask] = asks(decoder.watch_failed(one.watch, BrokenError("watch")))
+    [again] = watches(decoder.ask_failed(ask.ask, BrokenError("question")))  # the other may still speak: nobody is lost
+    [ask] = asks(decoder.watch_failed(other.watch, BrokenError("watch")))
+    commands = decoder.ask_failed(ask.ask, BrokenError("question"))
+    assert sorted(decoder.lost) == [0, 1]
+    assert again.watch in closed(commands)
+
+
 def test_watches_are_closed_at_the_end() -> None:
     decoder, [watch] = begun(max_tokens=1)
     commands = [*decoder.watched(watch.watch, said(97)), *decoder.drafted(1, wrote(97))]

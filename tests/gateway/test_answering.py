@@ -301,6 +301,49 @@ async def test_a_probability_that_is_not_known_is_a_number_in_a_conversation(str
     assert content[0]["logprob"] == 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_other_tokens_are_listed_with_each_where_models_have_the_same_ids(stream: bool) -> None:
+    def bytewise(written: bytes, sure: float) -> TableModel:
+        """A model that writes one byte after another, and lists another beside it."""
+
+        def following(ids: Sequence[int]) -> list[float]:
+            probs = [0.0] * 257
+            probs[1 + written[len(ids) % len(written)]], probs[1 + ord("x")] = sure, 1 - sure
+            return probs
+
+        return TableModel([b"", *(bytes([byte]) for byte in range(256))], following, end_ids=(0,))
+
+    models = (
+        ScriptedProvider(bytewise(b"abc", 0.375), ids=True),
+        ScriptedProvider(bytewise(b"abd", 0.875), ids=True),
+    )
+    async with fused(models) as fusion:
+        result = await fusion.generate("Q", alternatives=2, max_tokens=12)
+    expected = [one for one in result.tokens if not one.end]
+    assert any(one.alternatives for one in expected)
+    async with opened(fused(models)) as app:
+        reply = await visit(
+            app, TEXT, {"model": "fused", "prompt": "Q", "logprobs": 3, "max_tokens": 12, "stream": stream}
+        )
+    found = [one["choices"][0]["logprobs"] for one in (reply.events[:-2] if stream else [reply.json])]
+    tops = [top for one in found for top in one["top_logprobs"]]
+    assert [[*top] for top in tops] == [
+        [*dict.fromkeys([one.text, *(other.text for other in one.alternatives)])] for one in expected
+    ]
+    assert [[*top.values()][1:] for top in tops] == [
+        pytest.approx([math.log(other.prob or 0) for other in one.alternatives]) for one in expected
+    ]
+
+
+async def test_other_tokens_are_refused_where_nobody_lists_them() -> None:
+    async with opened(fused(pair())) as app:
+        reply = await visit(app, TEXT, body(logprobs=3))
+    assert (reply.status, reply.error["code"]) == (400, "unsupported")
+    assert (
+        "alternatives=2 is refused: other tokens are listed where the methods cosd or defer" in reply.error["message"]
+    )
+
+
 # ------------------------------------------------------------------------------------------------------------- errors
 
 

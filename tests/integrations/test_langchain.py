@@ -307,7 +307,7 @@ def test_every_setting_of_a_fusion_is_a_field() -> None:
     import inspect
 
     taken = {**inspect.signature(Fusion.stream).parameters, **inspect.signature(Fusion).parameters}
-    assert taken.keys() - {"self", "prompt", "models"} <= ChatCoSD.model_fields.keys()
+    assert taken.keys() - {"self", "prompt", "models", "alternatives"} <= ChatCoSD.model_fields.keys()
 
 
 # ------------------------------------------------------------------------------------------------------ messages

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 import each_way
-from cosd_api import Fusion, RuleVerifier
+from cosd_api import Fusion, RuleVerifier, Tuning
 from cosd_api.demo.servers import MODELS, serve
 from cosd_providers import ForwardingProvider, connect
 from cosd_providers.strategies import Strategy
@@ -42,11 +43,42 @@ def watched() -> Iterator[str]:
         yield server.url
 
 
+def asked(url: str, **body: Any) -> Any:
+    """What a server answers without this library."""
+    return httpx.post(url, json=body, timeout=60).json()
+
+
 def written_alone(url: str, prompt: str) -> str:
     """The text that the server itself writes, asked without this library."""
     body = {"prompt": prompt, "n_predict": 24, "temperature": 0, "samplers": ["temperature"], "cache_prompt": False}
-    text: str = httpx.post(f"{url}/completion", json=body, timeout=60).json()["content"]
+    text: str = asked(f"{url}/completion", **body)["content"]
     return text
+
+
+@pytest.mark.parametrize("hedge", [0, 2])
+async def test_the_other_tokens_of_a_place_are_those_that_the_server_lists(
+    four_slots: str, assistant: str, hedge: int
+) -> None:
+    """Those of a draft token are the draft's, those of a replacement the assistant's; the answer is no other one."""
+    authors = set[str]()
+    async with Fusion(draft=four_slots, assistant=assistant, tie=0.05, tuning=Tuning(hedge=hedge)) as fusion:
+        for prompt in PROMPTS[:4]:
+            bare = await fusion.generate(prompt, max_tokens=24)
+            listed = await fusion.generate(prompt, max_tokens=24, alternatives=3)
+            told = [[(one.id, one.source) for one in result.tokens] for result in (bare, listed)]
+            assert told[0] == told[1]
+            assert not any(one.alternatives for one in bare.tokens)
+            path = asked(f"{four_slots}/tokenize", content=prompt, add_special=True)["tokens"]
+            for token in listed.tokens:
+                url = four_slots if token.source == "draft" else assistant
+                body = {"prompt": path, "n_predict": 1, "temperature": 0, "samplers": ["temperature"], "n_probs": 4}
+                [found] = asked(f"{url}/completion", **body)["completion_probabilities"]
+                first, *others = found["top_logprobs"]
+                assert first["id"] == token.id
+                assert [one.data for one in token.alternatives] == [bytes(one["bytes"]) for one in others]
+                authors.add(token.source)
+                path.append(token.id)
+    assert authors == {"draft", "assistant"}
 
 
 async def test_both_roles_on_the_only_slot_of_one_server(one_slot: str) -> None:

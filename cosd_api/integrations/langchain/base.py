@@ -63,7 +63,7 @@ __all__ = ["LangChainFusion", "conversation", "digest", "langchain_error"]
 
 _Chunk = TypeVar("_Chunk", ChatGenerationChunk, GenerationChunk)
 
-_OF_AN_ANSWER = tuple(name for name in AnswerOptions.__annotations__ if name != "stop")
+_OF_AN_ANSWER = tuple(name for name in AnswerOptions.__annotations__ if name not in ("stop", "alternatives"))
 _OF_A_FUSION = tuple(FusionOptions.__annotations__)
 _TOOLS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format")
 
