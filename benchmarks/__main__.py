@@ -22,7 +22,7 @@ SECTIONS = {
         "benchmarks.attack",
         "`cosd serve` under load, faults and hostile requests: nothing lost, wrong or leaked",
     ),
-    "clients": ("benchmarks.clients.table", "real clients of OpenAI's protocol against `cosd serve` on a real model"),
+    "clients": ("benchmarks.real_clients", "real clients of OpenAI's protocol against `cosd serve` on a real model"),
     "live": ("benchmarks.live", "all methods on two bundled models, on real llama.cpp servers behind a proxy"),
     "real": ("benchmarks.real", "a real language model: itself, a genuine pair, emoji, long prompts"),
     "vllm": ("benchmarks.vllm", "the same on vLLM, where its environment is installed"),

@@ -194,8 +194,8 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     gateway = _between(texts["gateway"], "added", _bare(added))
     outcomes, *_ = tables("attack", folder)
     gateway = _between(gateway, "attacked", _bare(outcomes))
-    for clients in tables("clients", folder):
-        gateway = _between(gateway, "clients", _noted(clients))
+    features, unasked = tables("clients", folder)
+    gateway = _between(_between(gateway, "clients", _noted(features)), "unasked", _bare(unasked))
     cluster, feeding = tables("ray", folder)
     long, cached = tables("batch", folder)
     most = max(int(str(row[0])) for row in cached.rows)

@@ -1,11 +1,13 @@
 """Features that every client is asked for, and the outcome of each as its script tells it. Standard library only.
 
 A script has a function for each feature that its client has. It returns what the client made of the answer, or lets the
-client's error through.
+client's error through. What the client has not, it gives a reason for. `chat by ...` and
+`completions by ...` are other ways to ask, for users whose first call is refused.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -23,6 +25,9 @@ MODEL, KEY = "cosd", "none"
 QUESTION = "Name three rivers of Europe."
 TOKENS = 16
 MESSAGES = [{"role": "user", "content": QUESTION}]
+LONG, MANY = "Write a long story about a river.", 400
+"""A question and a number of tokens for answers that are still written seconds later."""
+
 TOOL = {
     "type": "function",
     "function": {
@@ -40,13 +45,28 @@ def answer(text: str | None, usage: Any = None, logprobs: int | None = None) -> 
 
 
 def aborted(leave: Callable[[], Any]) -> dict[str, Any]:
-    """Begin a stream and leave it; true if the gateway then notices, and cancels what it asked for."""
-    before = _left()
+    """Begin a long stream and leave it; the gateway's word for the request's end.
+
+    Where the gateway does not notice it within two seconds, the client still holds the connection: `collected` is true
+    if it does not any more once Python has collected garbage.
+    """
+    before = _ended()
     leave()
-    until = time.monotonic() + 20
-    while _left() == before and time.monotonic() < until:
-        time.sleep(0.1)
-    return {"cancelled": _left() > before}
+    outcome = _end(before, 2)
+    if outcome is not None:
+        return {"outcome": outcome, "collected": False}
+    gc.collect()
+    return {"outcome": _end(before, 60), "collected": True}
+
+
+def _end(before: Mapping[str, float], seconds: float) -> str | None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for outcome, count in _ended().items():
+            if count > before.get(outcome, 0):
+                return outcome
+        time.sleep(0.05)
+    return None
 
 
 def of_chat(chat: Callable[..., dict[str, Any]]) -> dict[str, Callable[[], dict[str, Any]]]:
@@ -62,18 +82,27 @@ def of_chat(chat: Callable[..., dict[str, Any]]) -> dict[str, Callable[[], dict[
     }
 
 
-def _left() -> float:
+def _ended() -> dict[str, float]:
+    """The number of requests that are over, by outcome."""
     with urllib.request.urlopen(URL.removesuffix("/v1") + "/metrics") as page:  # noqa: S310 - http
         text = page.read().decode()
-    found = re.findall(r'^cosd_requests_total\{.*outcome="disconnected".*\} (.+)$', text, re.MULTILINE)
-    return sum(map(float, found))
+    found: dict[str, float] = {}
+    for outcome, count in re.findall(r'^cosd_requests_total\{.*outcome="(\w+)".*\} (.+)$', text, re.MULTILINE):
+        found[outcome] = found.get(outcome, 0) + float(count)
+    return found
 
 
-def tell(features: Mapping[str, Callable[[], dict[str, Any]]]) -> None:
-    """Try each, or those that are named, and print what became of it as JSON."""
+def tell(features: Mapping[str, Callable[[], dict[str, Any]]], lacks: Mapping[str, str] | None = None) -> None:
+    """Try each, or those that are named, and print what became of it as JSON.
+
+    Args:
+        features: by name. Those with `defaults` in their names are the same without, unless they are given.
+        lacks: the reason, by the name of what the client has not.
+    """
     only = [name for name in os.environ.get("COSD_CLIENT_ONLY", "").split(";") if name]
-    found: dict[str, Any] = {}
-    for name, ask in features.items():
+    found: dict[str, Any] = {name: {"lacks": reason} for name, reason in (lacks or {}).items()}
+    plain = {f"{name}, defaults": features[name] for name in ("chat", "completions") if name in features}
+    for name, ask in {**plain, **features}.items():
         if only and name not in only:
             continue
         try:

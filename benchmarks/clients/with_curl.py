@@ -6,7 +6,7 @@ import json
 import subprocess
 from typing import Any
 
-from features import MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
+from features import LONG, MANY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
 
 
 def curl(path: str, body: Any = None, *more: str) -> str:
@@ -37,9 +37,16 @@ def stream() -> dict[str, Any]:
     return answer(text, _usage(events[-1]["usage"]))
 
 
-def completions() -> dict[str, Any]:
-    found = json.loads(curl("/completions", {"prompt": QUESTION}))
-    return answer(found["choices"][0]["text"], _usage(found["usage"]))
+def completions(**more: Any) -> dict[str, Any]:
+    found = json.loads(curl("/completions", {"prompt": QUESTION, **more}))
+    [choice] = found["choices"]
+    count = len(choice["logprobs"]["tokens"]) if choice.get("logprobs") else None
+    return answer(choice["text"], _usage(found["usage"]), count)
+
+
+def leave() -> None:
+    messages = [{"role": "user", "content": LONG}]
+    curl("/chat/completions", {"messages": messages, "stream": True, "max_tokens": MANY}, "--max-time", "1")
 
 
 tell(
@@ -47,11 +54,8 @@ tell(
         **of_chat(chat),
         "stream": stream,
         "completions": completions,
+        "completions, logprobs": lambda: completions(logprobs=1),
         "models": lambda: answer(" ".join(one["id"] for one in json.loads(curl("/models"))["data"])),
-        "abort": lambda: aborted(
-            lambda: curl(
-                "/chat/completions", {"messages": MESSAGES, "stream": True, "max_tokens": 400}, "--max-time", "1"
-            )
-        ),
+        "abort": lambda: aborted(leave),
     }
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, MESSAGES, MODEL, TOKENS, URL, answer, tell
+from features import KEY, LONG, MANY, MESSAGES, MODEL, TOKENS, URL, aborted, answer, tell
 
 instructor: Any = importlib.import_module("instructor")
 openai: Any = importlib.import_module("openai")
@@ -34,13 +34,28 @@ def stream() -> dict[str, Any]:
     return answer(text, usage)
 
 
+def leave() -> None:
+    client = instructor.from_openai(openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0))
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": LONG}], "max_tokens": MANY, "stream": True}
+    with client.chat.completions.create(response_model=None, **asked) as events:
+        next(iter(events))
+
+
 tell(
     {
         "chat": lambda: chat(instructor.Mode.TOOLS),
         "stream": stream,
         "logprobs": lambda: chat(instructor.Mode.TOOLS, logprobs=True),
+        "stop, seed, length": lambda: chat(instructor.Mode.TOOLS, stop=["\n\n\n"], seed=1),
         "temperature": lambda: chat(instructor.Mode.TOOLS, temperature=0.7),
         "tools": lambda: chat(instructor.Mode.TOOLS, River),
         "json_schema": lambda: chat(instructor.Mode.JSON_SCHEMA, River),
-    }
+        "abort": lambda: aborted(leave),
+    },
+    {
+        **dict.fromkeys(
+            ("completions", "completions, logprobs", "completions, defaults"), "conversations alone, no texts"
+        ),
+        "models": "no list of models",
+    },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, MODEL, QUESTION, SCHEMA, TOKENS, TOOL, URL, aborted, answer, tell
+from features import KEY, LONG, MANY, MODEL, QUESTION, SCHEMA, TOKENS, TOOL, URL, aborted, answer, tell
 
 langchain: Any = importlib.import_module("langchain_openai")
 base = {"model": MODEL, "base_url": URL, "api_key": KEY, "max_retries": 0}
@@ -34,11 +34,15 @@ def stream() -> dict[str, Any]:
 
 
 def text(**more: Any) -> dict[str, Any]:
-    return answer(langchain.OpenAI(**base, max_tokens=TOKENS, **more).invoke(QUESTION))
+    found = langchain.OpenAI(**base, max_tokens=TOKENS, **more).generate([QUESTION])
+    [[one]], usage = found.generations, found.llm_output["token_usage"]
+    logprobs = one.generation_info["logprobs"]
+    count = len(logprobs["tokens"]) if logprobs else None
+    return answer(one.text, (usage["prompt_tokens"], usage["completion_tokens"]), count)
 
 
 def leave() -> None:
-    events = langchain.ChatOpenAI(**base, max_tokens=400).stream(QUESTION)
+    events = langchain.ChatOpenAI(**base, max_tokens=MANY).stream(LONG)
     next(events)
     events.close()
 
@@ -54,12 +58,15 @@ tell(
         "chat": chat,
         "stream": stream,
         "completions": lambda: text(temperature=0),
-        "completions, unasked": text,
+        "completions, defaults": text,
+        "completions, logprobs": lambda: text(temperature=0, logprobs=1),
+        "completions by `OpenAI(temperature=0)`": lambda: text(temperature=0),
         "logprobs": lambda: chat(logprobs=True),
         "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1),
         "temperature": lambda: chat(temperature=0.7),
         "tools": lambda: chat({"tools": [TOOL]}),
         "json_schema": structured,
         "abort": lambda: aborted(leave),
-    }
+    },
+    {"models": "no list of models"},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
+from features import KEY, LONG, MANY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
 
 litellm: Any = importlib.import_module("litellm")
 base = {"model": f"openai/{MODEL}", "api_base": URL, "api_key": KEY, "max_retries": 0}
@@ -29,13 +29,22 @@ def stream() -> dict[str, Any]:
     return answer(text, usage)
 
 
-def completions() -> dict[str, Any]:
+def completions(**more: Any) -> dict[str, Any]:
     asked = base | {"model": f"text-completion-openai/{MODEL}"}
-    return answer(litellm.text_completion(**asked, prompt=QUESTION, max_tokens=TOKENS).choices[0].text)
+    found = litellm.text_completion(**asked, prompt=QUESTION, max_tokens=TOKENS, **more)
+    choice, usage = found.choices[0], found.usage
+    count = len(choice.logprobs.tokens) if choice.logprobs else None
+    return answer(choice.text, (usage.prompt_tokens, usage.completion_tokens), count)
+
+
+def models() -> dict[str, Any]:
+    asked = {"custom_llm_provider": "openai", "api_base": URL, "api_key": KEY}
+    return answer(" ".join(litellm.get_valid_models(check_provider_endpoint=True, **asked)))
 
 
 def leave() -> None:
-    events = litellm.completion(**base, messages=MESSAGES, max_tokens=400, stream=True)
+    messages = [{"role": "user", "content": LONG}]
+    events = litellm.completion(**base, messages=messages, max_tokens=MANY, stream=True)
     next(iter(events))
     events.completion_stream.close()
 
@@ -45,6 +54,11 @@ tell(
         **of_chat(chat),
         "stream": stream,
         "completions": completions,
+        "completions, logprobs": lambda: completions(logprobs=1),
+        "models": models,
+        'chat by `additional_drop_params=["temperature"]`': lambda: chat(
+            temperature=0.7, additional_drop_params=["temperature"]
+        ),
         "abort": lambda: aborted(leave),
     }
 )

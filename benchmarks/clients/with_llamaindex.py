@@ -5,20 +5,32 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, MODEL, QUESTION, TOKENS, TOOL, URL, aborted, answer, tell
+from features import KEY, LONG, MANY, MODEL, QUESTION, TOKENS, TOOL, URL, aborted, answer, tell
 
 like: Any = importlib.import_module("llama_index.llms.openai_like")
 types: Any = importlib.import_module("llama_index.core.llms")
+prompts: Any = importlib.import_module("llama_index.core.prompts")
+pydantic: Any = importlib.import_module("pydantic")
 messages = [types.ChatMessage(role="user", content=QUESTION)]
 
 
-def model(*, chat: bool = True, tokens: int = TOKENS, **more: Any) -> Any:
-    base = {"model": MODEL, "api_base": URL, "api_key": KEY, "max_retries": 0, "is_chat_model": chat}
-    return like.OpenAILike(**base, max_tokens=tokens, **{"temperature": 0, **more})
+base = {"model": MODEL, "api_base": URL, "api_key": KEY, "max_retries": 0, "max_tokens": TOKENS}
+
+
+def model(*, chat: bool = True, **more: Any) -> Any:
+    return like.OpenAILike(**{**base, "is_chat_model": chat, "temperature": 0, **more})
+
+
+def by_itself(*, chat: bool) -> Any:
+    return like.OpenAILike(**base, is_chat_model=chat)
 
 
 def chat(**more: Any) -> dict[str, Any]:
-    found = model(**more).chat(messages)
+    return asked(model(**more))
+
+
+def asked(llm: Any) -> dict[str, Any]:
+    found = llm.chat(messages)
     return answer(found.message.content, _usage(found.raw), len(found.logprobs) if found.logprobs else None)
 
 
@@ -27,13 +39,24 @@ def _usage(raw: Any) -> tuple[int, int] | None:
 
 
 def stream() -> dict[str, Any]:
-    asked = model(additional_kwargs={"stream_options": {"include_usage": True}})
-    *_, last = asked.stream_chat(messages)
+    llm = model(additional_kwargs={"stream_options": {"include_usage": True}})
+    *_, last = llm.stream_chat(messages)
     return answer(last.message.content, _usage(last.raw))
 
 
+def text(llm: Any) -> dict[str, Any]:
+    found = llm.complete(QUESTION)
+    return answer(found.text, _usage(found.raw), len(found.logprobs) if found.logprobs else None)
+
+
+def structured() -> dict[str, Any]:
+    form = pydantic.create_model("River", river=(str, ...))
+    llm = model(should_use_structured_outputs=True)
+    return answer(str(llm.structured_predict(form, prompts.PromptTemplate(QUESTION))))
+
+
 def leave() -> None:
-    events = model(tokens=400).stream_chat(messages)
+    events = model(max_tokens=MANY).stream_chat([types.ChatMessage(role="user", content=LONG)])
     next(events)
     events.close()
 
@@ -41,13 +64,18 @@ def leave() -> None:
 tell(
     {
         "chat": chat,
-        "chat, unasked": lambda: chat(temperature=0.1),
+        "chat, defaults": lambda: asked(by_itself(chat=True)),
         "stream": stream,
-        "completions": lambda: answer(model(chat=False).complete(QUESTION).text),
+        "completions": lambda: text(model(chat=False)),
+        "completions, defaults": lambda: text(by_itself(chat=False)),
+        "completions, logprobs": lambda: text(model(chat=False, additional_kwargs={"logprobs": 1})),
         "logprobs": lambda: chat(logprobs=True, additional_kwargs={"top_logprobs": 1}),
         "stop, seed, length": lambda: chat(additional_kwargs={"stop": ["\n\n\n"], "seed": 1}),
         "temperature": lambda: chat(temperature=0.7),
         "tools": lambda: chat(additional_kwargs={"tools": [TOOL]}),
+        "json_schema": structured,
+        "chat by `OpenAILike(temperature=0)`": chat,
         "abort": lambda: aborted(leave),
-    }
+    },
+    {"models": "no list of models"},
 )

@@ -26,29 +26,41 @@ async function stream() {
   return { text, usage };
 }
 
-async function completions() {
-  const found = await client.completions.create({ model: "cosd", prompt: asked.messages[0].content, max_tokens: 16 });
-  return { text: found.choices[0].text, usage: [found.usage.prompt_tokens, found.usage.completion_tokens] };
+async function completions(more = {}) {
+  const prompt = asked.messages[0].content;
+  const found = await client.completions.create({ model: "cosd", prompt, max_tokens: 16, ...more });
+  const usage = [found.usage.prompt_tokens, found.usage.completion_tokens];
+  return { text: found.choices[0].text, usage, logprobs: found.choices[0].logprobs?.tokens?.length ?? null };
 }
 
-async function left() {
+async function ended() {
   const text = await (await fetch(process.env.COSD_CLIENT_URL.replace(/\/v1$/, "/metrics"))).text();
-  const found = text.matchAll(/^cosd_requests_total\{.*outcome="disconnected".*\} (.+)$/gm);
-  return [...found].reduce((sum, one) => sum + Number(one[1]), 0);
+  const found = text.matchAll(/^cosd_requests_total\{.*outcome="(\w+)".*\} (.+)$/gm);
+  const counts = {};
+  for (const [, outcome, count] of found) counts[outcome] = (counts[outcome] ?? 0) + Number(count);
+  return counts;
 }
 
 async function abort() {
-  const before = await left();
-  const events = await client.chat.completions.create({ ...asked, max_tokens: 400, stream: true });
+  const before = await ended();
+  const messages = [{ role: "user", content: "Write a long story about a river." }];
+  const events = await client.chat.completions.create({ ...asked, messages, max_tokens: 400, stream: true });
   for await (const _ of events) break; // which aborts the request
-  for (let at = 0; at < 200 && (await left()) === before; at++) await new Promise((wake) => setTimeout(wake, 100));
-  return { cancelled: (await left()) > before };
+  for (let at = 0; at < 600; at++) {
+    const found = Object.entries(await ended()).find(([outcome, count]) => count > (before[outcome] ?? 0));
+    if (found) return { outcome: found[0], collected: false };
+    await new Promise((wake) => setTimeout(wake, 100));
+  }
+  return { outcome: null, collected: false };
 }
 
 const features = {
   chat,
+  "chat, defaults": chat,
   stream,
   completions,
+  "completions, defaults": completions,
+  "completions, logprobs": () => completions({ logprobs: 1 }),
   logprobs: () => chat({ logprobs: true }),
   "stop, seed, length": () => chat({ stop: ["\n\n\n"], seed: 1, max_tokens: undefined, max_completion_tokens: 16 }),
   temperature: () => chat({ temperature: 0.7 }),

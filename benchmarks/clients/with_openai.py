@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from features import KEY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
+from features import KEY, LONG, MANY, MESSAGES, MODEL, QUESTION, TOKENS, URL, aborted, answer, of_chat, tell
 
 openai: Any = importlib.import_module("openai")
 client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0)
@@ -27,13 +27,16 @@ def stream() -> dict[str, Any]:
     return answer(text, usage)
 
 
-def completions() -> dict[str, Any]:
-    found = client.completions.create(model=MODEL, prompt=QUESTION, max_tokens=TOKENS)
-    return answer(found.choices[0].text, (found.usage.prompt_tokens, found.usage.completion_tokens))
+def completions(**more: Any) -> dict[str, Any]:
+    found = client.completions.create(model=MODEL, prompt=QUESTION, max_tokens=TOKENS, **more)
+    choice, usage = found.choices[0], found.usage
+    count = len(choice.logprobs.tokens) if choice.logprobs else None
+    return answer(choice.text, (usage.prompt_tokens, usage.completion_tokens), count)
 
 
 def leave() -> None:
-    with client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=400, stream=True) as events:
+    messages = [{"role": "user", "content": LONG}]
+    with client.chat.completions.create(model=MODEL, messages=messages, max_tokens=MANY, stream=True) as events:
         next(iter(events))
 
 
@@ -42,6 +45,7 @@ tell(
         **of_chat(chat),
         "stream": stream,
         "completions": completions,
+        "completions, logprobs": lambda: completions(logprobs=1),
         "stop, seed, length": lambda: chat(stop=["\n\n\n"], seed=1, max_tokens=None, max_completion_tokens=TOKENS),
         "models": lambda: answer(" ".join(one.id for one in client.models.list())),
         "abort": lambda: aborted(leave),

@@ -7,7 +7,7 @@ import contextlib
 import importlib
 from typing import Any
 
-from features import KEY, MODEL, QUESTION, TOKENS, URL, aborted, answer, tell
+from features import KEY, LONG, MANY, MODEL, QUESTION, TOKENS, URL, aborted, answer, tell
 
 agents: Any = importlib.import_module("pydantic_ai")
 models: Any = importlib.import_module("pydantic_ai.models.openai")
@@ -41,7 +41,7 @@ async def _stream() -> dict[str, Any]:
 
 
 async def _leave() -> None:
-    async with agent().run_stream(QUESTION, model_settings={"max_tokens": 400}) as found:
+    async with agent().run_stream(LONG, model_settings={"max_tokens": MANY}) as found:
         async for _ in found.stream_text():
             break
         raise asyncio.CancelledError  # as a time limit leaves it
@@ -67,5 +67,11 @@ tell(
         "tools": lambda: chat(tools=[river]),
         "json_schema": lambda: chat(output_type=agents.NativeOutput(dict[str, str])),
         "abort": lambda: aborted(leave),
-    }
+    },
+    {
+        **dict.fromkeys(
+            ("completions", "completions, logprobs", "completions, defaults"), "conversations alone, no texts"
+        ),
+        "models": "no list of models",
+    },
 )
