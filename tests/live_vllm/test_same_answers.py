@@ -38,7 +38,14 @@ async def expected(direction: tuple[str, str], pair: Pair) -> list[FusionResult]
     return await fused(pair[direction[0]], pair[direction[1]])
 
 
-@pytest.mark.parametrize("engines", [("vLLM", "llama.cpp"), ("llama.cpp", "vLLM"), ("vLLM", "vLLM")], ids=" + ".join)
+ENGINES = [
+    pytest.param(("vLLM", "llama.cpp"), id="vLLM + llama.cpp"),
+    pytest.param(("llama.cpp", "vLLM"), id="llama.cpp + vLLM", marks=pytest.mark.extended),
+    pytest.param(("vLLM", "vLLM"), id="vLLM + vLLM"),
+]
+
+
+@pytest.mark.parametrize("engines", ENGINES)
 async def test_fifty_questions(
     urls: Mapping[str, Mapping[str, str]],
     expected: list[FusionResult],
