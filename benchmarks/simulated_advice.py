@@ -223,8 +223,8 @@ def _power(options: Options, runs: int, few: int) -> Table:
         figures[name] = shares
         rows.append([name, f"{100 * world.discordance:.0f} %", *map(_percent, shares.values())])
     note = (
-        f"Share of {runs} runs (of models equally good, where each has to be beaten, {few}) that advise to fuse by one of "
-        "eight ways, the best of which gains 11 points over the better model; the other ways gain less, the last loses."
+        f"Share of {runs} runs (of models equally good, where each has to be beaten, {few}) that advise to fuse by one "
+        "of eight ways, the best of which gains 11 points over the better model; the others gain less, the last loses."
     )
     return Table(POWER, ["", "discordance", *(f"{one} questions" for one in COUNTS)], rows, [note], figures)
 
