@@ -70,11 +70,12 @@ def test_the_error_is_spent_over_looks_and_files_that_grow() -> None:
     assert [one for _, one in schedule(200, lines(50))] == pytest.approx([0.007, 0.03])
     assert schedule(200, lines(50, 50, 100)) == schedule(299, lines(50, 50, 100)) == []
     ((number, spend),) = schedule(300, lines(50, 50, 100))
-    assert (number, spend) == (300, pytest.approx(0.005))
+    assert number == 300 and spend == pytest.approx(0.005)
     ((number, spend),) = schedule(500, lines(50, 50, 100, 100))
-    assert (number, spend) == (500, pytest.approx(0.0025))
+    assert number == 500 and spend == pytest.approx(0.0025)
     # A file that has grown before all looks were made: a look that has no new questions leaves its share to the next.
-    assert schedule(160, lines(100)) == [(160, pytest.approx(0.037))]
+    ((number, spend),) = schedule(160, lines(100))
+    assert number == 160 and spend == pytest.approx(0.037)
     with pytest.raises(SettingError, match=re.escape('looks must be "auto" or "end", not \'never\'')):
         schedule(200, looks="never")  # type: ignore[arg-type]
 
@@ -119,9 +120,9 @@ def test_after_fifty_questions_the_better_half_continues_with_ties() -> None:
     rng = random.Random(1)
     model = "".join(rng.choice("01") for _ in range(60))
     worse = {f"w{at}": "0" * (10 + at) + model[10 + at :] for at in range(6)}
-    seen = once(table(model, model, a=model, b=model, **worse), 0.003).seen[0]
+    seen = once(table(model, model, None, a=model, b=model, **worse), 0.003).seen[0]
     assert {"a", "b"} <= {*seen.kept} and len(seen.kept) >= 4 and seen.dropped
-    few = once(table(model[:49], "0" * 49, **{name: one[:49] for name, one in worse.items()}), 0.003).seen[0]
+    few = once(table(model[:49], "0" * 49, None, **{name: one[:49] for name, one in worse.items()}), 0.003).seen[0]
     assert few.kept == tuple(worse) and not few.dropped
     same = once(table(model, model, a=model, b=model, c=model), 0.003).seen[0]
     assert same.kept == ("a", "b", "c")
