@@ -16,7 +16,7 @@ from cosd_api.comparison.looks import (
     Looks,
     Outcomes,
     Seen,
-    Watch,
+    Watching,
     in_order,
     is_audited,
     room,
@@ -24,7 +24,7 @@ from cosd_api.comparison.looks import (
 )
 from cosd_api.comparison.prices import ComparisonEstimate, with_later
 from cosd_api.comparison.questions import group_of, questions_by_key, repeated_prompts
-from cosd_api.comparison.result import Advice, Asked, advice_of
+from cosd_api.comparison.result import Advice, AdviceFacts, advice_of
 from cosd_api.comparison.run import ComparisonRun
 from cosd_api.comparison.settings import ComparisonOptions, ComparisonSettings
 from cosd_api.comparison.standings import FailedAnswer
@@ -120,7 +120,7 @@ class Advising:
     worth: float
     looks: Looks
     noted: Callable[[str], None]
-    _watch: Watch = field(default_factory=Watch)
+    _watch: Watching = field(default_factory=Watching)
     _room: Estimated | None = None
     _told: list[str] = field(default_factory=list[str])
     _done: dict[str, set[str]] = field(default_factory=dict[str, set[str]])  # questions asked in this run, or known
@@ -294,7 +294,7 @@ class Advising:
         audits = [(name, key) for name in names if name in outcomes.ways for key in equal & self._asked[name]]
         audits = [(name, key) for name, key in audits if _keeps_equal_texts(self._named(name))]
         first = outcomes.alone[self._models[0].name]
-        facts = Asked(
+        facts = AdviceFacts(
             contestants={one.name: one for one in self._ways},
             answers={
                 **{one.name: run.known.complete(one, [self.questions[key] for key in answers]) for one in self._models},

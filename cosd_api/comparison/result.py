@@ -17,7 +17,7 @@ from cosd_api import Fusion, SettingError, __version__
 from cosd_api.comparison.advice import AdviceCounts, Bill, Doubts, advice_words, reasoned
 from cosd_api.comparison.contestants import Contestant, LeftOut, method_of, model_names
 from cosd_api.comparison.journal import GradedAnswer
-from cosd_api.comparison.looks import WORTH, Outcomes, Watch, in_order, looked_at, schedule
+from cosd_api.comparison.looks import WORTH, Outcomes, Watching, in_order, looked_at, schedule
 from cosd_api.comparison.prices import Price
 from cosd_api.comparison.standings import (
     FailedAnswer,
@@ -138,7 +138,7 @@ class Comparison(Record):
         if choosing is not None:
             outdated("Comparison.advice(choosing=...)", "without effect, as all questions choose and test,")
         check_between("worth", worth, 0.001, 1)
-        outcomes, watch = outcomes_of(self), Watch()
+        outcomes, watch = outcomes_of(self), Watching()
         if self.stopped is None:
             order = in_order(outcomes.questions)
             looked_at(outcomes, order, schedule(len(order), looks="end"), watch, worth)
@@ -152,7 +152,7 @@ class Comparison(Record):
         answers = {name: self.answers_of(name) for name in names}
         if fused is not None:
             answers["fused"] = self.answers_of(fused.way)
-        facts = Asked(contestants=settings, answers=answers, questions=self.questions)
+        facts = AdviceFacts(contestants=settings, answers=answers, questions=self.questions)
         return advice_of(self, outcomes, watch, worth, facts)
 
     def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
@@ -338,7 +338,7 @@ class Advice(AdviceCounts):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AdviceFacts:
     """The circumstances of an advice: what was asked, and what it cost.
 
     Attributes:
@@ -365,9 +365,9 @@ class Asked:
 def advice_of(
     part: Comparison,
     outcomes: Outcomes,
-    watch: Watch,
+    watch: Watching,
     worth: float,
-    asked: Asked,
+    asked: AdviceFacts,
     *,
     room: Estimated | None = None,
 ) -> Advice:
