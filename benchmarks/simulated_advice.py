@@ -19,7 +19,7 @@ from statistics import NormalDist, mean
 from typing import Any
 
 from benchmarks.report import HERE, Cell, Options, Table
-from cosd_api.comparison.looks import LookLine, Outcomes, Verdict, Watching, in_order, looked_at, schedule
+from cosd_api.comparison.looks import LookLine, Outcomes, Verdict, Lookout, in_order, looked_at, schedule
 
 __all__ = ["NULL", "POWER", "REAL", "SIMULATED_CALLS", "World", "kept", "simulations", "swapped"]
 
@@ -113,7 +113,7 @@ def run_on(outcomes: Outcomes, counts: Sequence[int] = (), *, equal: float = EQU
     Returns:
         The verdict, the model calls, and the questions.
     """
-    keys, watch = outcomes.questions, Watching()
+    keys, watch = outcomes.questions, Lookout()
     earlier: list[LookLine] = []
     verdict: Verdict = "undecided"
     for count in counts or (len(keys),):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from cosd_api.comparison.looks import WORTH, Outcomes, Watching, WaySeen
+from cosd_api.comparison.looks import WORTH, Outcomes, Lookout, WaySeen
 from cosd_api.comparison.statistics import Estimated, wilson
 from cosd_api.extend import Record, counted, in_words, with_article
 
@@ -95,7 +95,7 @@ class AdviceCounts(Record):
 
 
 def reasoned(
-    outcomes: Outcomes, watch: Watching, worth: float, *, complete: bool, room: Estimated | None = None
+    outcomes: Outcomes, watch: Lookout, worth: float, *, complete: bool, room: Estimated | None = None
 ) -> dict[str, Any]:
     """The fields of an advice that follow from counts: the decision and its grounds.
 

@@ -16,7 +16,7 @@ from cosd_api.comparison.looks import (
     Looks,
     Outcomes,
     Seen,
-    Watching,
+    Lookout,
     in_order,
     is_audited,
     room,
@@ -120,7 +120,7 @@ class Advising:
     worth: float
     looks: Looks
     noted: Callable[[str], None]
-    _watch: Watching = field(default_factory=Watching)
+    _watch: Lookout = field(default_factory=Lookout)
     _room: Estimated | None = None
     _told: list[str] = field(default_factory=list[str])
     _done: dict[str, set[str]] = field(default_factory=dict[str, set[str]])  # questions asked in this run, or known

@@ -261,7 +261,7 @@ def schedule(total: int, earlier: Sequence[LookLine] = (), looks: Looks = "auto"
     return found
 
 
-class Watching:
+class Lookout:
     """The looks of one run, and of the runs before it.
 
     Args:
@@ -338,7 +338,7 @@ class Watching:
 
 
 def looked_at(
-    outcomes: Outcomes, order: Sequence[str], plan: Iterable[tuple[int, float]], watch: Watching, worth: float = WORTH
+    outcomes: Outcomes, order: Sequence[str], plan: Iterable[tuple[int, float]], watch: Lookout, worth: float = WORTH
 ) -> Verdict:
     """Look at outcomes that are all known, as if they came in one by one.
 

@@ -17,7 +17,7 @@ from cosd_api import Fusion, SettingError, __version__
 from cosd_api.comparison.advice import AdviceCounts, Bill, Doubts, advice_words, reasoned
 from cosd_api.comparison.contestants import Contestant, LeftOut, method_of, model_names
 from cosd_api.comparison.journal import GradedAnswer
-from cosd_api.comparison.looks import WORTH, Outcomes, Watching, in_order, looked_at, schedule
+from cosd_api.comparison.looks import WORTH, Outcomes, Lookout, in_order, looked_at, schedule
 from cosd_api.comparison.prices import Price
 from cosd_api.comparison.standings import (
     FailedAnswer,
@@ -138,7 +138,7 @@ class Comparison(Record):
         if choosing is not None:
             outdated("Comparison.advice(choosing=...)", "without effect, as all questions choose and test,")
         check_between("worth", worth, 0.001, 1)
-        outcomes, watch = outcomes_of(self), Watching()
+        outcomes, watch = outcomes_of(self), Lookout()
         if self.stopped is None:
             order = in_order(outcomes.questions)
             looked_at(outcomes, order, schedule(len(order), looks="end"), watch, worth)
@@ -365,7 +365,7 @@ class AdviceFacts:
 def advice_of(
     part: Comparison,
     outcomes: Outcomes,
-    watch: Watching,
+    watch: Lookout,
     worth: float,
     asked: AdviceFacts,
     *,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosd_api.comparison.advice import AdviceCounts, Bill, Doubts, advice_words, reasoned
-from cosd_api.comparison.looks import LookLine, Outcomes, Watching, in_order, looked_at, room, schedule
+from cosd_api.comparison.looks import LookLine, Outcomes, Lookout, in_order, looked_at, room, schedule
 
 MODELS = {"draft": "small", "assistant": "large"}
 SETTINGS = {"method": "cosd", "options": {}, "verifier": {"kind": "rule", "alpha": 0.5, "beta": 0.5}}
@@ -26,7 +26,7 @@ def outcomes(*kinds: tuple[int, str]) -> Outcomes:
 
 def words(found: Outcomes, looks: Any = "end", **more: Any) -> tuple[AdviceCounts, str]:
     """The advice on outcomes, and it in words."""
-    order, watch = in_order(found.questions), Watching()
+    order, watch = in_order(found.questions), Lookout()
     looked_at(found, order, schedule(len(order), looks=looks), watch)
     fields = {**reasoned(found, watch, 0.05, complete=True), "questions": len(order), "settings": SETTINGS, **more}
     advice = AdviceCounts(**fields)
@@ -67,7 +67,7 @@ def test_alone_for_want_of_room() -> None:
     keys = found.questions
     there = room(found, keys, keys[:150])
     advice = AdviceCounts(
-        **reasoned(Outcomes(found.alone, {}), Watching(), 0.05, complete=True, room=there), questions=len(keys)
+        **reasoned(Outcomes(found.alone, {}), Lookout(), 0.05, complete=True, room=there), questions=len(keys)
     )
     assert (advice.decision, advice.model, advice.way) == ("alone", "draft", None)
     assert advice_words(advice, MODELS, [*MODELS]).startswith(
@@ -132,7 +132,7 @@ def advised(runs: int, seed: int, gain: float, counts: tuple[int, ...]) -> float
         for way in "uvwxyz":
             ways[way] = {key: one != (rng.random() < (0.2 if one else 0.2 + 2 * gain)) for key, one in draft.items()}
         found = Outcomes({"draft": draft, "assistant": dict.fromkeys(keys, False)}, ways)
-        watch, earlier = Watching(), list[LookLine]()
+        watch, earlier = Lookout(), list[LookLine]()
         for count in counts:
             order = in_order(keys[:count], [key for one in earlier for key in one.questions])
             plan, made = schedule(count, earlier), len(watch.seen)
