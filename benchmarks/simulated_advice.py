@@ -19,7 +19,7 @@ from statistics import NormalDist, mean
 from typing import Any
 
 from benchmarks.report import HERE, Cell, Options, Table
-from cosd_api.comparison.looks import LookLine, Outcomes, Verdict, Lookout, in_order, looked_at, schedule
+from cosd_api.comparison.looks import LookLine, Lookout, Outcomes, Verdict, in_order, looked_at, schedule
 
 __all__ = ["NULL", "POWER", "REAL", "SIMULATED_CALLS", "World", "kept", "simulations", "swapped"]
 

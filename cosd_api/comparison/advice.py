@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from cosd_api.comparison.looks import WORTH, Outcomes, Lookout, WaySeen
+from cosd_api.comparison.looks import WORTH, Lookout, Outcomes, WaySeen
 from cosd_api.comparison.statistics import Estimated, wilson
 from cosd_api.extend import Record, counted, in_words, with_article
 

@@ -17,7 +17,7 @@ from cosd_api import Fusion, SettingError, __version__
 from cosd_api.comparison.advice import AdviceCounts, Bill, Doubts, advice_words, reasoned
 from cosd_api.comparison.contestants import Contestant, LeftOut, method_of, model_names
 from cosd_api.comparison.journal import GradedAnswer
-from cosd_api.comparison.looks import WORTH, Outcomes, Lookout, in_order, looked_at, schedule
+from cosd_api.comparison.looks import WORTH, Lookout, Outcomes, in_order, looked_at, schedule
 from cosd_api.comparison.prices import Price
 from cosd_api.comparison.standings import (
     FailedAnswer,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosd_api.comparison.advice import AdviceCounts, Bill, Doubts, advice_words, reasoned
-from cosd_api.comparison.looks import LookLine, Outcomes, Lookout, in_order, looked_at, room, schedule
+from cosd_api.comparison.looks import LookLine, Lookout, Outcomes, in_order, looked_at, room, schedule
 
 MODELS = {"draft": "small", "assistant": "large"}
 SETTINGS = {"method": "cosd", "options": {}, "verifier": {"kind": "rule", "alpha": 0.5, "beta": 0.5}}
