@@ -1,4 +1,4 @@
-"""Advice on pairs of which it is known whether to fuse them: `advise`, and `compare` on questions of its own.
+"""Advice where the truth is known: simulated, on kept answers, and on pairs of models, with `compare` on new questions.
 
 The bundled models in every direction are pairs to be fused: neither knows what the other knows. A model beside a copy
 of itself, and beside a copy that noise has made worse, are pairs that must not be.
@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.noisy import write_noisy
 from benchmarks.prompts import MAX_TOKENS
 from benchmarks.report import Cell, Options, Table
+from benchmarks.simulated_advice import simulations
 from cosd_api import Example, advise, compare
 from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
 from cosd_api.comparison.contestants import RANDOM, SELF_CONSISTENCY
@@ -47,8 +48,7 @@ COMPARED_COLUMNS = [
 ABOUT = (
     "`cosd advise` with all methods, {count} held-out questions for each pair, in equal shares of the kinds that its "
     "models know and of those that need both; `facts` and `words` have none of those. The direction is fixed "
-    "(`--one-way`). Right answers are those to the questions that tested the way that was chosen; where none was, to "
-    "those that choose. "
+    "(`--one-way`). Right answers are those to the questions that decided. "
     "*{noisy}* has noise of {noise:g} standard deviations in each matrix. Estimated: the most likely number of tokens, "
     "before anything is asked."
 )
@@ -115,7 +115,7 @@ async def run(options: Options) -> list[Table]:
             questions = asked(case.kinds, count)
             advice = await advise([one for one, _ in questions], **common, methods=methods, grader=_grader(questions))
             questions = asked(case.kinds, fresh, after=count)
-            way = advice.way or "cosd"
+            way = advice.way if advice.way and advice.decision == "fuse" else "cosd"
             beside = [*dict.fromkeys(("cosd", way, *BESIDE))]
             found = await compare([one for one, _ in questions], **common, grader=_grader(questions), methods=beside)
             advised.append(_advised(case, advice, seen[0]))
@@ -127,6 +127,7 @@ async def run(options: Options) -> list[Table]:
     return [
         Table(ADVICE, ADVICE_COLUMNS, advised, [about], figures),
         Table(COMPARED, COMPARED_COLUMNS, compared, [FRESHLY.format(count=fresh)]),
+        *simulations(options),
     ]
 
 
@@ -162,16 +163,17 @@ def _grader(questions: Sequence[tuple[Example, Callable[[str], bool]]]) -> Calla
 
 
 def _advised(case: Case, advice: Advice, estimate: ComparisonEstimate) -> list[Cell]:
-    fused = advice.accuracy.get("fused")
+    fuse = advice.decision == "fuse"
+    said = {"fuse": "fuse them", "undecided": "undecided"}
     return [
         case.draft,
         case.assistant,
         *(_share(advice.accuracy[name].value) for name in ("draft", "assistant")),
         advice.tried,
-        advice.way,
-        None if fused is None else _share(fused.value),
-        *_gain(advice.gain),
-        "fuse them" if advice.decision == "fuse" else f"{getattr(case, advice.model)} alone",
+        advice.way if fuse else None,
+        _share(advice.accuracy["fused"].value) if fuse else None,
+        *_gain(advice.gain if fuse else None),
+        said.get(advice.decision, f"{getattr(case, advice.model)} alone"),
         *(estimate.billed_tokens.expected, advice.billed_tokens),
     ]
 

@@ -230,7 +230,7 @@ def _between(text: str, name: str, shown: str) -> str:
 
 def known_pairs(folder: Path = RESULTS) -> Table:
     """Advice on pairs of which the answer is known, beside what the same way did on new questions."""
-    advised, compared = tables("advice", folder)
+    advised, compared, *_ = tables("advice", folder)
     kept = _columns(advised, advised.rows, but=("ways",))
     difference = compared.columns.index("difference")
     at = kept.columns.index("advice") + 1
@@ -244,7 +244,7 @@ def known_pairs(folder: Path = RESULTS) -> Table:
 
 def advice_in_words(folder: Path = RESULTS) -> str:
     """The README's sentences on when fusing helped and when not."""
-    advised, compared = tables("advice", folder)
+    advised, compared, *_ = tables("advice", folder)
     gain, advice = advised.columns.index("gain"), advised.columns.index("advice")
     difference = compared.columns.index("difference")
     gains = [int(str(row[gain])) for row in advised.rows if row[advice] == "fuse them"]

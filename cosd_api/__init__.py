@@ -46,7 +46,8 @@ from cosd_providers import Message, connect, probe
 from cosd_providers.deferred import deferred
 
 if TYPE_CHECKING:
-    from cosd_api.comparison.compare import advise, compare
+    from cosd_api.comparison.advising import advise
+    from cosd_api.comparison.compare import compare
     from cosd_api.config.file import FusionConfig
     from cosd_api.forcing.samples import Example
     from cosd_api.training.answers import tune_answers
@@ -118,7 +119,7 @@ if not TYPE_CHECKING:
             "FusionConfig": "cosd_api.config.file",
             "Mixture": "cosd_api.methods.average",  # deprecated
             "Samples": "cosd_api.training.dataset",
-            "advise": "cosd_api.comparison.compare",
+            "advise": "cosd_api.comparison.advising",
             "collect": "cosd_api.training.collect",
             "compare": "cosd_api.comparison.compare",
             "train_co_llm": "cosd_api.training.fit_deferral",  # deprecated

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cosd_api import Example
-from cosd_api.comparison.advice import parts
 from cosd_api.comparison.compare import DEVELOPMENT, split
+from cosd_api.comparison.looks import in_order
 from cosd_providers.testing import ScriptedProvider
 
-__all__ = ["KINDS", "TRIO_KINDS", "examples", "in_parts", "pair", "trio"]
+__all__ = ["KINDS", "TRIO_KINDS", "examples", "in_turn", "pair", "trio"]
 
 KINDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {
     "both": ((" r", 0.9), (" r", 0.9)),
@@ -48,11 +48,10 @@ def examples(test: Sequence[str], held: Sequence[str], share: float = DEVELOPMEN
     return found | {f"held {at} {kind}": one for at, (kind, one) in enumerate(zip(held, development, strict=True))}
 
 
-def in_parts(kinds: Sequence[str], count: int) -> dict[str, Example]:
-    """Questions of these kinds in turn, in the part that chooses for advice and in the part that tests."""
+def in_turn(kinds: Sequence[str], count: int) -> dict[str, Example]:
+    """Questions of these kinds in turn, in the order in which advice asks them."""
     made = {one.key: one for one in (Example(prompt=f"Q{at}:", answer=" r") for at in range(count))}
-    first, second = parts(made)
-    return {f"{at} {kinds[at % len(kinds)]}": made[key] for at, key in enumerate([*first, *second])}
+    return {f"{at} {kinds[at % len(kinds)]}": made[key] for at, key in enumerate(in_order(made))}
 
 
 def pair(asked: Mapping[str, Example], **options: Any) -> tuple[ScriptedProvider, ScriptedProvider]:

@@ -10,12 +10,12 @@ from asked import draft
 from cosd_providers import Provider, Usage
 from cosd_providers.testing import TextModel
 
-__all__ = ["check_every_split", "in_parts", "split", "splits"]
+__all__ = ["check_every_split", "in_turn", "split", "splits"]
 
 _T = TypeVar("_T")
 
 
-def in_parts() -> TextModel:
+def in_turn() -> TextModel:
     """A model that writes characters of two and of three tokens after "Q", and names what else it might have said."""
     script: list[Any] = [(" a", 0.75), b"\xc3", (b"\xa9", 0.3), b" \xf0", (b"\x9f\x98", 0.5), b"\x80", ("!", 0.5)]
     model = TextModel({"Q": script, "~": ["a", " \u00e9", " b", " c"]})
@@ -55,7 +55,7 @@ async def check_every_split(server: Any, provider: Provider) -> None:
     """A draft is the same however its stream is split into events: tokens, alternatives, ids and bill.
 
     Args:
-        server: a stand-in in front of `in_parts()`.
+        server: a stand-in in front of `in_turn()`.
         provider: asks it.
     """
 

@@ -193,9 +193,9 @@ async def test_fewer_answers_than_could_be_at_the_same_time() -> None:
     assert "with 5 answers at the same time" in str(estimate)
 
 
-async def test_advice_takes_both_parts() -> None:
+async def test_advice_takes_all_looks() -> None:
     estimate = await dry(advise, 30, methods=["average", "rerank"])
-    assert estimate.seconds is not None and estimate.test is not None
+    assert estimate.seconds is not None and estimate.later is not None
     assert estimate.durations["draft"] == pytest.approx(30 * (0.6 + 7 * 0.1) / 4)
     assert estimate.seconds == pytest.approx(sum(estimate.durations.values()))
 

@@ -12,8 +12,8 @@ from cosd_api.cli.compare import Confirming, resumable, shown
 from cosd_api.cli.comparing import ComparingOptions
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import check_writable, with_options
-from cosd_api.comparison.advice import CHOOSING, LEAST_QUESTIONS
-from cosd_api.comparison.compare import advise as advise_on
+from cosd_api.comparison.advising import advise as advise_on
+from cosd_api.comparison.looks import LEAST_QUESTIONS, WORTH, Looks
 from cosd_api.comparison.result import Advice
 from cosd_api.comparison.settings import ComparisonOptions
 from cosd_api.extend import paragraph, run_async, write_whole
@@ -44,19 +44,27 @@ def advise(
     report: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Page to write: the advice, the test, all ways, what failed or was left out."
+            metavar="FILE", help="Page to write: the advice, the models, all ways, what failed or was left out."
         ),
     ] = None,
+    worth: Annotated[
+        float, typer.Option(min=0.001, max=1, metavar="GAIN", help="Gain in accuracy that fusing would be worth.")
+    ] = WORTH,
+    looks: Annotated[
+        Looks,
+        typer.Option(help="Look after a quarter, a half and all of the questions, or once, at the end."),
+    ] = "auto",
     choosing: Annotated[
-        float, typer.Option(min=0.1, max=0.9, metavar="SHARE", help="Questions that choose; the others test.")
-    ] = CHOOSING,
+        float | None, typer.Option(metavar="SHARE", hidden=True, help="Without effect: all questions choose and test.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as one JSON document.")] = False,
 ) -> None:
     """Find out from a hundred questions if two or more models are to be fused, and how.
 
-    Every way to fuse answers two fifths of the questions; the one with the most right answers, and each model alone,
-    answer the rest. Standard output gets one paragraph: fuse, how, what it gains and costs; or use this one model
-    alone. Standard error gets the estimated cost of both parts, which is to be confirmed (--yes; without a terminal
+    Each model alone and every way to fuse them answer a quarter of the questions, a half, and all, until it is decided.
+    Standard output gets one paragraph: fuse, how, what it gains and costs; or use this one model alone; or undecided,
+    with the number of questions that would decide. Standard error gets a line after each look, and first the estimated
+    cost, which is to be confirmed (--yes; without a terminal
     --yes or --max-billed-tokens is required, unless all answers are known). Exit codes: 0 whatever is advised; 1 a
     server failed, or it was stopped; 2 wrong usage, or an invalid file; 130 interrupted.
     """
@@ -69,13 +77,17 @@ def advise(
         ):
             if path is not None and not options.dry_run:
                 check_writable(path, name, questions, *others)
+        if choosing is not None:
+            say("--choosing is ignored, and ends with release 0.2: all questions choose and test")
         draft, assistants = options.models()
         confirming = Confirming.of(options, answers)
         with resumable(answers):
-            found = run_async(_advise, wanted, draft, assistants, choosing, settings | {"confirm": confirming})
+            found = run_async(_advise, wanted, draft, assistants, worth, looks, settings | {"confirm": confirming})
         if options.dry_run:
             return
         print(found.model_dump_json() if as_json else visible(paragraph(str(found))), flush=True)
+        for words in found.notes:
+            say(f"note: {words}")
         if report is not None and not confirming.declined:
             _write_page(found, report)
         if confirming.declined or found.decision == "unknown":
@@ -98,10 +110,17 @@ async def _advise(
     examples: list[Example],
     draft: Provider,
     assistants: list[Provider],
-    choosing: float,
+    worth: float,
+    looks: Looks,
     settings: ComparisonOptions,
 ) -> Advice:
     with shown() as progress:
         return await advise_on(
-            examples, draft=draft, assistant=assistants, choosing=choosing, **settings | {"progress": progress}
+            examples,
+            draft=draft,
+            assistant=assistants,
+            worth=worth,
+            looks=looks,
+            noted=say,
+            **settings | {"progress": progress},
         )

@@ -1,4 +1,4 @@
-"""`compare`: each model, every way to fuse them, and baselines answer questions; `advise`: no more than it takes."""
+"""`compare`: each model, every way to fuse them, and baselines answer questions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from cosd_api import Example, SettingError
-from cosd_api.comparison.advice import CHOOSING, ChosenWay, choose, parts, trial_of
 from cosd_api.comparison.contestants import (
     COSD,
     SELF_CONSISTENCY,
@@ -27,9 +26,9 @@ from cosd_api.comparison.contestants import (
 from cosd_api.comparison.graders import check_grader
 from cosd_api.comparison.grading import Grader, identity_of
 from cosd_api.comparison.journal import GradedAnswer, Journal, JournalHeader
-from cosd_api.comparison.prices import MOST_SAMPLES, ComparisonEstimate, Price, equal_bill, with_test
+from cosd_api.comparison.prices import MOST_SAMPLES, Price, equal_bill
 from cosd_api.comparison.questions import questions_by_key
-from cosd_api.comparison.result import Advice, Comparison, advice_of, comparison_of, outcomes_of
+from cosd_api.comparison.result import Comparison, comparison_of
 from cosd_api.comparison.run import ComparisonRun
 from cosd_api.comparison.settings import ComparisonOptions, ComparisonSettings
 from cosd_api.comparison.standings import Gathered, better_of
@@ -130,91 +129,6 @@ async def compare(
         await made.take_in(sure=False)
         await run.ask(test, run.tested)
         return comparison_so_far(run, held, test)
-
-
-@spell_out_options(ComparisonOptions, ComparisonSettings)
-async def advise(
-    examples: Iterable[Example | Mapping[str, Any]],
-    *,
-    draft: str | Provider,
-    assistant: str | Provider | Sequence[str | Provider],
-    choosing: float = CHOOSING,
-    **settings: Unpack[ComparisonOptions],
-) -> Advice:
-    """Find out from some questions, better a hundred than fewer, if models are to be fused, and how.
-
-    Every way to fuse answers the part of the questions that chooses; then the one chosen and each model alone answer
-    the rest. So it costs less than half of a comparison of everything. `Comparison.advice` advises by a comparison that
-    was made.
-
-    Args:
-        examples: as for `compare`; 20 at least.
-        draft: URL of a server, or a provider.
-        assistant: the same, or several of them; with these every way fuses all models.
-        methods: the ways to choose from, as for `compare`.
-        both_ways: whether an assistant may draft, too.
-        choosing: share of the questions that choose, from 0.1 to 0.9.
-        grader: as for `compare`, like all that follow.
-        path: a JSON lines file for the answers: the same call resumes.
-        max_tokens: limit for each answer.
-        stop: strings; an answer ends before the first one.
-        seed: of what is drawn.
-        unit: as in `Fusion`.
-        concurrency: number of answers at the same time.
-        max_billed_tokens: tokens that all of it may bill.
-        prices: of a million tokens at each endpoint.
-        confirm: called once with the estimate of both parts, before anything is asked; see `ComparisonEstimate`.
-        progress: called at first and after each answer.
-        dry_run: end after the estimate; see `compare`.
-
-    Returns:
-        The advice; `stopped` says why there is none yet.
-
-    Raises:
-        SettingError: an argument is invalid, or there are too few questions.
-        ProviderError: see `compare`.
-        OSError: the file cannot be read or written.
-    """
-    refuse_settings(settings, advise)
-    given = ComparisonSettings.checked(**settings)
-    by_key = questions_by_key(examples)
-    first, second = ([by_key[key] for key in keys] for keys in parts(by_key, choosing))
-    async with opened([*by_key.values()], draft=draft, assistant=assistant, settings=given) as run:
-        run.expect(first, run.tested)
-        if given.confirm is not None and not given.confirm(await _beforehand(run, first, second)):
-            run.stopped = "it was not confirmed"
-        if given.dry_run:
-            run.stopped = DRY
-        else:
-            await run.ask(first, run.tested)
-        before = comparison_so_far(run, [], first, run.tested)
-        outcomes = outcomes_of(before)
-        way, tried = choose(outcomes) if run.stopped is None else None, len(outcomes.ways)
-        if way is None:
-            return advice_of([before], ChosenWay(None, tried, len(first), len(second), None))
-        testing = [one for one in run.contestants if one.kind == "alone" or one.name == way]
-        run.expect(second, testing)
-        await run.ask(second, testing)
-        after = comparison_so_far(run, [], second, testing)
-        trial = trial_of(outcomes_of(after), way) if run.stopped is None else None
-        return advice_of([before, after], ChosenWay(way, tried, len(first), len(second), trial))
-
-
-async def _beforehand(run: ComparisonRun, first: Sequence[Example], second: Sequence[Example]) -> ComparisonEstimate:
-    """The cost of both parts; where the first is known and graded, that of the way that it has chosen."""
-    models, ways = ([one for one in run.tested if (one.kind == "alone") is which] for which in (True, False))
-    estimate = await run.forecast(run.tested, first)
-    if not estimate.answers:
-        await run.grade(first, run.tested)
-    certain = all(len(run.known.complete(one, first)) == len(first) for one in run.tested)
-    if certain:
-        name = choose(outcomes_of(comparison_so_far(run, [], first, run.tested)))
-        ways = [one for one in ways if one.name == name]
-    if not ways:
-        return estimate
-    alone_there = await run.forecast(models, second)
-    each = [await run.forecast([one], second) for one in ways]
-    return with_test(estimate, alone_there, each, certain=certain)
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError
 
 from cosd_api import Example, FusionResult, SettingError, __version__
+from cosd_api.comparison.looks import LookLine
 from cosd_api.comparison.prices import Price
 from cosd_api.extend import DRAFT, Probability, Record, Seconds, data_of, readable, unreadable, with_article
 from cosd_api.training.json_lines import (
@@ -308,9 +309,14 @@ class _GradeLine(Record):
         return self.right, self.error
 
 
+_KINDS: Mapping[object, type[_Line | _GradeLine | LookLine]] = {"grade": _GradeLine, "look": LookLine}
+"""Lines by their type; all others are answers."""
+
+
 def grading_key(example: Example, grader: str) -> str:
     """Identity of a grading: SHA-256 (hex) of the example and the grader's identity, or its name without one."""
-    return hashlib.sha256(json.dumps([example.model_dump(mode="json"), grader], sort_keys=True).encode()).hexdigest()
+    asked = example.model_dump(mode="json", exclude={"group"})
+    return hashlib.sha256(json.dumps([asked, grader], sort_keys=True).encode()).hexdigest()
 
 
 class JournalHeader(Record):
@@ -357,6 +363,7 @@ class Journal:
     Attributes:
         answers: the texts, without their grades, by their keys.
         grades: of each text, by the identity of the grading: questions with one prompt share a text.
+        looks: the looks of `advise` that were made, in their order.
         failed: keys of the texts whose last line in the file, when it was read, says that they failed.
         billed: tokens of all lines, of failed answers too.
 
@@ -372,6 +379,7 @@ class Journal:
         self._write = write
         self._regrade = regrade
         self._there: dict[tuple[str, str], tuple[bool | None, str | None]] = {}  # grades in the file, or why none
+        self.looks: list[LookLine] = []
         self.failed: set[str] = set()
         self.billed = 0
         self._path = path
@@ -410,6 +418,12 @@ class Journal:
             self._appender.write(line.model_dump_json(exclude_none=True))
         self._there[line.grading] = line.found
 
+    def look(self, line: LookLine) -> None:
+        """Add a look that was made."""
+        self.looks.append(line)
+        if self._appender is not None:
+            self._appender.write(line.model_dump_json())
+
     def _take(self, answer: GradedAnswer, *, spent: bool) -> None:
         self.billed += answer.billed if spent else 0
         if answer.type != "answer":
@@ -434,11 +448,14 @@ class Journal:
         first, *rest = lines.lines
         self._check(path, first)
         for line in rest:
-            kind = _GradeLine if line.fields.get("type") == "grade" else _Line
+            kind = _KINDS.get(line.fields.get("type"), _Line)
             try:
                 found = kind.model_validate(line.fields)
             except ValidationError as error:
                 raise line_error(path, line.number, problem(error, [*kind.model_fields]) + _REPAIR) from None
+            if isinstance(found, LookLine):
+                self.looks.append(found)
+                continue
             grade = found if isinstance(found, _GradeLine) else _GradeLine.of_answer(found)
             if isinstance(found, _Line):
                 spent = found.key not in self.answers if found.spent is None else found.spent

@@ -8,9 +8,9 @@ from itertools import chain
 from xml.etree.ElementTree import Element
 
 from cosd_api import Example, SettingError
-from cosd_api.comparison.advice import LEAST_QUESTIONS
 from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.drawings import accuracy_bar, calibration_plot, frontier_plot, places_bar, share
+from cosd_api.comparison.looks import LEAST_QUESTIONS
 from cosd_api.comparison.questions import prompt_text, questions_by_key
 from cosd_api.comparison.result import (
     HEADS,
@@ -43,10 +43,7 @@ from cosd_api.report.html.elements import Child, element, in_line, seconds, visi
 _FUSED = ("method", "baseline")
 _MOST_ROWS = 50  # questions that are shown of each kind
 _LONGEST = 600  # characters of a text that is shown
-_ABOUT_ADVICE = (
-    "Two fifths of the test questions chose the way to fuse, and the others tested it: the table below counts all of "
-    "them, so its best may be another one."
-)
+_ABOUT_ADVICE = "By one look at all test questions, with an error of at most 4 % over all ways together."
 _NO_ADVICE = (
     f"There is no advice here: it takes {LEAST_QUESTIONS} test questions that {{all}} models have answered, "
     "better a hundred."
@@ -347,7 +344,12 @@ def advice_page(advice: Advice, *, title: str | None = None) -> str:
 
 
 def _advice_figures(advice: Advice) -> Iterator[Element]:
-    decisions = {"fuse": "fuse them", "alone": f"{with_article(advice.model)} alone", "unknown": "not known yet"}
+    decisions = {
+        "fuse": "fuse them",
+        "alone": f"{with_article(advice.model)} alone",
+        "undecided": "undecided",
+        "unknown": "not known yet",
+    }
     yield figure(decisions[advice.decision], "is the advice")
     if (better := advice.accuracy.get(advice.model)) is not None:
         yield figure(share(better.value), f"right by the better model alone ({advice.model})")
@@ -358,39 +360,40 @@ def _advice_figures(advice: Advice) -> Iterator[Element]:
 
 
 def _advice_sections(advice: Advice) -> Iterator[Element]:
-    if notes := dict.fromkeys(chain.from_iterable(part.warnings for part in advice.parts)):
+    if notes := dict.fromkeys([*advice.notes, *chain.from_iterable(part.warnings for part in advice.parts)]):
         yield warnings(notes)
     yield section("Advice", element("p", None, visible(str(advice))))
-    if len(advice.parts) > 1:
-        models = "each model" if advice.more_assistants else "both models"
-        words = f"{counted(advice.others, 'question')} that had no part in the choice: {advice.way} beside {models}."
-        part = advice.parts[-1]
-        yield section("The test", note(in_line(words)), _results_table(part), _about_results(part))
-    for part in advice.parts[:1]:
-        yield _ways(advice, part)
-        yield section("Quality and cost", frontier_plot(part))
-    if failures := [*chain.from_iterable(part.failures for part in advice.parts)]:
-        yield section("Failed", _failures_table(failures))
+    for part in advice.parts:
+        if any(one.kind == "method" for one in part.standings):
+            yield section("Results", _results_table(part), _about_results(part), _about_the_best())
+            yield section("Quality and cost", frontier_plot(part))
+        else:
+            yield section("The models alone", _results_table(part), _about_results(part))
+            if advice.ways:
+                yield _ways(advice)
+        if part.failures:
+            yield section("Failed", _failures_table(part.failures))
     if advice.left_out:
         yield section("Left out", _left_out_table(advice.left_out))
-    for part in advice.parts[:1]:
+    for part in advice.parts:
         yield section("Endpoints", _endpoints_table(part))
 
 
-def _ways(advice: Advice, part: Comparison) -> Element:
-    """The ways to choose from; of one comparison that advised, all of its contestants on all of its questions."""
-    if len(advice.parts) == 1 and advice.way is not None:
-        return section("Results", _results_table(part), _about_results(part), _about_the_best())
-    words = f"{counted(part.questions, 'question')} that choose"
-    if advice.way is not None:
-        words += f": the first way, {advice.way}, was tested"
-    elif advice.stopped is None:
-        words += ": no way was ahead of the better model alone"
-    ranked = _results_table(_ranked(part))
-    return section("Ways to choose from", note(f"{in_line(words)}."), ranked, _about_the_best())
-
-
-def _ranked(part: Comparison) -> Comparison:
-    """The comparison with the models first, and then the ways as they were chosen from: see `choose`."""
-    order = sorted(part.standings, key=lambda one: (one.kind != "alone", -one.right, one.billed or 0.0))
-    return part.model_copy(update={"standings": tuple(order)})
+def _ways(advice: Advice) -> Element:
+    """The ways to choose from."""
+    heads = ("", "questions", "right", "better model", "gain", "interval", "")
+    rows = [
+        [
+            in_line(one.name),
+            f"{one.questions}",
+            f"{one.right}",
+            f"{one.alone} ({one.against})",
+            f"{100 * one.gain.value:+z.1f}",
+            _interval(one.gain),
+            "" if one.continued else "dropped",
+        ]
+        for one in advice.ways
+    ]
+    words = "Each way at the last look that it was in, beside the model over which it gains least. "
+    words += "The lower ends of the intervals hold for all ways and looks together."
+    return section("Ways to choose from", note(words), table(heads, rows, range(1, 6), "Ways to choose from"))

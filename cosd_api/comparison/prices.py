@@ -145,13 +145,14 @@ class ComparisonEstimate(Record):
         contestants: tokens that each contestant is likely to bill, by name.
         unforeseen: contestants with answers to come, but no forecast (`Method.cost`): no number here has their part.
         known: number of answers that the journal has.
-        answers: number of answers to come.
+        answers: number of answers to come; of `advise`, if every look is made and all ways continue.
         requests: to all endpoints.
         billed_tokens: by all endpoints.
         money: at least, most likely and at most; None without prices.
         most: the limit of billed tokens, with those of the journal; None without one.
-        test: of `advise`, tokens of the second part, which are in `billed_tokens`: none if no way is ahead, most likely
-            those of the models alone and of a way like the mean of all, at most with the dearest.
+        later: of `advise`, tokens after the first look, which are in `billed_tokens`: none if the first look decides,
+            most likely those of the models alone and of half of the ways, at most those of all. Questions to which all
+            models write the same text are not asked of most ways: nobody knows yet which these are.
         seconds: about how long it takes, as measured on a few tokens of each model; None where nothing was measured, as
             outside of a dry run.
         durations: the part of each contestant in it, in seconds, by name.
@@ -168,7 +169,7 @@ class ComparisonEstimate(Record):
     billed_tokens: Range
     money: tuple[float, float, float] | None = None
     most: int | None = None
-    test: Range | None = None
+    later: Range | None = None
     seconds: float | None = None
     durations: dict[str, float] = Field(default_factory=dict[str, float])
     concurrency: int = 1
@@ -180,9 +181,8 @@ class ComparisonEstimate(Record):
         words += f" ({self.known:,} more are known)" if self.known else ""
         words += f": about {tokens.expected:,} billed tokens ({_between(tokens)})"
         words += f" in about {counted(requests.expected, 'request')}"
-        if self.test is not None and self.test.high:
-            part = f"{self.test.expected:,} of them ({_between(self.test)})"
-            words += f"; {part} to test the way that is chosen"
+        if self.later is not None and self.later.high:
+            words += f"; {self.later.expected:,} of them ({_between(self.later)}) after the first look"
         if self.money is not None:
             low, expected, high = self.money
             bound = f", at most {high:,.4g}" if high <= _USEFUL * expected else ""
@@ -329,49 +329,38 @@ async def estimated(
     )
 
 
-def with_test(
-    first: ComparisonEstimate, models: ComparisonEstimate, ways: Sequence[ComparisonEstimate], *, certain: bool
-) -> ComparisonEstimate:
-    """Estimate both parts of `advise`: every way and all models, then all models and one of the ways.
+def with_later(first: ComparisonEstimate, models: ComparisonEstimate, ways: ComparisonEstimate) -> ComparisonEstimate:
+    """Estimate `advise`: the questions of the first look, and those of later looks, which there may be none of.
 
     Args:
-        first: of the first part.
-        models: of all models in the second part.
-        ways: of each way in the second part, of which one is to be chosen.
-        certain: whether the choice is known; otherwise there may be no second part.
+        first: of the first look: every way and all models.
+        models: of all models at the questions of later looks.
+        ways: of all ways there, of which about half continue.
     """
 
-    def second(alone: _Bound, each: Sequence[_Bound], *, whole: bool = True) -> _Bound:
-        lows, expected, highs = zip(*each, strict=True)
-        mean = sum(expected) / len(each)
-        least = alone[0] + min(lows) if certain else 0
-        return least, alone[1] + (round(mean) if whole else mean), alone[2] + max(highs)
+    def later(alone: _Bound, each: _Bound, *, whole: bool = True) -> _Bound:
+        half = each[1] / 2
+        return 0, alone[1] + (round(half) if whole else half), alone[2] + each[2]
 
-    unforeseen = dict.fromkeys(name for one in (first, *ways) for name in one.unforeseen)
-    known, answers = min(one.known for one in ways), max(one.answers for one in ways)
-    ways = [one for one in ways if not one.unforeseen] or ways
-    requests = second(_bound(models.requests), [_bound(one.requests) for one in ways])
-    tokens = second(_bound(models.billed_tokens), [_bound(one.billed_tokens) for one in ways])
+    tokens = later(_bound(models.billed_tokens), _bound(ways.billed_tokens))
     money = None
-    if first.money is not None and models.money is not None:
-        each = [one.money for one in ways if one.money is not None]
-        money = _total([first.money, second(models.money, each, whole=False)])
-    times = [(first, 1.0), (models, 1.0), *((one, 1 / len(ways)) for one in ways)]
+    if first.money is not None and models.money is not None and ways.money is not None:
+        money = _total([first.money, later(models.money, ways.money, whole=False)])
     durations: dict[str, float] = {}
-    for part, share in times:
+    for part, share in ((first, 1.0), (models, 1.0), (ways, 0.5)):
         for name, took in part.durations.items():
             durations[name] = durations.get(name, 0.0) + share * took
     seconds = [one.seconds for one in (first, models) if one.seconds is not None]  # in which the questions are read
-    seconds += [sum(one.durations.values()) / len(ways) for one in ways]
+    seconds.append(sum(ways.durations.values()) / 2)
     return first.model_copy(
         update={
             "questions": first.questions + models.questions,
-            "known": first.known + models.known + known,
-            "answers": first.answers + models.answers + answers,
-            "unforeseen": tuple(unforeseen),
-            "requests": _range(_total([_bound(first.requests), requests])),
+            "known": first.known + models.known + ways.known,
+            "answers": first.answers + models.answers + ways.answers,
+            "unforeseen": tuple(dict.fromkeys([*first.unforeseen, *ways.unforeseen])),
+            "requests": _range(_total([_bound(first.requests), later(_bound(models.requests), _bound(ways.requests))])),
             "billed_tokens": _range(_total([_bound(first.billed_tokens), tokens])),
-            "test": _range(tokens),
+            "later": _range(tokens),
             "money": money,
             "seconds": sum(seconds) if durations else None,
             "durations": durations,

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from textwrap import fill
 from typing import Any, Literal, cast
 
 from pydantic import Field
 
 from cosd_api import Fusion, SettingError, __version__
-from cosd_api.comparison.advice import (
-    CHOOSING,
-    AdviceCounts,
-    Bill,
-    ChosenWay,
-    Doubts,
-    Outcomes,
-    advice_words,
-    decided,
-    reasoned,
-)
+from cosd_api.comparison.advice import AdviceCounts, Bill, Doubts, advice_words, reasoned
 from cosd_api.comparison.contestants import Contestant, LeftOut, method_of, model_names
 from cosd_api.comparison.journal import GradedAnswer
+from cosd_api.comparison.looks import WORTH, Lookout, Outcomes, in_order, looked_at, schedule
+from cosd_api.comparison.prices import Price
 from cosd_api.comparison.standings import (
     FailedAnswer,
     Gathered,
@@ -35,7 +29,17 @@ from cosd_api.comparison.standings import (
     standings_of,
 )
 from cosd_api.comparison.statistics import Estimated
-from cosd_api.extend import AnswerOptions, Record, Unit, counted, in_words, with_article, with_notes
+from cosd_api.extend import (
+    AnswerOptions,
+    Record,
+    Unit,
+    check_between,
+    counted,
+    in_words,
+    outdated,
+    with_article,
+    with_notes,
+)
 from cosd_api.types import Endpoint
 from cosd_providers import Provider, connect
 
@@ -119,18 +123,37 @@ class Comparison(Record):
     def __str__(self) -> str:
         return comparison_report(self)
 
-    def advice(self, *, choosing: float = CHOOSING) -> Advice:
+    def advice(self, *, worth: float = WORTH, choosing: float | None = None) -> Advice:
         """Advise by these answers whether to fuse the models, and how; `advise` asks for as many as it takes.
 
+        It looks once, at all test questions.
+
         Args:
-            choosing: share of the test questions that choose the way to fuse; the others test it.
+            worth: the least gain in accuracy that fusing would be worth, from 0.001 to 1; see `Advice`.
+            choosing: deprecated, and without effect.
 
         Raises:
-            SettingError: there are fewer than 20 test questions, or the share is not between 0.1 and 0.9.
+            SettingError: there are fewer than 20 test questions, or `worth` is invalid.
         """
-        if self.stopped is not None:
-            return advice_of([self], ChosenWay(None, len(outcomes_of(self).ways), 0, 0, None))
-        return advice_of([self], decided(outcomes_of(self), choosing))
+        if choosing is not None:
+            outdated("Comparison.advice(choosing=...)", "without effect, as all questions choose and test,")
+        check_between("worth", worth, 0.001, 1)
+        outcomes, watch = outcomes_of(self), Lookout()
+        if self.stopped is None:
+            order = in_order(outcomes.questions)
+            looked_at(outcomes, order, schedule(len(order), looks="end"), watch, worth)
+        fused = watch.fused
+        names = [*self.models]
+        settings = {
+            one.name: Contestant(one.name, "method", first=names.index(one.first) if one.first else int(one.reverse))
+            for one in self.standings
+            if one.kind == "method"
+        }
+        answers = {name: self.answers_of(name) for name in names}
+        if fused is not None:
+            answers["fused"] = self.answers_of(fused.way)
+        facts = AdviceFacts(contestants=settings, answers=answers, questions=self.questions)
+        return advice_of(self, outcomes, watch, worth, facts)
 
     def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
         """Complete answers of a contestant to the test questions, or to the development ones, by question."""
@@ -190,26 +213,37 @@ def outcomes_of(found: Comparison) -> Outcomes:
 class Advice(AdviceCounts):
     """Advice on two or more models. `str(advice)` is it in words.
 
-    The questions are cut in two: the first part chooses the way to fuse with the most right answers, the second tests
-    that one against each model alone. So the gain is not inflated by the choice among many, and models that do not
-    gain are advised to be fused at most one time in forty: see `cosd_api.comparison.advice`.
+    Every way to fuse is held against each model alone, by sign flips that all ways and all looks share. Where no way is
+    better than the better model, at most 5 of 100 runs advise to fuse, also if the file of questions grows and whatever
+    ways are tried: see `cosd_api.comparison.looks`.
 
     Attributes:
         schema_version: version of this format.
-        decision: `"fuse"`; `"alone"`, to use one model; `"unknown"` where it was stopped before.
-        model: the better model alone, by all questions: `"draft"`, `"assistant"`, or of several `"assistant 1"`, say.
-        way: the way to fuse that was chosen and tested, by its name in a comparison; None where none seemed better.
+        decision: `"fuse"`; `"alone"`, to use one model, as a gain of `worth` is excluded; `"undecided"` where
+            neither is shown; `"unknown"` where it was stopped before.
+        model: the better model alone: `"draft"`, `"assistant"`, or of several `"assistant 1"`, say.
+        way: the way to fuse that is advised, or that gains most so far, by its name in a comparison.
         reverse: whether an assistant, as given, is to draft.
         first: the name of the model that is to draft, where there are several assistants.
         settings: the way's method, its settings and its verifier.
-        tried: number of ways that there were to choose from.
-        chose: number of questions that chose.
-        others: number of the others, which test a way where there is one.
-        tested: number of those that tested it: all models have answered them.
-        right: right answers to these, of the way (`"fused"`) and of each model alone.
+        questions: number of questions that were given.
+        tested: number of those that decided: all models have answered them.
+        tried: number of ways that were ever tried, in earlier runs with the same `path`, too.
+        looks: number of looks.
+        worth: the gain in accuracy that would be worth fusing for.
+        equal: number of questions to which all models wrote the same text, and which ways were not asked for that.
+        audited: number of answers to such questions that were asked for all the same.
+        disagreed: those of them with another grade than the models' text.
+        right: right answers to the questions that decided, of the way (`"fused"`) and of each model alone.
         accuracy: the same as shares, with their 95 % intervals.
-        gain: in accuracy over the better model on these, with its 95 % interval; None without a test.
-        p: the largest p-value of McNemar's exact test against each of the models.
+        gain: in accuracy over the better model; its lower end holds for all ways and looks, its upper end is that of a
+            95 % interval. None without a look.
+        upper: the gain that no way exceeds, by 2.5 standard errors.
+        more: of `"undecided"`, about the number of further questions that would show the gain, or one of `worth`, in
+            four of five runs.
+        room: where it decided, the share of the questions with differing texts at which the better model is wrong: no
+            way gains more.
+        ways: every way at the last look that it was in, the best first.
         bills: of an answer, by the same names.
         doubts: of the models.
         draft: the draft's endpoint, as given.
@@ -222,8 +256,8 @@ class Advice(AdviceCounts):
         left_out: what the endpoints cannot serve.
         stopped: why it is not complete.
         billed_tokens: of all that it is made of, earlier runs with the same `path` included.
-        parts: the comparisons that it is made of, without the answers: of the questions that chose and of those that
-            tested, or the one comparison that advised.
+        notes: for the reader.
+        parts: the comparison that it is made of, without the answers: of the models alone, or the one that advised.
         library_version: of cosd-api.
     """
 
@@ -237,6 +271,7 @@ class Advice(AdviceCounts):
     left_out: tuple[LeftOut, ...] = ()
     stopped: str | None = None
     billed_tokens: int = 0
+    notes: tuple[str, ...] = ()
     parts: tuple[Comparison, ...] = ()
     library_version: str = __version__
 
@@ -272,9 +307,9 @@ class Advice(AdviceCounts):
                 of the user's own, which is not in it.
         """
         if self.decision != "fuse":
-            words = (
-                f"use {with_article(self.model)} alone" if self.decision == "alone" else "unknown, as it was stopped"
-            )
+            words = f"use {with_article(self.model)} alone"
+            if self.decision != "alone":
+                words = "undecided" if self.decision == "undecided" else "unknown, as it was stopped"
             raise SettingError(f"the advice is not to fuse these models ({words}): there are no settings of a fusion")
         others = [assistant] if isinstance(assistant, str | Provider) else [*assistant]
         if 1 + len(others) != len(self.models):
@@ -302,53 +337,94 @@ class Advice(AdviceCounts):
         self.fusion(draft=draft, assistant=assistant).save(path, comment=fill(str(self), _WIDTH))
 
 
-def advice_of(parts: Sequence[Comparison], choice: ChosenWay) -> Advice:
-    """The advice of a choice; the last of the comparisons tested it."""
-    last, outcomes = parts[-1], [outcomes_of(one) for one in parts]
-    stopped = next((one.stopped for one in parts if one.stopped is not None), None)
-    alone = {name: {key: one for part in outcomes for key, one in part.alone[name].items()} for name in last.models}
-    models = Outcomes(alone, {}, outcomes[-1].billed)
-    way = None if choice.way is None else last[choice.way]
-    chosen: dict[str, Any] = (
-        {} if way is None else {"reverse": way.reverse, "first": way.first, "settings": way.settings}
-    )
+@dataclass(frozen=True, slots=True)
+class AdviceFacts:
+    """The circumstances of an advice: what was asked, and what it cost.
+
+    Attributes:
+        contestants: the ways, by name.
+        answers: of the way that is advised (`"fused"`), and of each model to the same questions.
+        prices: by the models' names.
+        questions: number of questions that were given.
+        equal: see `Advice`, like all that follow.
+        audited: likewise.
+        disagreed: likewise.
+        notes: likewise.
+    """
+
+    contestants: Mapping[str, Contestant]
+    answers: Mapping[str, Mapping[str, GradedAnswer]]
+    prices: Mapping[str, Price] | None = None
+    questions: int = 0
+    equal: int = 0
+    audited: int = 0
+    disagreed: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+
+def advice_of(
+    part: Comparison,
+    outcomes: Outcomes,
+    watch: Lookout,
+    worth: float,
+    asked: AdviceFacts,
+    *,
+    room: Estimated | None = None,
+) -> Advice:
+    """The advice by looks at outcomes; `part` is a comparison of the models at least."""
+    reasons = reasoned(outcomes, watch, worth, complete=part.stopped is None, room=room)
+    way = asked.contestants.get(reasons.get("way", ""))
+    standing = None if way is None else standing_of(part, way.name)
+    chosen: dict[str, Any] = {}
+    if way is not None:
+        first = way.first if len(part.models) > 2 else 0
+        chosen = {
+            "reverse": way.reverse,
+            "first": [*part.models][first] if first else None,
+            "settings": way.settings if standing is None else standing.settings,
+        }
+        if standing is not None:
+            chosen["first"] = standing.first
     return Advice(
-        **reasoned(models, choice, complete=stopped is None),
+        **reasons,
         **chosen,
-        bills=_bills({**{name: standing_of(last, name) for name in alone}, "fused": way}),
-        doubts=_doubts(parts),
-        draft=last.draft,
-        assistant=last.assistant,
-        more_assistants=last.more_assistants,
-        grader=last.grader,
-        unit=last.unit,
-        limits={"max_tokens": last.max_tokens, **({"stop": [*last.stop]} if last.stop else {})},
-        seed=last.seed,
-        left_out=parts[0].left_out,
-        stopped=stopped,
-        billed_tokens=last.billed_tokens,
-        parts=tuple(one.model_copy(update={"answers": ()}) for one in parts),
+        questions=asked.questions,
+        equal=asked.equal,
+        audited=asked.audited,
+        disagreed=asked.disagreed,
+        bills={name: _bill([*found.values()], asked.prices) for name, found in asked.answers.items() if found},
+        doubts=_doubts(part),
+        draft=part.draft,
+        assistant=part.assistant,
+        more_assistants=part.more_assistants,
+        grader=part.grader,
+        unit=part.unit,
+        limits={"max_tokens": part.max_tokens, **({"stop": [*part.stop]} if part.stop else {})},
+        seed=part.seed,
+        left_out=part.left_out,
+        stopped=part.stopped,
+        billed_tokens=part.billed_tokens,
+        notes=asked.notes,
+        parts=(part.model_copy(update={"answers": ()}),),
     )
 
 
-def _bills(standings: Mapping[str, Standing | None]) -> dict[str, Bill]:
-    """The cost of an answer by each model alone, and of one by the way that was chosen."""
-    return {
-        name: Bill(requests=sum(one.requests.values()), billed=one.billed, seconds=one.seconds, money=one.money)
-        for name, one in standings.items()
-        if one is not None and one.billed is not None
-    }
+def _bill(answers: Sequence[GradedAnswer], prices: Mapping[str, Price] | None) -> Bill:
+    """The mean cost of these answers."""
+    seconds = [one.seconds for one in answers if one.seconds is not None]
+    money = [found for one in answers if (found := one.money(prices)) is not None]
+    return Bill(
+        requests=statistics.fmean(sum(use.requests for use in one.usage.values()) for one in answers),
+        billed=statistics.fmean(one.billed for one in answers),
+        seconds=statistics.median(seconds) if seconds else None,
+        money=statistics.fmean(money) if money else None,
+    )
 
 
-def _doubts(parts: Sequence[Comparison]) -> dict[str, Doubts]:
+def _doubts(part: Comparison) -> dict[str, Doubts]:
     """The doubts of each model, in all of its answers alone."""
-    found: dict[str, Doubts] = {}
-    for name in parts[-1].models:
-        known = [one.calibration[name].least for one in parts if name in one.calibration]
-        if known:
-            answers, wrong = sum(one.answers for one in known), sum(one.wrong for one in known)
-            found[name] = Doubts(answers=answers, wrong=wrong, sure=sum(one.confident_wrong for one in known))
-    return found
+    known = {name: one.least for name, one in part.calibration.items() if name in part.models}
+    return {name: Doubts(answers=one.answers, wrong=one.wrong, sure=one.confident_wrong) for name, one in known.items()}
 
 
 # A comparison as plain text.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
 from commands import Scripted, cosd, words
-from compared import in_parts, pair
+from compared import in_turn, pair
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.comparison import Advice
 from cosd_api.training.file_lock import lock
@@ -18,7 +17,7 @@ from cosd_providers.connect import Connection
 
 def scripted_pair(monkeypatch: pytest.MonkeyPatch, folder: Path, kinds: tuple[str, ...]) -> Path:
     """A pair whose models answer questions of these kinds in turn, behind URLs; the file of the questions."""
-    asked = in_parts(kinds, 30)
+    asked = in_turn(kinds, 30)
     draft, assistant = pair(asked)
     found = Scripted({"http://draft": draft, "http://one": assistant})
     monkeypatch.setattr("cosd_api.cli.options.connect", found.connect)
@@ -44,22 +43,31 @@ def test_a_paragraph_and_a_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert words(done).startswith(begins)
     assert f"wrote {out}: cosd fuse --config {out} takes it" in done.stderr
     assert "about" in done.stderr.splitlines()[0]  # the estimate
-    shown = re.findall(r"cosd: (\d+) of (\d+) answers", done.stderr)  # of the first part, then of both
-    assert shown[-1] == ("102", "102") and [total for _, total in shown].count("48") >= 9
-    assert [total for _, total in shown].count("102") >= 5
+    assert "[7 of 30] 2 of 2 ways are left." in done.stderr and "[15 of 30] 2 of 2 ways are left." in done.stderr
     text = out.read_text()
     assert text.startswith("# Fuse them. ")
     assert Fusion.load(out).settings.verifier == RuleVerifier(alpha=1, beta=1)
 
 
 def test_one_model_alone_and_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    questions = scripted_pair(monkeypatch, tmp_path, ("both", "spoilt"))
+    questions = scripted_pair(monkeypatch, tmp_path, ("both", "spoilt", "spoilt"))
     out = tmp_path / "fusion.yaml"
     done = advise(questions, "--max-billed-tokens", "100000", "--out", str(out), "--json")
     assert done.exit_code == 0, done.stderr
     assert Advice.model_validate_json(done.stdout).decision == "alone"
     assert "fusion.yaml was not written: there is nothing to fuse" in words(done)
     assert not out.exists()
+
+
+def test_undecided_with_options_and_notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    questions = scripted_pair(monkeypatch, tmp_path, ("both", "neither"))
+    done = advise(questions, "--yes", "--looks", "end", "--worth", "0.01", "--choosing", "0.5")
+    assert done.exit_code == 0 and words(done).startswith("Undecided. Use the draft (small) alone for now. ")
+    assert "--choosing is ignored, and ends with release 0.2: all questions choose and test" in words(done)
+    assert "[30 of 30] 2 of 2 ways are left. " in words(done) and "questions had equal texts: not asked." in words(done)
+    line = questions.read_text().splitlines()[0]
+    questions.write_text(questions.read_text() + line.replace(" r", " x") + "\n")
+    assert "note: 2 questions share their prompt with another one" in words(advise(questions, "--yes"))
 
 
 def test_the_report_and_what_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -81,8 +89,8 @@ def test_the_estimate_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     answers, page = tmp_path / "answers.jsonl", tmp_path / "report.html"
     done = advise(questions, "--dry-run", "--answers", str(answers), "--report", str(page))
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("102 answers to 30 questions: about ") and done.stdout.count("\n") == 1
-    assert "to test the way that is chosen" in done.stdout
+    assert done.stdout.startswith("120 answers to 30 questions: about ") and done.stdout.count("\n") == 1
+    assert "after the first look" in done.stdout
     assert not answers.exists() and not page.exists()
     assert advise(questions, "--yes", "--answers", str(answers)).exit_code == 0
     before = answers.read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from compared import in_parts, pair
+from compared import in_turn, pair
 from cosd_api import CoSD, Example, Fusion, RuleVerifier, SettingError, advise, compare
 from cosd_api.comparison import Advice, ComparisonEstimate
-from cosd_api.comparison.advice import parts
-from cosd_api.comparison.graders import ExactGrader
+from cosd_api.comparison.looks import is_audited
 from cosd_providers.testing import ScriptedProvider
 
-QUESTIONS = 30
+QUESTIONS = 40
 METHODS = ("cosd", "cosd-1-1")
 PAIRS: Mapping[str, tuple[str, ...]] = {
     "complementary": ("fixed", "draft"),
@@ -27,8 +27,8 @@ PAIRS: Mapping[str, tuple[str, ...]] = {
 
 
 def asked(name: str, count: int = QUESTIONS) -> dict[str, Example]:
-    """Questions of the kinds of a pair, in turn, in both parts."""
-    return in_parts(PAIRS[name], count)
+    """Questions of the kinds of a pair, in turn."""
+    return in_turn(PAIRS[name], count)
 
 
 async def advice_on(name: str, **options: Any) -> tuple[Advice, dict[str, Example], ScriptedProvider, ScriptedProvider]:
@@ -41,15 +41,13 @@ async def advice_on(name: str, **options: Any) -> tuple[Advice, dict[str, Exampl
 async def test_a_complementary_pair_is_fused() -> None:
     found, questions, draft, assistant = await advice_on("complementary")
     assert (found.decision, found.way, found.reverse, found.tried) == ("fuse", "cosd", False, 4)
-    assert found.right["fused"] == found.tested and found.gain is not None and found.gain.low > 0.15
-    assert (found.chose, found.others, found.tested) == (12, 18, 18)  # none is for development
+    assert found.right["fused"] == found.tested and found.gain is not None and 0 < found.gain.low < found.gain.value
+    assert (found.questions, found.tested, found.looks) == (40, 20, 2)  # a half decides
     text = str(found)
     assert text.startswith("Fuse them. Let the draft (")
     assert "by cosd with the verifier rule (alpha=0.5, beta=0.5)." in text
-    assert re.search(
-        r"it had \d+ \(100%\) right, and the better model alone \(the \w+\) \d+ \(\d+%\): a gain of \+\d+ points", text
-    )
-    assert "It had the most right answers of 4 ways to fuse on 12 other questions." in text
+    assert re.search(r"of 20 questions it had 20 \(100%\) right, and that model \d+ \(\d+%\)\.", text)
+    assert "with 4 ways and 2 looks counted" in text
     assert re.search(r"An answer takes [\d.]+ requests and bills \d+ tokens, [\d.]+ times those of the", text)
     assert "So the doubts sit where" not in text  # the assistant is sure where it is wrong
     fusion = found.fusion(draft=draft, assistant=assistant)
@@ -72,36 +70,121 @@ async def test_a_pair_that_is_sure_and_wrong_needs_alpha_1() -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "model"), [("copy", "draft"), ("dominated", "draft")])
-async def test_pairs_that_must_not_be_fused(name: str, model: str) -> None:
-    found, *_, draft, assistant = await advice_on(name)
-    assert (found.decision, found.model, found.way, found.gain) == ("alone", model, None, None)
-    assert found.tested == 0  # nothing seemed better, so nothing more was asked
+@pytest.mark.parametrize("name", ["copy", "dominated"])
+async def test_pairs_that_must_not_be_fused(name: str) -> None:
+    questions = asked(name, 60)
+    draft, assistant = pair(questions)
+    found = await advise(questions.values(), draft=draft, assistant=assistant, methods=METHODS, max_tokens=4)
+    assert (found.decision, found.model, found.tried) == ("alone", "draft", 4)
     text = str(found)
-    assert text.startswith(f"Use the {model} (")
-    assert "Of 4 ways to fuse, none had more right answers to 12 questions than it: " in text
-    assert "18 questions cannot show a gain of less than 33 points; more of them would." in text
-    with pytest.raises(SettingError, match=re.escape(f"not to fuse these models (use the {model} alone)")):
+    assert text.startswith("Use the draft (small) alone. No way to fuse gains 5 points or more: ")
+    with pytest.raises(SettingError, match=re.escape("not to fuse these models (use the draft alone)")):
         found.fusion(draft=draft, assistant=assistant)
 
 
-@pytest.mark.extended
-async def test_a_gain_on_the_choosing_part_alone_is_chance() -> None:
-    """The assistant is right where the draft is not, in the questions that choose and in none of the others."""
-    made = {one.key: one for one in (Example(prompt=f"Q{at}:", answer=" r") for at in range(QUESTIONS))}
-    first, second = parts(made)
-    questions = {f"{at} fixed": made[key] for at, key in enumerate(first)}
-    questions |= {f"{at} {'both' if at % 2 else 'spoilt'}": made[key] for at, key in enumerate(second, 100)}
+async def test_what_few_questions_cannot_show_is_undecided() -> None:
+    found, *_, draft, assistant = await advice_on("copy")
+    assert (found.decision, found.model, found.more) == ("undecided", "draft", 11)
+    assert "About 11 more questions would decide: add them to the file and ask again." in str(found)
+    with pytest.raises(SettingError, match=re.escape("not to fuse these models (undecided)")):
+        found.fusion(draft=draft, assistant=assistant)
+    worth, *_ = await advice_on("copy", worth=0.3)
+    assert (worth.decision, worth.worth, worth.tested) == ("alone", 0.3, 10)
+
+
+async def test_one_look_at_the_end() -> None:
+    found, *_ = await advice_on("complementary", looks="end")
+    assert (found.decision, found.tested, found.looks) == ("fuse", 40, 1)
+
+
+async def test_equal_texts_are_not_asked_but_for_one_in_twenty() -> None:
+    questions = asked("copy", 60)
     draft, assistant = pair(questions)
-    found = await advise(questions.values(), draft=draft, assistant=assistant, methods=["cosd"], max_tokens=4)
-    # The assistant alone is as good there, so that nothing is chosen at all.
-    assert (found.decision, found.way) == ("alone", None)
-    questions = {f"{at} {'fixed' if at % 2 else 'draft'}": made[key] for at, key in enumerate(first)}
-    questions |= {f"{at} {'both' if at % 2 else 'spoilt'}": made[key] for at, key in enumerate(second, 100)}
+    found = await advise(questions.values(), draft=draft, assistant=assistant, methods=METHODS, max_tokens=4)
+    keys = {one.key for one in questions.values()}
+    audited = sum(map(is_audited, keys))
+    assert (found.tested, found.equal, found.audited, found.disagreed) == (60, 60 - audited, 4 * audited, 0)
+    # A method that draws is asked everything, and so is one of the user's own.
+    alike = {"draft": draft, "assistant": assistant, "max_tokens": 4, "both_ways": False}
+    found = await advise(questions.values(), methods=["switch"], **alike)  # type: ignore[arg-type]
+    assert (found.tested, found.audited) == (60, 0)
+    before = draft.requests + assistant.requests
+    await advise(questions.values(), methods=["cosd"], **alike)  # type: ignore[arg-type]
+    assert draft.requests + assistant.requests - before <= 2 * 60 + 3 * audited
+
+
+async def test_lines_after_each_look() -> None:
+    told: list[str] = []
+    questions = in_turn(("both", "neither", "fixed", "spoilt", "spoilt", "spoilt"), 120)
     draft, assistant = pair(questions)
-    found = await advise(questions.values(), draft=draft, assistant=assistant, methods=["cosd"], max_tokens=4)
-    assert (found.decision, found.way, found.model) == ("alone", "cosd", "draft")
-    assert "which is not more than chance" in str(found)
+    options: dict[str, Any] = {"methods": ("cosd", "cosd-1-1", "average"), "max_tokens": 4, "noted": told.append}
+    await advise(questions.values(), draft=draft, assistant=assistant, worth=0.001, **options)
+    assert (
+        told[0].startswith("[30 of 120] 5 of 5 ways are left. ") and "questions had equal texts: not asked." in told[0]
+    )
+    assert re.match(r"\[60 of 120\] \d of 5 ways are left( \([\w, -]+ dropped\))?\. ", told[1])
+
+
+async def test_looks_are_kept_and_spent_once(tmp_path: Path) -> None:
+    """A repeated run makes no look of its own; an enlarged file one, with half of what is kept; new ways count."""
+    path = tmp_path / "answers.jsonl"
+    kinds = ("both", "neither", "draft", "fixed", "spoilt", "spoilt")
+    questions = [*in_turn(kinds, 60).values()]
+    draft, assistant = pair(in_turn(kinds, 60))
+    options: dict[str, Any] = {"draft": draft, "assistant": assistant, "max_tokens": 4, "path": path, "worth": 0.001}
+    found = await advise(questions[:40], methods=["cosd"], **options)
+    looks = [json.loads(line) for line in path.read_text().splitlines() if '"type":"look"' in line]
+    assert [len(one["questions"]) for one in looks] == [10, 10, 20]
+    assert [one["spent"] for one in looks] == pytest.approx([0.003, 0.007, 0.03])
+    assert [*looks[0]] == ["type", "questions", "ways", "spent", "of"] and looks[0]["of"] == 40
+    before, requests = path.read_bytes(), draft.requests + assistant.requests
+    again = await advise(questions[:40], methods=["cosd"], **options)
+    assert (path.read_bytes(), draft.requests + assistant.requests) == (before, requests)
+    assert (again.decision, again.gain, again.looks) == (found.decision, found.gain, 3)
+    assert again.notes == (
+        (
+            "all looks at these questions have been made: the next one takes 60 questions, or another file for the "
+            "answers and other questions"
+        ),
+    )
+    more = await advise(questions, methods=["cosd", "cosd-1-1"], **options)
+    last = json.loads(path.read_text().splitlines()[-1])
+    assert (last["type"], len(last["questions"]), last["spent"]) == ("look", 20, pytest.approx(0.005))
+    assert {"cosd-1-1", "cosd-1-1, reversed"} <= {*last["ways"]}
+    assert (more.tried, more.looks, more.tested) == (4, 4, 60)
+    fewer = await advise(questions, methods=["average"], **options)
+    assert (fewer.tried, fewer.looks) == (5, 4)  # those of earlier runs count
+
+
+async def test_prompts_that_repeat_without_a_group_are_noted() -> None:
+    questions = [*asked("complementary").values()]
+    draft, assistant = pair(asked("complementary"))
+    twin = Example(prompt=questions[0].prompt, answer=" x")
+    options: dict[str, Any] = {"draft": draft, "assistant": assistant, "methods": METHODS, "max_tokens": 4}
+    found = await advise([*questions, twin], **options)
+    assert found.notes[0].startswith("2 questions share their prompt with another one and have no group: each counts")
+    same = {"group": "one"}
+    grouped = [questions[0].model_copy(update=same), *questions[1:], twin.model_copy(update=same)]
+    assert (await advise(grouped, **options)).notes == ()
+
+
+async def test_choosing_is_deprecated_and_changes_nothing() -> None:
+    plain, *_ = await advice_on("complementary")
+    with pytest.warns(DeprecationWarning, match=re.escape("advise(choosing=...) is without effect, as all questions")):
+        found, *_ = await advice_on("complementary", choosing=0.3)
+    assert (found.tested, found.gain) == (plain.tested, plain.gain)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"worth": 0}, "worth must be a number between 0.001 and 1, not 0"),
+        ({"looks": "never"}, 'looks must be "auto" or "end", not \'never\''),
+    ],
+)
+async def test_invalid_settings(more: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=re.escape(words)):
+        await advice_on("copy", **more)
 
 
 async def test_the_settings_file_is_what_is_advised(tmp_path: Path) -> None:
@@ -134,7 +217,7 @@ async def test_it_costs_less_than_comparing_everything(tmp_path: Path) -> None:
     before = draft.requests + assistant.requests
     other, again = pair(questions)
     whole = await compare(questions.values(), draft=other, assistant=again, methods=METHODS, max_tokens=4)
-    assert found.billed_tokens < 0.75 * whole.billed_tokens
+    assert found.billed_tokens < 0.6 * whole.billed_tokens
     resumed = await advise(
         questions.values(), draft=draft, assistant=assistant, methods=METHODS, max_tokens=4, path=path
     )
@@ -149,9 +232,12 @@ async def test_a_comparison_advises_by_its_answers() -> None:
     draft, assistant = pair(questions)
     whole = await compare(questions.values(), draft=draft, assistant=assistant, methods=METHODS, max_tokens=4)
     found = whole.advice()
-    assert (found.decision, found.chose + found.tested) == ("fuse", whole.questions)
-    with pytest.raises(SettingError, match="choosing must be a number between"):
-        whole.advice(choosing=0)
+    assert (found.decision, found.tested, found.looks) == ("fuse", whole.questions, 1)
+    assert found.bills["fused"].billed == whole["cosd"].billed
+    with pytest.raises(SettingError, match="worth must be a number between"):
+        whole.advice(worth=0)
+    with pytest.warns(DeprecationWarning, match=re.escape("Comparison.advice(choosing=...)")):
+        assert whole.advice(choosing=0.4) == found
 
 
 @pytest.mark.parametrize("method", ["cosd", "cool", "switch"])
@@ -171,31 +257,7 @@ async def test_what_a_comparison_advises_keeps_the_limits_of_what_was_measured(m
     assert fusion.settings.unit == ("token" if method == "cosd" else None)
 
 
-async def test_the_way_that_is_chosen_is_tested_alone() -> None:
-    """Reversed: the same method the other way round is not asked again."""
-    questions = asked("complementary")
-    assistant, draft = pair(questions)
-    found = await advise(questions.values(), draft=draft, assistant=assistant, methods=["cosd"], max_tokens=4)
-    assert found.way == "cosd, reversed"
-    first, second = found.parts
-    assert [one.name for one in first.standings] == ["draft", "assistant", "cosd", "cosd, reversed"]
-    assert [one.name for one in second.standings] == ["draft", "assistant", "cosd, reversed"]
-    assert second.development == () and second.better == found.model
-    assert draft.requests + assistant.requests == round(
-        sum(sum(one.requests.values()) * one.answered for part in found.parts for one in part.standings)
-    )
-
-
-@pytest.mark.parametrize(
-    ("choosing", "words"),
-    [(0.8, "6 questions cannot show a gain of less than 100 points"), (0.9, "3 questions cannot show any gain")],
-)
-async def test_the_words_count_the_questions_that_would_have_tested(choosing: float, words: str) -> None:
-    found, *_ = await advice_on("copy", choosing=choosing)
-    assert found.way is None and words in str(found)
-
-
-async def test_the_estimate_covers_both_parts_and_is_confirmed_once(tmp_path: Path) -> None:
+async def test_the_estimate_is_confirmed_once(tmp_path: Path) -> None:
     seen: list[ComparisonEstimate] = []
 
     def confirm(estimate: ComparisonEstimate) -> bool:
@@ -209,43 +271,16 @@ async def test_the_estimate_covers_both_parts_and_is_confirmed_once(tmp_path: Pa
     }
     found, questions, draft, assistant = await advice_on("complementary", **more)
     (estimate,) = seen
-    assert found.tested == 18 and estimate.test is not None
-    assert (estimate.questions, estimate.answers) == (30, 12 * 6 + 18 * 3)
+    assert found.tested == 20 and estimate.later is not None
+    assert (estimate.questions, estimate.answers) == (40, 40 * 6)
     assert estimate.billed_tokens.low <= found.billed_tokens <= estimate.billed_tokens.high
-    assert (estimate.test.low, estimate.test.high) < (estimate.test.expected, estimate.billed_tokens.high)
+    assert estimate.later.low == 0 < estimate.later.expected < estimate.later.high
     assert estimate.money is not None and estimate.money[0] < estimate.money[1] < estimate.money[2]
-    assert re.search(
-        r"; [\d,]+ of them \(at least 0(, at most [\d,]+)?\) to test the way that is chosen", str(estimate)
-    )
-    # What is there is not estimated, and the way that it has chosen is known.
+    assert re.search(r"; [\d,]+ of them \(at least 0(, at most [\d,]+)?\) after the first look", str(estimate))
     again = {"draft": draft, "assistant": assistant, "methods": METHODS, "max_tokens": 4, **more}
-    await advise(questions.values(), **again)
-    assert (seen[1].answers, seen[1].billed_tokens.high) == (0, 0)
-    lines = more["path"].read_text().splitlines(keepends=True)
-    more["path"].write_text("".join(lines[: 1 + 2 * 12 * 6]))  # the first part alone
-    await advise(questions.values(), **again)
-    assert (seen[2].answers, seen[2].known) == (18 * 3, 12 * 6)
-    assert seen[2].test is not None and seen[2].test.low == seen[2].billed_tokens.low > 0
-
-
-async def test_a_grader_that_has_yet_to_grade_the_first_part_leaves_the_choice_open(tmp_path: Path) -> None:
-    class Named(ExactGrader):
-        @property
-        def identity(self) -> str:
-            return "exact, with an identity"
-
-    seen: list[ComparisonEstimate] = []
-    path = tmp_path / "answers.jsonl"
-    await advice_on("complementary", path=path)
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[: 1 + 2 * 12 * 6]))  # the first part alone, under another grader
-
-    def confirm(estimate: ComparisonEstimate) -> bool:
-        seen.append(estimate)
-        return False
-
-    await advice_on("complementary", path=path, grader=Named(), confirm=confirm)
-    assert seen[0].answers == 18 * 3 and seen[0].test is not None and seen[0].test.low == 0 < seen[0].test.high
+    before = draft.requests
+    assert (await advise(questions.values(), **again)).gain == found.gain
+    assert seen[1].known == 20 * 6 and draft.requests == before
 
 
 async def test_it_is_unknown_where_it_was_stopped() -> None:

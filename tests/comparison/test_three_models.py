@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compared import examples, in_parts, trio
+from compared import examples, in_turn, trio
 from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier, SettingError, Speculative, advise, compare, fuse
 from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
 from cosd_api.comparison.contestants import VARIANTS
@@ -194,12 +194,12 @@ async def test_reports_name_every_model() -> None:
 
 
 async def test_advice_on_three_models(tmp_path: Path) -> None:
-    asked = in_parts(("first", "second", "draft"), 40)
+    asked = in_turn(("first", "second", "draft"), 40)
     turned, *others = reversed(trio(asked))  # the one that should draft is the last that is given
     found = await advise(asked.values(), draft=turned, assistant=others, methods=["cosd"], max_tokens=4)
     assert (found.decision, found.way, found.first) == ("fuse", "cosd, assistant 2 first", "assistant 2")
-    assert (found.tried, found.tested, found.right["fused"]) == (3, 24, 24)
-    assert {*found.right} == {*found.accuracy} == {*NAMES, "fused"} and found.gain is not None and found.gain.low > 0.3
+    assert (found.tried, found.tested, found.right["fused"]) == (3, 20, 20)
+    assert {*found.right} == {*found.accuracy} == {*NAMES, "fused"} and found.gain is not None and found.gain.low > 0
     text = str(found)
     assert text.startswith(
         "Fuse them. Let assistant 2 (small) draft and the draft (other) and assistant 1 (large) assist"
@@ -216,12 +216,13 @@ async def test_advice_on_three_models(tmp_path: Path) -> None:
 
 
 async def test_three_models_of_which_one_is_as_good_alone() -> None:
-    made = [Example(prompt=f"Q{at}:", answer=" r") for at in range(20)]
+    made = [Example(prompt=f"Q{at}:", answer=" r") for at in range(60)]
     asked = {f"{at} {'none' if at % 2 else 'all'}": one for at, one in enumerate(made)}
     draft, *others = trio(asked)
     found = await advise(asked.values(), draft=draft, assistant=others, methods=["cosd"], max_tokens=4)
     assert (found.decision, found.model) == ("alone", "draft")
-    assert "Use the draft (small) alone. Of 3 ways to fuse, none had more right answers to 8 questions than it:" in str(
-        found
+    assert "Use the draft (small) alone. No way to fuse gains 5 points or more: the best of 3, cosd with" in str(found)
+    assert re.search(
+        r"the draft alone had \d+ \(\d+%\) right, assistant 1 alone \d+ \(\d+%\) and assistant 2 alone \d+ \(\d+%\)\.",
+        str(found),
     )
-    assert re.search(r"and assistant 1 alone \d \(\d+%\) and assistant 2 alone \d \(\d+%\)\.", str(found))

@@ -131,7 +131,7 @@ async def test_the_space_at_the_end_of_an_answer_begun_is_scored() -> None:
     assert math.isclose(spaced[0], math.log(1 / 6))
 
 
-async def test_a_long_text_is_scored_in_parts_that_fit() -> None:
+async def test_a_long_text_is_scored_in_turn_that_fit() -> None:
     text = " ".join(["ab", "b", "aab", "a"] * 6)
     asked = HarnessFusion({**servers(context=24), "alpha": 1, "unit": "token"})
     [found] = asked.rolling([text], nothing)
@@ -147,7 +147,7 @@ async def test_a_long_text_is_scored_in_parts_that_fit() -> None:
 
 @pytest.mark.parametrize("text", ["ab\n\nba b\n\n" * 6, " " * 30 + "ab  \n b" * 5, "ab" * 20 + "\n" * 30])
 @pytest.mark.parametrize("length", [10, 14, 25])
-def test_a_text_in_parts_counts_every_token_once(text: str, length: int) -> None:
+def test_a_text_in_turn_counts_every_token_once(text: str, length: int) -> None:
     """Models without memory find a text as probable in parts as whole, whatever white space its words have."""
     numbers = {"draft": [1 / 16, 4 / 16, 3 / 16, 3 / 16, 5 / 16], "assistant": [1 / 16, 5 / 16, 4 / 16, 2 / 16, 4 / 16]}
     pair = {

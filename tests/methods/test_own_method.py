@@ -139,7 +139,7 @@ async def test_advice(methods: list[str | Method]) -> None:
 
     found = await advise(QUESTIONS, **models(), methods=methods, max_tokens=9, confirm=confirm)
     assert seen[0].unforeseen == ("shout", "shout, reversed")
-    assert seen[0].test is not None and seen[0].test.expected > 0  # the models alone
+    assert seen[0].later is not None and seen[0].later.expected > 0  # the models alone
     assert found.way == "shout"
     with pytest.raises(SettingError, match="'shout', is one of your own, which is not in the advice"):
         found.fusion(**models())

@@ -22,7 +22,7 @@ def test_messages_and_dictionaries() -> None:
     assert checked_messages([{"role": "developer", "content": "Be brief."}, mine])[0] == Message("system", "Be brief.")
 
 
-def test_content_in_parts() -> None:
+def test_content_in_turn() -> None:
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
     assert checked_messages([{"role": "user", "content": parts}]) == (Message("user", "Hello"),)
     assert checked_messages([{"role": "user", "content": ["Hel", {"text": "lo"}]}]) == (Message("user", "Hello"),)

@@ -496,7 +496,7 @@ async def test_tokenize() -> None:
 
 
 @pytest.mark.parametrize("shape", ["legacy", "chat"])
-async def test_a_character_in_parts(shape: Any) -> None:
+async def test_a_character_in_turn(shape: Any) -> None:
     script: dict[str, list[Any]] = {"Q": [b" \xf0", (b"\x9f\x98", 0.3), (b"\x80", 0.9), "!"]}
     for opened in ("empty", "lost", "bytes"):
         server, provider = fake(script, opened=opened, shape=shape)
@@ -509,7 +509,7 @@ async def test_a_character_in_parts(shape: Any) -> None:
         assert one.tokens == (Token(" 😀".encode(), near(0.3)),)
 
 
-async def test_equal_characters_in_parts_and_one_that_is_cut_off() -> None:
+async def test_equal_characters_in_turn_and_one_that_is_cut_off() -> None:
     heart = [b"\xe2\x9d", b"\xa4\xef\xb8\x8f"]
     _, provider = fake({"Q": ["a", *heart * 4, "z"]}, opened="lost")
     data = "❤️".encode()

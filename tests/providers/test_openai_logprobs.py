@@ -61,7 +61,7 @@ def test_a_text_that_has_lost_a_space_that_its_token_has() -> None:
 
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("strings", [("", "ü"), ("\ufffd", "\ufffd"), ("", "")])
-def test_a_character_in_parts(strings: tuple[str, str], together: bool) -> None:
+def test_a_character_in_turn(strings: tuple[str, str], together: bool) -> None:
     tokens = [("a", "a"), ("", strings[0]), ("ü", strings[1]), ("b", "b"), ("", "</s>")]
     events = [event(tokens, "stop")] if together else [*(event([token]) for token in tokens), event([], "stop")]
     assert shown(spelt(*events)) == [b"a", "open", "ü".encode(), b"b", "end"]
@@ -171,7 +171,7 @@ def test_that_strings_are_bare_is_remembered() -> None:
     assert shown(spelt(rest)) == ["open", "é ".encode(), b"a"]  # no event has shown it
 
 
-def test_many_characters_in_parts_that_do_not_spell_the_text_are_given_up_soon() -> None:
+def test_many_characters_in_turn_that_do_not_spell_the_text_are_given_up_soon() -> None:
     looked, strings = 0, ["\ufffd!"] * 16 + ["\ufffdZ"]
 
     class Text(bytes):

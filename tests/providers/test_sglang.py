@@ -34,7 +34,7 @@ from cosd_providers.contract import Context
 from cosd_providers.engines.sglang import Events, Sglang, SglangAnswer, scored
 from cosd_providers.testing import Model, TableModel, TextModel
 from drawn import partly
-from splits import check_every_split, in_parts
+from splits import check_every_split, in_turn
 from stand_in_sglang import StandInSglang
 
 URL = "http://gpu:30000"
@@ -215,7 +215,7 @@ async def test_a_server_that_ignores_seeds_does_not_sample() -> None:
     assert "sampling_seed" not in asked(server)[0]["sampling_params"]
 
 
-async def test_a_draft_that_is_drawn_in_parts_is_the_same() -> None:
+async def test_a_draft_that_is_drawn_in_turn_is_the_same() -> None:
     """The server draws by seed and place, so that each request has the seed of the draft."""
     server = stand_in(unsure(), begins=False, deterministic=True)
     provider = Sglang(URL, http_client=server.client())
@@ -261,12 +261,12 @@ async def test_a_draft_is_billed_as_it_goes() -> None:
 
 @pytest.mark.parametrize("incremental", partly([False, True]))
 async def test_a_stream_may_be_split_anywhere(incremental: bool) -> None:
-    server = stand_in(in_parts(), incremental=incremental)
+    server = stand_in(in_turn(), incremental=incremental)
     await check_every_split(server, Sglang(URL, http_client=server.client()))
 
 
 @pytest.mark.parametrize("incremental", partly([False, True]))
-async def test_a_long_draft_is_asked_in_parts(incremental: bool) -> None:
+async def test_a_long_draft_is_asked_in_turn(incremental: bool) -> None:
     server, provider = fake({"Q": [" a"] * 600}, incremental=incremental)
     ours = await draft(provider, limit=520)
     assert (len(ours), ours[-1].reason) == (521, "limit")

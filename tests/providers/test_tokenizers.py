@@ -99,7 +99,7 @@ def test_ids_are_the_library_s() -> None:
         assert [piece.id for piece in LOADED["tiktoken"].encode(text)] == encoding().encode(text, allowed_special="all")
 
 
-def test_characters_in_parts() -> None:
+def test_characters_in_turn() -> None:
     assert [piece.data for piece in LOADED["tiktoken"].encode(" the🙂")] == [b" the", b"\xf0\x9f\x99", b"\x82"]
     for name in ("legacy", "unigram", "metaspace first"):
         data = [piece.data for piece in LOADED[name].encode("the ü</s>")]

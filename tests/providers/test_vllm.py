@@ -38,7 +38,7 @@ from cosd_providers.contract import Context
 from cosd_providers.engines.vllm import Vllm
 from cosd_providers.testing import ScriptedProvider, TableModel, TextModel
 from fake_vllm import FakeVllm
-from splits import check_every_split, in_parts
+from splits import check_every_split, in_turn
 
 URL = "http://gpu:8000"
 Strategy = Literal["echo", "list", "singles"]
@@ -142,7 +142,7 @@ async def test_a_draft_is_billed_as_it_goes() -> None:
 
 
 async def test_a_stream_may_be_split_anywhere() -> None:
-    server = FakeVllm(in_parts(), beginning=True)
+    server = FakeVllm(in_turn(), beginning=True)
     await check_every_split(server, Vllm(URL, http_client=server.client()))
 
 

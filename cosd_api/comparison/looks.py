@@ -1,0 +1,410 @@
+"""Looks at outcomes as they come in: fuse, one model alone, or undecided; the error is spent over all looks. Pure.
+
+Outcomes are looked at after a quarter, a half and all of the questions. At each look every way to fuse is held against
+each model, by sign flips of whole groups of questions that all ways and all looks share (`sign_flips`), and the largest
+statistic of all ways that were ever tried has to stay below the bound:
+
+    spend   .003, .007 and .030 of the flips at the three looks; .010 is kept for files that grow
+    bound   for each model the r-th largest null maximum among the flips that were above no earlier bound, r = spend of
+            the flips, rounded down; flips above it are spent then
+    fuse    a way whose statistic is above the bounds of all models; a tie is not above
+    alone   every way has a model over which a gain of `worth` is excluded, by 2.5 standard errors
+    drop    after 50 questions the better half of the ways continues; in the maximum a way that was dropped is an
+            independent standard normal from then on, so that choosing whom to drop cannot help
+
+So where no way is better than the better model, one is called better in at most 4 of 100 runs, and in at most 5 of 100
+however often the file of questions grows, whichever ways are tried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Literal
+
+from cosd_api import SettingError
+from cosd_api.comparison.sign_flips import FLIPS, Contrast, SignFlips, exceeds
+from cosd_api.comparison.statistics import Estimated, PairedCounts, paired_difference, wilson
+from cosd_api.extend import Record, check_choice
+
+SPENDING = (0.003, 0.007, 0.03)
+"""Shares of the flips that the three looks of a run may spend."""
+KEPT = 0.01
+"""Share that is kept for files that grow; each further look takes half of what is left."""
+GROWTH = 1.5
+"""Times the questions of the last look that a file has for a further look."""
+LEAST_QUESTIONS = 20
+"""Fewer questions show nothing."""
+WORTH = 0.05
+"""Gain in accuracy that is worth fusing for, by default."""
+AUDITED = 0.05
+"""Share of the questions with equal texts that ways are asked anyway."""
+Looks = Literal["auto", "end"]
+"""Times to look: after a quarter, a half and all of the questions; or once, at the end, with the same error in all."""
+
+Verdict = Literal["fuse", "alone", "undecided"]
+"""Fuse; use one model alone, as a gain that is worth it is excluded; or neither is shown."""
+
+_DROPS = 50  # questions from which on ways are dropped
+_FEWEST = 2  # ways that continue
+_ERRORS = 2.5  # standard errors that exclude a gain: several looks may
+_POWER = NormalDist().inv_cdf(0.8)
+_CERTAIN = 2 * NormalDist().cdf(_ERRORS) - 1
+
+Right = Mapping[str, bool]
+"""Outcomes by question. A question that is not there is one that failed: it counts as wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Outcomes of the models and of ways to fuse them, on the same questions.
+
+    Attributes:
+        alone: of each model alone, by its name; the draft first.
+        ways: of each way to fuse, by its name.
+        billed: mean number of tokens billed for an answer, by name.
+        groups: keys of the groups of questions; a question that is not there is a group of its own.
+    """
+
+    alone: Mapping[str, Right]
+    ways: Mapping[str, Right]
+    billed: Mapping[str, float] = field(default_factory=dict[str, float])
+    groups: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def questions(self) -> list[str]:
+        """The questions that all models have answered."""
+        first, *others = self.alone.values()
+        return [key for key in first if all(key in one for one in others)]
+
+    def of(self, questions: Iterable[str]) -> list[str]:
+        """Those of the questions that all models have answered."""
+        return [key for key in questions if all(key in one for one in self.alone.values())]
+
+    def group(self, question: str) -> str:
+        """The key of a question's group."""
+        return self.groups.get(question, question)
+
+    def counts(self, way: str, model: str, questions: Iterable[str]) -> PairedCounts:
+        """A way to fuse beside a model alone, on these questions."""
+        mine, theirs = self.ways[way], self.alone[model]
+        asked = self.of(questions)
+        return PairedCounts.of([mine.get(key, False) for key in asked], [theirs[key] for key in asked])
+
+    def right(self, name: str, questions: Iterable[str] | None = None) -> int:
+        """The right answers of a model, or of a way to fuse."""
+        found = self.alone[name] if name in self.alone else self.ways[name]
+        return sum(found.get(key, False) for key in (self.questions if questions is None else self.of(questions)))
+
+    def better(self, questions: Iterable[str] | None = None) -> str:
+        """The model with the most right answers; of equals the cheaper one, then the first."""
+        asked = self.questions if questions is None else [*questions]
+        return min(self.alone, key=lambda name: (-self.right(name, asked), self.billed.get(name, 0.0)))
+
+
+class LookLine(Record):
+    """A look that was made, as a line of a journal.
+
+    Attributes:
+        type: marks the line.
+        questions: keys of the questions that no earlier look had.
+        ways: names of the ways that it looked at.
+        spent: share of the flips that it could spend.
+        of: number of questions that the run was given.
+    """
+
+    type: Literal["look"] = "look"
+    questions: tuple[str, ...]
+    ways: tuple[str, ...]
+    spent: float
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaySeen:
+    """One way at the last look that it was in.
+
+    Attributes:
+        way: its name.
+        questions: number of questions that it was held against the models on.
+        groups: number of their groups.
+        contrasts: its differences to each model, by group.
+        bounds: of these contrasts' statistics.
+    """
+
+    way: str
+    questions: int
+    groups: int
+    contrasts: Mapping[str, Contrast]
+    bounds: Mapping[str, float]
+
+    @property
+    def against(self) -> str:
+        """The model over which it gains least."""
+        return min(self.contrasts, key=lambda model: self.contrasts[model].total)
+
+    @property
+    def total(self) -> int:
+        """Questions by which it is ahead of that model."""
+        return self.contrasts[self.against].total
+
+    @property
+    def upper(self) -> float:
+        """The gain that is excluded over some model: every larger one, too."""
+        return min(self._upper(one) for one in self.contrasts.values())
+
+    def _upper(self, one: Contrast) -> float:
+        spread = max(0.0, one.squares + 1 - one.total * one.total / self.groups)
+        return (one.total + _ERRORS * math.sqrt(spread)) / self.questions
+
+    def gain(self, counts: PairedCounts) -> Estimated:
+        """The gain over `against`: its lower end holds for all ways and looks, its upper end is Newcombe's at 95 %.
+
+        Args:
+            counts: of the way against that model.
+        """
+        one, limit = self.contrasts[self.against], self.bounds[self.against]
+        value, newcombe = one.total / self.questions, paired_difference(counts)
+        low = value - limit * math.sqrt(one.squares) / self.questions if math.isfinite(limit) else -1.0
+        wide = math.sqrt(max(0.0, one.squares - one.total * one.total / self.groups)) / self.questions
+        grouped = value + NormalDist().inv_cdf(0.975) * wide if self.groups < self.questions else -1.0
+        return Estimated(value, max(-1.0, min(low, value)), min(1.0, max(newcombe.high, grouped)))
+
+    def more(self, worth: float) -> int | None:
+        """Questions beyond these that would show its gain, or one of `worth`, in four of five runs.
+
+        Where no question differs so far, those that would exclude `worth`, if none of them differs. None where the
+        bound is not known yet.
+        """
+        one, limit = self.contrasts[self.against], self.bounds[self.against]
+        if not math.isfinite(limit):
+            return None
+        if not one.squares:
+            return max(0, math.floor(_ERRORS / worth) + 1 - self.questions)
+        gain = max(worth, one.total / self.questions)
+        spread = max(one.squares / self.questions, gain)  # a gain that large takes as many questions that differ
+        return max(0, math.ceil((limit + _POWER) ** 2 * (spread - gain * gain) / gain**2) - self.questions)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The result of one look.
+
+    Attributes:
+        questions: all keys so far.
+        counted: number of those that all models have answered.
+        ways: the ways that were looked at.
+        fuse: the way to fuse by; None where none is above the bounds.
+        kept: names of the ways that continue.
+    """
+
+    questions: tuple[str, ...]
+    counted: int
+    ways: Mapping[str, WaySeen]
+    fuse: str | None
+    kept: tuple[str, ...]
+
+    @property
+    def dropped(self) -> list[str]:
+        """Names of the ways that do not continue."""
+        return [name for name in self.ways if name not in self.kept]
+
+
+def in_order(questions: Iterable[str], seen: Iterable[str] = ()) -> list[str]:
+    """The questions: those that were looked at before, then by a hash of each. Neither order nor outcomes decide.
+
+    Raises:
+        SettingError: there are fewer than `LEAST_QUESTIONS`.
+    """
+    there = dict.fromkeys(questions)
+    if len(there) < LEAST_QUESTIONS:
+        words = f"advice takes at least {LEAST_QUESTIONS} questions, better a hundred, not {len(there)}"
+        raise SettingError(f"{words}: on fewer no method can be told from chance")
+    first = [key for key in dict.fromkeys(seen) if key in there]
+    for key in first:
+        del there[key]
+    return first + sorted(there, key=lambda key: hashlib.sha256(f"look {key}".encode()).digest())
+
+
+def schedule(total: int, earlier: Sequence[LookLine] = (), looks: Looks = "auto") -> list[tuple[int, float]]:
+    """The looks that are to come: the number of questions at each, and its share of the flips.
+
+    Args:
+        total: number of questions.
+        earlier: the looks that were made.
+        looks: see `Looks`.
+
+    Raises:
+        SettingError: `looks` is invalid.
+    """
+    check_choice("looks", looks, Looks)
+    spent, seen = sum(one.spent for one in earlier), sum(len(one.questions) for one in earlier)
+    left = sum(SPENDING) - spent
+    if left <= SPENDING[0] / 2:
+        if total < GROWTH * seen:
+            return []
+        return [(total, (KEPT + left) / 2)]
+    if looks == "end":
+        return [(total, left)] if total > seen else []
+    found: list[tuple[int, float]] = []
+    made = 0.0
+    for at, spend in zip((total // 4, total // 2, total), SPENDING, strict=True):
+        made += spend
+        if made <= spent + SPENDING[0] / 2:
+            continue  # an earlier run has made this one
+        if at > seen:  # it takes the share of one that there are no new questions for
+            found.append((at, made - spent - sum(one for _, one in found)))
+    return found
+
+
+class Lookout:
+    """The looks of one run, and of the runs before it.
+
+    Args:
+        tried: names of ways of earlier runs, which count wherever they are not looked at.
+        flips: number of flips.
+
+    Attributes:
+        tried: names of all ways ever tried.
+        seen: the looks, in their order.
+    """
+
+    def __init__(self, tried: Iterable[str] = (), flips: int = FLIPS) -> None:
+        self.tried = dict.fromkeys(tried)
+        self.seen: list[Seen] = []
+        self._count = flips
+        self._spent: dict[str, list[bool]] = {}
+
+    def look(self, outcomes: Outcomes, questions: Sequence[str], ways: Sequence[str], spend: float) -> Seen:
+        """Look at outcomes.
+
+        Args:
+            outcomes: of all that was asked so far.
+            questions: keys of all questions so far.
+            ways: names of the ways that have answered them.
+            spend: share of the flips.
+        """
+        self.tried.update(dict.fromkeys(ways))
+        asked = outcomes.of(questions)
+        flips = SignFlips((outcomes.group(key) for key in asked), self._count)
+        found = {way: _contrasts(outcomes, asked, way, flips) for way in ways}
+        bounds: dict[str, float] = {}
+        for model in outcomes.alone:
+            absent = self._absent(len(self.tried) - len(found), f"{len(self.seen)} {model} {' '.join(flips.groups)}")
+            null = [*map(max, flips.maxima(one[model] for one in found.values()), absent)]
+            gone = self._spent.get(model, [False] * self._count)
+            free = sorted((one for one, over in zip(null, gone, strict=True) if not over), reverse=True)
+            rank = math.floor(spend * (self._count + 1) + 1e-9)
+            bounds[model] = free[rank - 1] if 1 <= rank <= len(free) else math.inf
+            self._spent[model] = [over or exceeds(one, bounds[model]) for one, over in zip(null, gone, strict=True)]
+        seen = {way: WaySeen(way, len(asked), len(flips.groups), one, bounds) for way, one in found.items()}
+        above = [way for way in ways if all(exceeds(found[way][m].statistic, bounds[m]) for m in bounds)]
+        fuse = _best(outcomes, asked, seen, above) if above and asked else None
+        kept = tuple(ways) if len(asked) < _DROPS else _better_half(seen)
+        self.seen.append(Seen(tuple(questions), len(asked), seen, fuse, kept))
+        return self.seen[-1]
+
+    @property
+    def last(self) -> Mapping[str, WaySeen]:
+        """Each way that was looked at, at its last look."""
+        return {way: one for look in self.seen for way, one in look.ways.items()}
+
+    def verdict(self, worth: float = WORTH) -> Verdict:
+        """The advice by the looks so far, if nothing more is asked."""
+        if self.fused is not None:
+            return "fuse"
+        return "alone" if self.excluded(worth) else "undecided"
+
+    @property
+    def fused(self) -> WaySeen | None:
+        """The way to fuse by, at the look that found it; None where none has."""
+        return next((one.ways[one.fuse] for one in self.seen if one.fuse is not None), None)
+
+    def excluded(self, worth: float) -> bool:
+        """Test whether for every way a gain of `worth` is excluded over some model."""
+        last = self.last
+        return bool(last) and all(one.questions and one.upper < worth for one in last.values())
+
+    def _absent(self, number: int, seed: str) -> list[float]:
+        """The largest of so many independent standard normals, for each flip."""
+        if not number:
+            return [-math.inf] * self._count
+        rng, normal = random.Random(seed), NormalDist()  # noqa: S311 - the same numbers in each run
+        return [normal.inv_cdf(rng.uniform(1e-9, 1 - 1e-9) ** (1 / number)) for _ in range(self._count)]
+
+
+def looked_at(
+    outcomes: Outcomes, order: Sequence[str], plan: Iterable[tuple[int, float]], watch: Lookout, worth: float = WORTH
+) -> Verdict:
+    """Look at outcomes that are all known, as if they came in one by one.
+
+    Args:
+        outcomes: of all models and ways.
+        order: the questions, in the order in which they are looked at; see `in_order`.
+        plan: numbers of questions and shares of the flips; see `schedule`.
+        watch: gets the looks.
+        worth: the gain that has to be excluded for `"alone"`.
+    """
+    ways = [*outcomes.ways] if not watch.seen else [*watch.seen[-1].kept]
+    for number, spend in plan:
+        ways = [*watch.look(outcomes, order[:number], ways, spend).kept]
+        if watch.verdict(worth) != "undecided":
+            break
+    return watch.verdict(worth)
+
+
+def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> Estimated:
+    """The largest gain that there is room for, where no way changes a text that all models write.
+
+    Args:
+        outcomes: of the models alone.
+        questions: keys of those that they have answered.
+        equal: keys of those to which all models wrote the same text.
+
+    Returns:
+        The share of the questions at which texts differ and the better model is wrong, with an interval of 2.5 standard
+        errors. No way gains more than that over the better model.
+    """
+    asked, same = outcomes.of(questions), {*equal}
+    better = outcomes.alone[outcomes.better(asked)]
+    return wilson(sum(key not in same and not better[key] for key in asked), len(asked), _CERTAIN)
+
+
+def is_audited(question: str) -> bool:
+    """Test whether a question is asked although all models wrote one text: of these one in twenty, by a hash."""
+    return int.from_bytes(hashlib.sha256(f"audit {question}".encode()).digest()[:4], "big") < 2**32 * AUDITED
+
+
+def _contrasts(outcomes: Outcomes, asked: Sequence[str], way: str, flips: SignFlips) -> dict[str, Contrast]:
+    mine = outcomes.ways[way]
+    return {
+        model: flips.contrast((outcomes.group(key), mine.get(key, False) - theirs[key]) for key in asked)
+        for model, theirs in outcomes.alone.items()
+    }
+
+
+def _best(outcomes: Outcomes, asked: Sequence[str], seen: Mapping[str, WaySeen], above: Sequence[str]) -> str:
+    """The way that gains most; of those within one standard error of it the cheapest."""
+    lead = max(above, key=lambda way: (seen[way].total, -outcomes.billed.get(way, 0.0)))
+    mine = outcomes.ways[lead]
+
+    def near(way: str) -> bool:
+        theirs = outcomes.ways[way]
+        differ = sum(mine.get(key, False) != theirs.get(key, False) for key in asked)
+        return seen[lead].total - seen[way].total <= math.sqrt(differ)
+
+    several = [way for way in above if way == lead or near(way)]
+    return min(several, key=lambda way: (outcomes.billed.get(way, 0.0), -seen[way].total))
+
+
+def _better_half(seen: Mapping[str, WaySeen]) -> tuple[str, ...]:
+    """The better half of the ways, with ties, two at least."""
+    ranked = sorted((one.total for one in seen.values()), reverse=True)
+    count = max(_FEWEST, (len(ranked) + 1) // 2)
+    if len(ranked) <= count:
+        return tuple(seen)
+    return tuple(way for way, one in seen.items() if one.total >= ranked[count - 1])
