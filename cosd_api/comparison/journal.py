@@ -310,7 +310,8 @@ class _GradeLine(Record):
 
 def grading_key(example: Example, grader: str) -> str:
     """Identity of a grading: SHA-256 (hex) of the example and the grader's identity, or its name without one."""
-    return hashlib.sha256(json.dumps([example.model_dump(mode="json"), grader], sort_keys=True).encode()).hexdigest()
+    asked = example.model_dump(mode="json", exclude={"group"})
+    return hashlib.sha256(json.dumps([asked, grader], sort_keys=True).encode()).hexdigest()
 
 
 class JournalHeader(Record):

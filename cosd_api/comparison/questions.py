@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from cosd_api import Example, SettingError
 from cosd_api.training.dataset import check_examples, read_examples
 from cosd_api.training.json_lines import line_error, problem, read_lines
 
-_TEXTS = ("prompt", "answer", "target")
+_TEXTS = ("prompt", "answer", "target", "group")
 _NAMED = ". If it has another name there, say which: --map prompt=question --map answer=gold"
 
 
@@ -23,8 +24,8 @@ class _Twin(Example):
 
     @property
     def key(self) -> str:
-        """Its identity: SHA-256 (hex) of all that it has."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json")).encode()).hexdigest()
+        """Its identity: SHA-256 (hex) of all that it has but the group."""
+        return hashlib.sha256(json.dumps(self.model_dump(mode="json", exclude={"group"})).encode()).hexdigest()
 
 
 def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, Example]:
@@ -38,6 +39,17 @@ def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, 
         question = _Twin(**{name: getattr(one, name) for name in Example.model_fields}) if one.key in found else one
         found[question.key] = question
     return found
+
+
+def group_of(example: Example) -> str:
+    """The key of the group that a question belongs to; without `group` it is one of its own."""
+    return example.key if example.group is None else f"group {example.group}"
+
+
+def repeated_prompts(examples: Iterable[Example]) -> int:
+    """The number of questions without a group whose prompt another question without a group has, too."""
+    count = Counter(prompt_text(one) for one in examples if one.group is None)
+    return sum(number for number in count.values() if number > 1)
 
 
 def prompt_text(example: Example) -> str:

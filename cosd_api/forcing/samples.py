@@ -40,6 +40,8 @@ class Example(Strict):
         ends: whether the answer must end here. If False, whatever follows it does not count.
         choices: texts of the options A, B, C, ... of a question with choices, for the grader `choice`.
         tests: Python source that raises an error if the program above it is wrong, for the grader `program`.
+        group: name of what the question shares with others, such as the fact that several wordings ask for: comparisons
+            and advice count questions of one group as one piece of evidence. It is no part of the question.
     """
 
     prompt: str | tuple[Message, ...]
@@ -48,13 +50,14 @@ class Example(Strict):
     ends: StrictBool = True
     choices: Annotated[tuple[str, ...], Field(min_length=2, max_length=26)] | None = None
     tests: str | None = Field(default=None, min_length=1)
+    group: str | None = Field(default=None, min_length=1)
 
     @field_validator("prompt", mode="before")
     @classmethod
     def _is_a_prompt(cls, given: Any) -> Any:
         return check_prompt(given)
 
-    @field_validator("answer", "target", "choices", "tests")
+    @field_validator("answer", "target", "choices", "tests", "group")
     @classmethod
     def _is_unicode(cls, given: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
         for text in (given,) if isinstance(given, str) else given or ():

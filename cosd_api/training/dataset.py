@@ -313,6 +313,7 @@ class _Row(Strict):
     ends: Any = True
     choices: Any = None
     tests: Any = None
+    group: Any = None
     samples: tuple[Sample, ...]
     skipped: int = Field(ge=0)
     deferral: tuple[DeferralSample, ...] | None = None
@@ -364,7 +365,7 @@ class SamplesFile:
 
 def samples_line(one: ExampleSamples) -> str:
     """The line of one example, without line feed; without what only graders need where there is none of it."""
-    unneeded = {name for name in ("choices", "tests") if getattr(one.example, name) is None}
+    unneeded = {name for name in ("choices", "tests", "group") if getattr(one.example, name) is None}
     example = one.example.model_dump(mode="json", exclude=unneeded)
     also = {"deferral", "deferral_skipped"} if one.deferral is not None else set[str]()
     samples = one.model_dump(mode="json", include={"samples", "skipped", *also})

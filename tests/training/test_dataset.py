@@ -267,15 +267,17 @@ def test_the_form_of_a_file() -> None:
 
 
 def test_what_only_graders_need_is_kept_and_changes_no_identity(tmp_path: Path) -> None:
-    one = Example(**GIVEN, choices=("a", "b"), tests="assert True")
+    one = Example(**GIVEN, choices=("a", "b"), tests="assert True", group="facts")
     assert one.key == Example(**GIVEN).key
     line = samples_line(ExampleSamples(example=one, samples=()))
-    assert json.loads(line)["choices"] == ["a", "b"] and "tests" in line
-    assert "choices" not in samples_line(ExampleSamples(example=Example(**GIVEN), samples=()))
+    assert json.loads(line)["choices"] == ["a", "b"] and "tests" in line and json.loads(line)["group"] == "facts"
+    plain = samples_line(ExampleSamples(example=Example(**GIVEN), samples=()))
+    assert "choices" not in plain and "group" not in plain
     for more, words in (
         ({"choices": ["a"]}, "choices: Tuple should have at least 2 items"),
         ({"choices": ["a", "\ud800"]}, "choices: not valid Unicode text at character 0"),
         ({"tests": ""}, "tests is empty"),
+        ({"group": ""}, "group is empty"),
     ):
         with pytest.raises(SettingError, match=words):
             check_examples([{**GIVEN, **more}])

@@ -1,0 +1,143 @@
+"""Sign flips: a joint test of several paired differences, with questions that belong together as one. Pure.
+
+Where a contestant is no better and no worse than a model, each group of questions might as well have come out the other
+way round. So the sum of its differences is held against the sums that random signs give, one sign for a group and the
+same sign for all contrasts: whatever correlation there is between contrasts is in the flips, too. The maximum over all
+contrasts then corrects for their number (Westfall and Young, 1993, "Resampling-based multiple testing"), exactly where
+they are copies of each other and hardly more than Holm needs where they are not.
+
+    T = sum x / sqrt(sum x²)        over groups; x is a group's sum of differences, right answers less right answers
+    null = max over contrasts of sum s x / sqrt(sum x²), for each flip s of the groups' signs
+    p = (1 + number of flips whose null is at least T) / (1 + number of flips)
+
+A sign follows from its group's key alone. So a run with more questions extends the flips of the earlier run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from cosd_api.extend import check_between
+
+FLIPS = 1999
+"""Number of flips: with the sample itself 2,000, so that a level in thousandths is met exactly."""
+_TIE = 1e-9
+"""Statistics that differ by less are one: the same number reached by two roots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """The differences of one pair of contestants, summed by group.
+
+    Attributes:
+        total: of all differences.
+        squares: of the groups' sums, added up.
+    """
+
+    total: int
+    squares: int
+    _lost: int  # groups with a negative sum, a bit for each
+    _planes: tuple[tuple[int, int], ...]  # for each binary digit of the sums: its groups, and their number
+
+    @classmethod
+    def of(cls, sums: Sequence[int]) -> Self:
+        """The contrast of these sums; the first group is the lowest bit."""
+        lost = sum(1 << at for at, one in enumerate(sums) if one < 0)
+        planes: list[tuple[int, int]] = []
+        for digit in range(max((abs(one) for one in sums), default=0).bit_length()):
+            mask = sum(1 << at for at, one in enumerate(sums) if abs(one) >> digit & 1)
+            planes.append((mask, mask.bit_count()))
+        return cls(sum(sums), sum(one * one for one in sums), lost, tuple(planes))
+
+    @property
+    def statistic(self) -> float:
+        """T; 0 where no group differs."""
+        return self.total / math.sqrt(self.squares) if self.squares else 0.0
+
+    def flipped(self, flips: Sequence[int]) -> list[float]:
+        """T under each flip, an integer with a bit for each group, which is 1 where the sign stays."""
+        lost, root = self._lost, math.sqrt(self.squares)
+        if not self._planes:
+            return [0.0] * len(flips)
+        (mask, size), *more = self._planes
+        sums = [2 * ((flip ^ lost) & mask).bit_count() - size for flip in flips]
+        for digit, (mask, size) in enumerate(more, 1):
+            for at, flip in enumerate(flips):
+                sums[at] += (2 * ((flip ^ lost) & mask).bit_count() - size) << digit
+        return [one / root for one in sums]
+
+
+class SignFlips:
+    """Random signs of groups of questions.
+
+    Args:
+        groups: keys of the groups; a repeated key counts once.
+        count: number of flips.
+
+    Attributes:
+        groups: the keys, in their order.
+        flips: integers with a bit for each group, the first group's the lowest.
+    """
+
+    def __init__(self, groups: Iterable[str], count: int = FLIPS) -> None:
+        self.groups = tuple(dict.fromkeys(groups))
+        self._at = {key: at for at, key in enumerate(self.groups)}
+        signs = [_bits(key, count) for key in reversed(self.groups)]
+        self.flips = [int("".join(bits), 2) for bits in zip(*signs, strict=True)] if signs else [0] * count
+
+    def contrast(self, differences: Iterable[tuple[str, int]]) -> Contrast:
+        """The contrast of differences: pairs of a group's key and a difference, one for each question.
+
+        Raises:
+            KeyError: a key is not among the groups.
+        """
+        sums = [0] * len(self.groups)
+        for key, one in differences:
+            sums[self._at[key]] += one
+        return Contrast.of(sums)
+
+    def maxima(self, contrasts: Iterable[Contrast], *, two_sided: bool = False) -> list[float]:
+        """The largest T of all contrasts under each flip; `two_sided` takes its absolute value.
+
+        Without a contrast they are minus infinity.
+        """
+        best = [-math.inf] * len(self.flips)
+        for one in contrasts:
+            found = one.flipped(self.flips)
+            best = [*map(max, best, map(abs, found) if two_sided else found)]
+        return best
+
+
+def adjusted_p(statistic: float, maxima: Sequence[float]) -> float:
+    """The p-value of a statistic, adjusted for the number of contrasts that the maxima are of."""
+    return (1 + sum(one > statistic - _TIE for one in maxima)) / (1 + len(maxima))
+
+
+def bound(maxima: Sequence[float], level: float) -> float:
+    """The bound that a statistic has to exceed (see `exceeds`) for a p-value of at most `level`.
+
+    So `sum x ± bound * sqrt(sum x²)`, each divided by the number of questions, are simultaneous intervals, which leave
+    out 0 exactly where the p-value is at most the level. Infinite where there are too few flips for the level.
+
+    Raises:
+        SettingError: the level is not between 0 and 1.
+    """
+    check_between("level", level, 0, 1)
+    rank = math.floor(level * (len(maxima) + 1) + _TIE)
+    return sorted(maxima, reverse=True)[rank - 1] if 1 <= rank <= len(maxima) else math.inf
+
+
+def exceeds(statistic: float, limit: float) -> bool:
+    """Test whether a statistic is above a bound; one that ties is not."""
+    return statistic > limit + _TIE
+
+
+def _bits(key: str, count: int) -> str:
+    """The signs of one group, a character for each flip."""
+    size = -(-count // 8)
+    digest = hashlib.shake_256(f"sign {key}".encode()).digest(size)
+    return format(int.from_bytes(digest, "big"), f"0{8 * size}b")[:count]
