@@ -158,11 +158,11 @@ def _nothing_to_tune_on(samples: Sequence[Samples]) -> str:
 def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamples: int, seed: int) -> GridTuning:
     """The best of `pairs`, with its certainty by bootstrap over examples, in which the best is chosen each time.
 
-    The best of many pairs owes a part of its lead to luck. So does the one that a resample chooses: its lead there, less
-    its lead on the examples, is that part and the error of sampling together, and the lead of the best pair, less such
-    a difference, is what it may be worth on new examples (the basic bootstrap: Davison and Hinkley, 1997, section 5.2).
-    Where one pair is far ahead that takes too much off; so the interval is that around the middle 95 % of these and of
-    the best pair's own leads in the resamples.
+    The best of many pairs owes a part of its lead to luck. So does the one that a resample chooses: its lead there,
+    less its lead on the examples, is that part and the error of sampling together, and the lead of the best pair, less
+    such a difference, is what it may be worth on new examples (the basic bootstrap: Davison and Hinkley, 1997, section
+    5.2). Where one pair is far ahead that takes too much off; so the interval is that around the middle 95 % of these
+    and of the best pair's own leads in the resamples.
 
     Args:
         pairs: as `check_grid` returns them.
