@@ -184,15 +184,16 @@ def _compared(case: Case, found: Comparison, way: str, estimate: ComparisonEstim
     def shown(name: str) -> Cell:
         return _share(accuracy[name]) if name in accuracy else None
 
-    holm = found[way].holm
+    apart = found[way].differences[found.better]
+    p = apart.p
     return [
         case.draft,
         case.assistant,
         *(shown(name) for name in ("draft", "assistant")),
         way,
         shown(way),
-        *_gain(found[way].difference),
-        None if holm is None else "< 0.001" if holm < 0.0005 else f"{holm:.3f}",
+        *_gain(apart.interval),
+        None if p is None else "< 0.001" if p < 0.0005 else f"{p:.3f}",
         *(shown(name) for name in ("cosd", *BESIDE, SELF_CONSISTENCY, RANDOM, "oracle")),
         *(estimate.billed_tokens.expected, found.billed_tokens),
     ]

@@ -7,10 +7,11 @@ from typing import Any
 
 from cosd_api import Example
 from cosd_api.comparison.contestants import LeftOut
+from cosd_api.comparison.contrasts import GradedOutcomes
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
 from cosd_api.comparison.result import Comparison
-from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, PlaceCounts, Standing
-from cosd_api.comparison.statistics import Estimated, PairedCounts, calibration, mcnemar, paired_difference, wilson
+from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, PlaceCounts, Standing, compared
+from cosd_api.comparison.statistics import Estimated, PairedCounts, calibration, wilson
 from cosd_api.records import Endpoint
 
 EXAMPLES = [Example(prompt=f"Q{at}", answer=f" {at}") for at in range(6)]
@@ -22,7 +23,7 @@ RIGHT = {
     "cosd, reversed": "111100",
     "random gate": "110000",
 }
-"""Outcomes of the six questions; the first is for development."""
+"""GradedOutcomes of the six questions; the first is for development."""
 
 
 def sample_comparison(text: str | None = None, **fields: Any) -> Comparison:
@@ -33,9 +34,6 @@ def sample_comparison(text: str | None = None, **fields: Any) -> Comparison:
 
     def standing(name: str, kind: Any, billed: float, **more: Any) -> Standing:
         right = RIGHT[name][1:]
-        if name != "draft":
-            counts = PairedCounts.of([one == "1" for one in right], [one == "1" for one in RIGHT["draft"][1:]])
-            more |= {"counts": counts, "difference": paired_difference(counts), "p": mcnemar(counts), "holm": 1.0}
         return Standing(
             name=name,
             kind=kind,
@@ -55,19 +53,25 @@ def sample_comparison(text: str | None = None, **fields: Any) -> Comparison:
         )
 
     places = PlaceCounts(places=7, assistant=4, draft=2, neither=1, unknown=0, answers=PairedCounts(1, 3, 1, 0))
-    oracle = standing("cosd", "derived", 30).model_copy(
-        update={"name": "oracle", "right": 3, "accuracy": wilson(3, 5), "p": None, "holm": None}
-    )
+    oracle = standing("cosd", "derived", 30).model_copy(update={"name": "oracle", "right": 3, "accuracy": wilson(3, 5)})
     nothing = Standing(name="cool", kind="method", answered=0, failed=5, right=0, accuracy=Estimated(math.nan, 0, 1))
-    standings = [
-        standing("draft", "alone", 8, on_frontier=True),
+    several = [
+        standing("draft", "alone", 8),
         standing("assistant", "alone", 24, reverse=True),
         oracle,
-        standing("cosd", "method", 40, acceptance=0.9, replaced=places, on_frontier=True),
+        standing("cosd", "method", 40, acceptance=0.9, replaced=places),
         standing("cosd, reversed", "method", 60, acceptance=0.75, reverse=True),
         standing("random gate", "baseline", 44, acceptance=1.0),
         nothing,
     ]
+    right = {name: {key: one == "1" for key, one in zip(KEYS[1:], of[1:], strict=True)} for name, of in RIGHT.items()}
+    right |= {"oracle": right["cosd"], "cool": {}}
+    billed = {one.name: one.billed or 0.0 for one in several if one.kind != "derived" and one.answered}
+    models = ("draft", "assistant")
+    outcomes = GradedOutcomes(
+        models=models, questions=KEYS[1:], right=right, billed=billed, failed={"cool": {*KEYS[1:]}}
+    )
+    standings = [*compared(several, outcomes, {}).standings]
     if text is not None:
         standings[4] = standings[4].model_copy(update={"name": text})
     curve = calibration([(0.9, True), (0.8, False), (0.3, False)])

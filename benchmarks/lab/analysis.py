@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from benchmarks.lab.runs import Run
-from cosd_api.comparison.contestants import BEST, ORACLE
+from benchmarks.lab.runs import BEST, Run
+from cosd_api.comparison.contestants import ORACLE
 from cosd_api.comparison.journal import GradedAnswer
 from cosd_api.comparison.standings import PlaceCounts
 from cosd_api.comparison.statistics import (
@@ -353,7 +353,7 @@ def _row(runs: Sequence[Run], way: str, paired: PairedCounts | None, p: float | 
 
 def _bills(run: Run, way: str) -> list[list[GradedAnswer]]:
     """For each test question, the answers that are paid for."""
-    names = {BEST: (run.comparison.better,), ORACLE: run.alone}.get(way, (way,))
+    names = {BEST: (run.better,), ORACLE: run.alone}.get(way, (way,))
     several = [run.comparison.answers_of(name) for name in names]
     return [[one[key] for one in several] for key in several[0] if all(key in one for one in several)]
 

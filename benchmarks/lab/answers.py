@@ -15,6 +15,7 @@ from benchmarks.lab.tasks import TASKS
 from benchmarks.lab.ways import WAYS
 from benchmarks.lab.worlds import World
 from cosd_api import CoSD, SettingError, TreeVerifier, collect, compare, train_tree
+from cosd_api.comparison.compare import DEVELOPMENT
 from cosd_api.comparison.result import Comparison
 from cosd_api.demo.servers import serve
 from cosd_api.forcing.samples import Example
@@ -122,6 +123,7 @@ async def _compared(
         methods=methods,
         grader=TASKS[settings["task"]].GRADER,
         path=journal,
+        development=DEVELOPMENT,
         **{name: settings[name] for name in ("both_ways", "baselines", "max_tokens", "concurrency")},
     )
 

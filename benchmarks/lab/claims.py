@@ -26,10 +26,10 @@ from benchmarks.lab.analysis import difference, of_tasks, replaced_tasks, room, 
 from benchmarks.lab.long_answers import growth, longest
 from benchmarks.lab.plan import BACK, LENGTHS
 from benchmarks.lab.protocol import CELLS, HEADLINE
-from benchmarks.lab.runs import Run
+from benchmarks.lab.runs import BEST, Run
 from benchmarks.lab.studies import STUDIES
 from benchmarks.lab.ways import PRINTED_SPECULATIVE
-from cosd_api.comparison.contestants import BEST, RANDOM
+from cosd_api.comparison.contestants import RANDOM
 from cosd_api.comparison.statistics import Estimated, holm
 
 __all__ = [

@@ -22,8 +22,8 @@ from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import Scenarios
 from benchmarks.lab.plan import BACK
 from benchmarks.lab.protocol import CELLS
-from benchmarks.lab.runs import Run
-from cosd_api.comparison.contestants import BEST, ORACLE
+from benchmarks.lab.runs import BEST, Run
+from cosd_api.comparison.contestants import ORACLE
 from cosd_api.comparison.statistics import Estimated, frontier
 
 __all__ = ["draw", "draw_pairs"]

@@ -14,8 +14,8 @@ from benchmarks.lab.analysis import caught, counts, difference, gain, of_tasks, 
 from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import Scenarios
 from benchmarks.lab.numbers import cost, percent, points, share
-from benchmarks.lab.runs import Run, RunsFile
-from cosd_api.comparison.contestants import BEST, ORACLE
+from benchmarks.lab.runs import BEST, Run, RunsFile
+from cosd_api.comparison.contestants import ORACLE
 
 __all__ = ["findings", "named"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from benchmarks.lab.analysis import difference, gain, ways
 from benchmarks.lab.claims import Scenarios
 from benchmarks.lab.numbers import percent, points, share
-from benchmarks.lab.runs import Run
+from benchmarks.lab.runs import BEST, Run
 from benchmarks.report import Table
-from cosd_api.comparison.contestants import BEST, ORACLE
+from cosd_api.comparison.contestants import ORACLE
 
 __all__ = ["beside_mean", "forgetting"]
 

@@ -34,11 +34,11 @@ from benchmarks.lab.numbers import cost, evidence, interval, percent, points, sh
 from benchmarks.lab.plan import BACK
 from benchmarks.lab.printed import BENCHMARKS, PRINTED, PrintedTable
 from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, SIZES, Cell, protocol_hash
-from benchmarks.lab.runs import ALONE, Run, RunsFile
+from benchmarks.lab.runs import ALONE, BEST, Run, RunsFile
 from benchmarks.lab.studies import STUDIES, studies_of
 from benchmarks.lab.study_tables import endless_tables, study_tables
 from benchmarks.report import Table
-from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
+from cosd_api.comparison.contestants import ORACLE, RANDOM
 from cosd_api.comparison.statistics import wilson
 from cosd_api.wording import counted
 

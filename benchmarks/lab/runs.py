@@ -16,13 +16,15 @@ from typing import Any
 from benchmarks.lab.protocol import WORLD_SEED
 from benchmarks.lab.tasks import TASKS, report
 from benchmarks.lab.worlds import World
-from cosd_api.comparison.contestants import BEST, BEST_OF_ALL, ORACLE
+from cosd_api.comparison.contestants import ORACLE
 from cosd_api.comparison.result import Comparison
 
-__all__ = ["ALONE", "Run", "RunsFile", "facts_asked", "read_runs", "slots_said", "write_runs"]
+__all__ = ["ALONE", "BEST", "Run", "RunsFile", "facts_asked", "read_runs", "slots_said", "write_runs"]
 
 ALONE = ("draft", "assistant")
 """Names of the models alone, of a pair; see `Run.alone`."""
+BEST = "best of the two"
+"""Name of the model, of a pair or of several, that is better on a run's development questions; see `Run.better`."""
 _OF_FACTS = ("bio", "choice", "mixed")
 """Tasks with several questions about one fact, in other words."""
 Slots = Mapping[str, Mapping[str, Sequence[bool]]]
@@ -69,14 +71,26 @@ class Run:
 
     @cached_property
     def ways(self) -> tuple[str, ...]:
-        """Names of all that answered, in the order of the standings; the best of all models is `best of the two`."""
+        """Names of all that answered, in the order of the standings; `best of the two` behind the models."""
         names = [one.name for one in self.comparison.standings if one.answered]
-        return tuple(BEST if name == BEST_OF_ALL else name for name in names)
+        return (*names[: len(self.alone)], BEST, *names[len(self.alone) :])
+
+    @cached_property
+    def better(self) -> str:
+        """The model with the most right answers to the development questions; of equals the cheaper one."""
+        several = {name: self.comparison.answers_of(name, development=True) for name in self.alone}
+        common = [key for key in several["draft"] if all(key in one for one in several.values())]
+
+        def rank(name: str) -> tuple[int, int]:
+            answers = [several[name][key] for key in common]
+            return sum(bool(one.right) for one in answers), -sum(one.billed for one in answers)
+
+        return max(self.alone, key=rank)  # the first of equals
 
     def right(self, way: str) -> dict[str, bool]:
         """Outcomes of a way to answer on the test questions; of `best of the two` and `oracle` too."""
         if way == BEST:
-            return self.right(self.comparison.better)
+            return self.right(self.better)
         if way == ORACLE:
             several = [self.right(model) for model in self.alone]
             return {key: any(one[key] for one in several) for key in several[0] if all(key in one for one in several)}

@@ -9,11 +9,11 @@ from benchmarks.lab.claims import Scenarios
 from benchmarks.lab.endless import ENDLESS, long_runs
 from benchmarks.lab.long_answers import PARTS, slots
 from benchmarks.lab.numbers import interval, mean_length, points
-from benchmarks.lab.runs import ALONE, Run
+from benchmarks.lab.runs import ALONE, BEST, Run
 from benchmarks.lab.studies import LENGTHS, STUDIES, Study
 from benchmarks.lab.ways import PRINTED_SPECULATIVE
 from benchmarks.report import Table
-from cosd_api.comparison.contestants import BEST, ORACLE
+from cosd_api.comparison.contestants import ORACLE
 
 __all__ = ["endless_tables", "study_tables"]
 

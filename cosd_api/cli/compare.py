@@ -5,36 +5,37 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Self
+from typing import Annotated, Self, TypedDict
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from cosd_api import Example
 from cosd_api.cli.comparing import ComparingOptions
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import with_options
-from cosd_api.comparison.compare import DEVELOPMENT
 from cosd_api.comparison.compare import compare as compare_answers
 from cosd_api.comparison.prices import ComparisonEstimate
 from cosd_api.comparison.result import Comparison, comparison_report
 from cosd_api.comparison.settings import ComparisonOptions, Tally
-from cosd_api.extend import counted, run_async
+from cosd_api.extend import counted, duration, run_async
 from cosd_api.report.terminal import visible
 from cosd_providers import Provider, ProviderError
 
-__all__ = ["Confirming", "compare", "resumable", "shown"]
+__all__ = ["Confirming", "Left", "compare", "resumable", "shown"]
 
 ANSWERS, RESULT = "answers.jsonl", "comparison.json"
 """Files in the folder of a comparison: the journal, and the result."""
-_COUNTED = ("questions", "answered", "right", "failed", "billed")
+_COUNTED = ("questions", "answered", "right", "failed", "billed", "asked", "spent", "money")
 _LINES = 10
 """Lines of progress where standard error is no terminal."""
 
@@ -61,8 +62,18 @@ def compare(
         ),
     ] = None,
     development: Annotated[
-        float, typer.Option(min=0, max=1, metavar="SHARE", help="Questions that choose the better model.")
-    ] = DEVELOPMENT,
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            metavar="SHARE",
+            help="Questions that set the random gate and self-consistency; a fifth where cosd is compared, else none.",
+        ),
+    ] = None,
+    pairs: Annotated[
+        bool,
+        typer.Option("--pairs", help="Of three models, fuse each pair, too: is the third worth its price?"),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Find out if fusing two or more models is worth it, on your own questions.
@@ -78,14 +89,15 @@ def compare(
         scratch = None if out is not None else run.enter_context(TemporaryDirectory())
         path = (out or Path(scratch or "")) / ANSWERS
         settings, (draft, assistants) = options.settings(path), options.models()
+        shares: _Shares = {"development": development, "pairs": pairs}
         confirming = Confirming.of(options, path if out is not None else None)
         folder = _folder(out) if out is not None and not options.dry_run else None
         with resumable(None if folder is None else folder / ANSWERS):
             try:
-                found = run_async(_compare, wanted, draft, assistants, development, settings | {"confirm": confirming})
+                found = run_async(_compare, wanted, draft, assistants, shares, settings | {"confirm": confirming})
             except KeyboardInterrupt:
                 if not as_json and path.exists() and path.read_bytes().count(b"\n") > 1:  # more than its header
-                    so_far = run_async(_known, wanted, *options.models(), development, settings | {"dry_run": True})
+                    so_far = run_async(_known, wanted, *options.models(), shares, settings | {"dry_run": True})
                     print(visible(comparison_report(so_far.model_copy(update={"stopped": "it was interrupted"}))))
                 raise
         if confirming.declined:
@@ -101,16 +113,23 @@ def compare(
             raise typer.Exit(1)
 
 
+class _Shares(TypedDict):
+    """Options of `cosd compare` alone."""
+
+    development: float | None
+    pairs: bool
+
+
 async def _compare(
     examples: list[Example],
     draft: Provider,
     assistants: list[Provider],
-    development: float,
+    shares: _Shares,
     settings: ComparisonOptions,
 ) -> Comparison:
     with shown() as progress:
         return await compare_answers(
-            examples, draft=draft, assistant=assistants, development=development, **settings | {"progress": progress}
+            examples, draft=draft, assistant=assistants, **shares, **settings | {"progress": progress}
         )
 
 
@@ -118,11 +137,11 @@ async def _known(
     examples: list[Example],
     draft: Provider,
     assistants: list[Provider],
-    development: float,
+    shares: _Shares,
     settings: ComparisonOptions,
 ) -> Comparison:
     """The comparison as far as its answers are known; asks nothing."""
-    return await compare_answers(examples, draft=draft, assistant=assistants, development=development, **settings)
+    return await compare_answers(examples, draft=draft, assistant=assistants, **shares, **settings)
 
 
 def _export(found: Comparison, folder: Path, examples: list[Example]) -> None:
@@ -238,10 +257,13 @@ def shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
     if not _on_terminal():
         yield _Plain()
         return
+    left = Left()
     live = Live(console=Console(stderr=True), transient=True, refresh_per_second=4)
 
     def show(tallies: Sequence[Tally]) -> None:
-        live.update(_table(tallies, live.console.size.height))
+        words = left(tallies)
+        table = _table(tallies, live.console.size.height - bool(words))
+        live.update(Group(table, Text(f"{words} left")) if words else table)
         live.start()  # not before: a live table wipes what is typed at a question; started already, it goes on
 
     try:
@@ -254,14 +276,48 @@ def _on_terminal() -> bool:
     return sys.stderr.isatty()
 
 
+class Left:
+    """Forecast of the time, the tokens and the money that are left, by what this run has taken so far.
+
+    The tokens are those of each contestant's own answers, or of the others' where it has none yet. The time is that of
+    a token so far; answers that were known took none.
+
+    Args:
+        clock: the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start: float | None = None
+
+    def __call__(self, tallies: Sequence[Tally]) -> str:
+        """The forecast in words; empty at first, and where nothing is left. The first call starts the clock."""
+        now = self._clock()
+        self._start = now if self._start is None else self._start
+        asked, spent = sum(one.asked for one in tallies), sum(one.spent for one in tallies)
+        left = sum(one.left for one in tallies)
+        if not (asked and spent and left):
+            return ""
+        tokens = sum(one.left * (one.spent / one.asked if one.asked else spent / asked) for one in tallies)
+        seconds = (now - self._start) * tokens / spent
+        money = sum(
+            one.left * (one.money / one.asked if one.asked else sum(all_.money for all_ in tallies) / asked)
+            for one in tallies
+        )
+        words = f"about {duration(seconds)} and {counted(round(tokens), 'billed token')}"
+        return f"{words} (price {money:,.4g})" if money else words
+
+
 class _Plain:
     """Progress in lines: one for each tenth of the answers."""
 
     def __init__(self) -> None:
         self._next, self._total = 1, 0
+        self._left = Left()
 
     def __call__(self, tallies: Sequence[Tally]) -> None:
         """Print a line, where the next tenth is done."""
+        left = self._left(tallies)
         total, done = sum(one.questions for one in tallies), sum(one.answered + one.failed for one in tallies)
         if total != self._total:  # a contestant was left out, or there is more to ask
             self._total, self._next = total, done * _LINES // max(1, total) + 1
@@ -270,7 +326,7 @@ class _Plain:
         self._next = done * _LINES // total + 1
         failed = sum(one.failed for one in tallies)
         words = f"{done:,} of {counted(total, 'answer')}, {sum(one.billed for one in tallies):,} billed tokens"
-        say(words + (f", {failed:,} failed" if failed else ""))
+        say(words + (f", {failed:,} failed" if failed else "") + (f"; {left} left" if left else ""))
 
 
 def _table(tallies: Sequence[Tally], height: int) -> Table:

@@ -27,7 +27,7 @@ from cosd_api.comparison.graders import check_grader
 from cosd_api.comparison.grading import Grader, identity_of
 from cosd_api.comparison.journal import GradedAnswer, Journal, JournalHeader
 from cosd_api.comparison.prices import MOST_SAMPLES, Price, equal_bill
-from cosd_api.comparison.questions import questions_by_key
+from cosd_api.comparison.questions import questions_by_key, repeated_prompts
 from cosd_api.comparison.result import Comparison, comparison_of
 from cosd_api.comparison.run import ComparisonRun
 from cosd_api.comparison.settings import ComparisonOptions, ComparisonSettings
@@ -36,11 +36,11 @@ from cosd_api.extend import Endpoints, check_between, counted, refuse_settings, 
 from cosd_providers import Provider, Usage
 
 DEVELOPMENT = 0.2
-"""Share of the questions that are for development, by default."""
+"""Share of the questions that set baselines, where there are any and nothing else is said."""
 DRY = "no question was asked, in a dry run"
 """The reason why a dry run has no result."""
 _CHOOSING = ("alone", "pilot")
-"""Kinds of contestants that answer the development questions."""
+"""Kinds of contestants that answer the questions that set baselines."""
 
 
 @spell_out_options(ComparisonOptions, ComparisonSettings)
@@ -50,7 +50,8 @@ async def compare(
     draft: str | Provider,
     assistant: str | Provider | Sequence[str | Provider],
     baselines: bool = True,
-    development: float = DEVELOPMENT,
+    pairs: bool = False,
+    development: float | None = None,
     **settings: Unpack[ComparisonOptions],
 ) -> Comparison:
     """Answer questions by each model alone, by every way to fuse them, and by baselines; grade and compare the answers.
@@ -61,7 +62,8 @@ async def compare(
     is resumed. After eight failures in a row the comparison stops.
 
     Args:
-        examples: `Example`, or dictionaries with its fields; two at least. Duplicates are asked about once. Of those
+        examples: `Example`, or dictionaries with its fields. Questions with one `group` count as one in intervals and
+            tests. Duplicates are asked about once. Of those
             that differ in `target`, `choices` or `tests` alone, all but the first have another key in the result.
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: the same, or several of them.
@@ -69,8 +71,10 @@ async def compare(
             dictionary of them by the names that they shall have. `random gate` and `self-consistency` need `"cosd"`.
         both_ways: whether each method is compared with each assistant as the draft, too; the others assist in their
             order.
-        baselines: whether there are `random gate` and `self-consistency`; CoSD answers the development questions for
-            these alone, once more with the assistants asked everywhere.
+        baselines: whether there are `random gate` and `self-consistency`. Some questions set these, and are in no
+            standing; CoSD answers them once more with the assistants asked everywhere.
+        pairs: whether, of three models, each pair is fused in every way, too: if the third is worth its price
+            (`Comparison.third`) takes these. It costs about three times as much.
         grader: tells a right answer: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
         path: a JSON lines file for the answers, each appended when it is complete: the same call resumes an interrupted
             comparison, which asks what failed again, after all other questions. A last line cut by a crash is removed.
@@ -80,7 +84,8 @@ async def compare(
         stop: strings; an answer ends before the first one.
         seed: of what is drawn.
         unit: as in `Fusion`.
-        development: share of the questions by which the better model is chosen, between 0 and 1; see `Comparison`.
+        development: share of the questions that set the baselines, between 0 and 1; by default a fifth where there are
+            baselines that need them, and none elsewhere. See `Comparison`.
         concurrency: number of answers at the same time. Latencies are those of servers that are this busy.
         max_billed_tokens: tokens that the whole comparison may bill, those in `path` included. It stops before an
             answer that would exceed them; the result says so, and has what is known.
@@ -106,9 +111,12 @@ async def compare(
     refuse_settings(settings, compare)
     chosen = ComparisonSettings.checked(**settings)
     wanted = [*questions_by_key(examples).values()]
-    check_between("development", development, 0, 1)
-    held, test = split(wanted, development)
-    async with opened(wanted, draft=draft, assistant=assistant, settings=chosen) as run:
+    if development is not None:
+        check_between("development", development, 0, 1)
+    async with opened(wanted, draft=draft, assistant=assistant, settings=chosen, pairs=pairs) as run:
+        needed = baselines and any(one.name == COSD for one in run.contestants)
+        share = DEVELOPMENT if development is None and needed else development
+        held, test = ([], wanted) if share is None else split(wanted, share)
         if baselines:
             turns = [turned(first, len(run.names)) for first in range(len(run.names))]
             cosd = [one for one in run.contestants if one.name in [COSD + turn for turn in turns]]
@@ -139,6 +147,7 @@ async def opened(
     assistant: str | Provider | Sequence[str | Provider],
     settings: ComparisonSettings,
     take_in: bool = True,
+    pairs: bool = False,
 ) -> AsyncGenerator[ComparisonRun]:
     """Endpoints, grader and journal, open, and each model alone and the chosen methods taken in; see `compare`.
 
@@ -152,7 +161,7 @@ async def opened(
             raise SettingError(f"example {number}: {error}") from None
     models = Endpoints(draft, assistant, unit=settings.unit, method=alone()[0].method)
     count = 1 + len(models.assistants)
-    methods, without = contestants_of(settings.methods, count, both_ways=settings.both_ways)
+    methods, without = contestants_of(settings.methods, count, both_ways=settings.both_ways, pairs=pairs)
     async with models, judge, AsyncExitStack() as stack:
         facts = await models.discover()
         first, *more = facts.assistants
@@ -168,20 +177,20 @@ async def opened(
 
 
 def split(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
-    """The development and the test questions, each in the order given; see `Comparison`.
+    """The questions that set baselines and the test questions, each in the order given; see `Comparison`.
 
     Raises:
         SettingError: there is only one question.
     """
     if len(examples) < 2:
-        raise SettingError("a comparison takes two questions at least: one to choose the better model, one to test")
+        raise SettingError("a comparison with baselines takes two questions at least: one to set them, one to test")
     by_hash = sorted(example.key for example in examples)
     count = min(max(1, round(share * len(examples))), len(examples) - 1)
     held = set(by_hash[:count])
     return [one for one in examples if one.key in held], [one for one in examples if one.key not in held]
 
 
-# Baselines that are made after answers to the development questions.
+# Baselines that are made after answers to some of the questions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +199,7 @@ class Baselines:
 
     Attributes:
         run: the run.
-        held: the development questions.
+        held: the questions that set them.
         test: the test questions.
         wanted: all questions.
         make: whether there are to be any.
@@ -287,11 +296,11 @@ def gathered_so_far(
     test: Sequence[Example],
     contestants: Sequence[Contestant] | None = None,
 ) -> Gathered:
-    """All that is known of the development and the test questions; with `contestants`, of these alone."""
+    """All that is known of the questions, those that set baselines too; with `contestants`, of these alone."""
     asked, count = {example.key for example in [*held, *test]}, len(run.names)
     every = run.contestants if contestants is None else contestants
     if contestants is None:
-        contestants = [*run.tested[:count], *derived(count), *run.tested[count:]]
+        contestants = [*run.tested[:count], *derived(), *run.tested[count:]]
     failed = run.failures.of(asked)
     return Gathered(
         models=run.names,
@@ -358,11 +367,9 @@ def _warnings(found: Gathered) -> list[str]:
             words.append(
                 f"{counted(cut, 'answer')} of {len(answers)} of {with_article(name)} alone ended at max_tokens"
             )
-    held = {one.key for one in found.development}
-    if failed := {key for name in found.models for key in found.failed.get(name, {}) if key in held}:
-        without = f"without {len(failed)} of the {counted(len(held), 'development question')}"
-        which = "one of the two failed: it may be the other one"
-        if len(found.models) > 2:
-            which = "a model failed: it may be another one"
-        words.append(f"the better model was chosen {without}, at which {which}")
+    if repeated := repeated_prompts(found.test):
+        words.append(
+            f"{counted(repeated, 'question')} share their prompts with others: if they ask for one thing, give them "
+            "one group, or the intervals are too narrow"
+        )
     return words

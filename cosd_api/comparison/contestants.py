@@ -49,29 +49,33 @@ from cosd_api.extend import (
     outdated,
     recorded_name,
     recorded_verifier,
+    with_article,
 )
 from cosd_api.types import CustomVerifier
 from cosd_providers import Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
 """A model alone; a method; a baseline that asks the models; one that follows from the models' own answers; and one that
-answers the development questions alone, to find the settings of a baseline."""
+answers the questions that set baselines alone, to find the settings of a baseline."""
 Chosen = Literal["all"] | Sequence[str | Method] | Mapping[str, str | Method]
 """Methods to compare: all, or some by name or as objects, which may be given names of their own."""
 
 DRAFT_ALONE, ASSISTANT_ALONE = "draft", "assistant"
 COSD = CoSD.name
-BEST, BEST_OF_ALL, ORACLE = "best of the two", "best of all", "oracle"
+ORACLE = "oracle"
 SELF_CONSISTENCY, RANDOM = "self-consistency", "random gate"
 EVERYWHERE = "cosd asked everywhere"
 REVERSED = ", reversed"
 """Ends the name of a contestant in which two models have changed places."""
+_TRIO = 3
 _RUN = secrets.token_hex(8)
 """This process, in keys that no other run is to know again."""
 _ModelT = TypeVar("_ModelT")
 
 VARIANTS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
+    "cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
+    "cosd-0.97-1": CoSD(verifier=RuleVerifier(alpha=0.97, beta=1)),
     **{
         f"cosd-{kind}": CoSD(verifier=default_of(kind))
         for kind, one in KINDS.items()
@@ -156,12 +160,14 @@ class Contestant:
         method: how it answers; None where its answers follow from those of others.
         first: place of the model that drafts, or is listed first: 0 is the draft, 1 the first assistant. The others
             assist in their order.
+        without: place of the model that takes no part; None where all do.
     """
 
     name: str
     kind: ContestantKind
     method: Method | None = None
     first: int = 0
+    without: int | None = None
 
     @property
     def reverse(self) -> bool:
@@ -170,7 +176,8 @@ class Contestant:
 
     def order(self, models: Sequence[_ModelT]) -> list[_ModelT]:
         """The models, as the user gave them, in the order of this contestant."""
-        return [models[self.first], *(one for at, one in enumerate(models) if at != self.first)]
+        out = (self.first, self.without)
+        return [models[self.first], *(one for at, one in enumerate(models) if at not in out)]
 
     def fusion(self, models: Sequence[Provider], unit: Unit | None = None) -> Fusion:
         """The fusion that answers; `models` are the draft and the assistants as the user gave them.
@@ -207,7 +214,8 @@ class Contestant:
     def key(self, *more: object) -> str:
         """Identity of an answer: SHA-256 (hex) of its settings and what else decides the text."""
         place = self.first if self.first > 1 else self.reverse  # as journals of two models have it
-        known = [self.settings, place, self.kind == "pilot", *self._own_verifier(), *more]
+        part = () if self.without is None else (f"without {self.without}",)
+        known = [self.settings, place, self.kind == "pilot", *part, *self._own_verifier(), *more]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
     def _own_verifier(self) -> tuple[str, ...]:
@@ -233,7 +241,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A baseline that is made after answers to the development questions.
+    """A baseline that is made after answers to the questions that set it.
 
     Attributes:
         name: its name.
@@ -255,11 +263,6 @@ def model_names(count: int) -> tuple[str, ...]:
     return (DRAFT_ALONE, *(f"{ASSISTANT_ALONE} {number}" for number in range(1, count)))
 
 
-def best_name(count: int) -> str:
-    """The name of the baseline that is the better model on the development questions."""
-    return BEST if count == 2 else BEST_OF_ALL
-
-
 def turned(first: int, count: int) -> str:
     """The end of a name that says which of so many models drafts, or is listed first; empty for the draft."""
     if not first:
@@ -272,9 +275,9 @@ def alone(count: int = 2) -> list[Contestant]:
     return [Contestant(name, "alone", Alone(), first) for first, name in enumerate(model_names(count))]
 
 
-def derived(count: int = 2) -> list[Contestant]:
+def derived() -> list[Contestant]:
     """Baselines that follow from the answers of the models."""
-    return [Contestant(best_name(count), "derived"), Contestant(ORACLE, "derived")]
+    return [Contestant(ORACLE, "derived")]
 
 
 def baselines_of(count: int) -> list[Baseline]:
@@ -286,7 +289,9 @@ def baselines_of(count: int) -> list[Baseline]:
     return found
 
 
-def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) -> tuple[list[Contestant], list[LeftOut]]:
+def contestants_of(
+    chosen: Chosen, count: int = 2, *, both_ways: bool = True, pairs: bool = False
+) -> tuple[list[Contestant], list[LeftOut]]:
     """The methods that are to be compared, and those of `"all"` that cannot be made, or take fewer models.
 
     A method in which all models are equal comes once, unless its answer depends on which model is listed first.
@@ -295,11 +300,14 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
         chosen: `"all"`, names, objects, or objects by the names that they shall have.
         count: number of models.
         both_ways: whether each assistant drafts, too.
+        pairs: whether there are the ways to fuse two of three models, too.
 
     Raises:
-        SettingError: there is no such method, none is given, two have one name, or one that was named does not take so
-            many models.
+        SettingError: there is no such method, none is given, two have one name, one that was named does not take so
+            many models, or pairs are wanted of another number of models than three.
     """
+    if pairs and count != _TRIO:
+        raise SettingError(f"pairs=True is for three models, of which each pair is fused, too; there are {count}")
     named, without = _named(chosen)
     found: list[Contestant] = []
     for name, method in named:
@@ -313,7 +321,11 @@ def contestants_of(chosen: Chosen, count: int = 2, *, both_ways: bool = True) ->
             continue
         turns = both_ways and (not method.symmetric or method.ordered or method.temperature > 0)
         found += [Contestant(name + turned(at, count), "method", method, at) for at in range(count if turns else 1)]
-    taken = {one.name for one in (*alone(count), *derived(count))} | {one.name for one in baselines_of(count)}
+        for out in range(count if pairs else 0):
+            places = [at for at in range(count) if at != out][: None if turns else 1]
+            end = f", without {with_article(model_names(count)[out])}"
+            found += [Contestant(name + turned(at, count) + end, "method", method, at, out) for at in places]
+    taken = {one.name for one in (*alone(count), *derived())} | {one.name for one in baselines_of(count)}
     for one in found:
         if one.name in taken:
             raise SettingError(f"two contestants would be called {one.name!r}: give the methods names, methods={{...}}")

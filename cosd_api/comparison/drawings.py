@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from xml.etree.ElementTree import Element
 
 from cosd_api.comparison.contestants import ORACLE, ContestantKind
-from cosd_api.comparison.result import Comparison
+from cosd_api.comparison.result import Comparison, rows_of
 from cosd_api.comparison.standings import ModelCalibration, PlaceCounts, Standing
 from cosd_api.comparison.statistics import CalibrationBin, Estimated
 from cosd_api.extend import counted
@@ -52,7 +52,7 @@ def frontier_plot(found: Comparison) -> Element:
 
     The names of all contestants are titles of their points, which browsers show.
     """
-    spots = [one for one in found.standings if one.answered and one.billed is not None and one.kind != "derived"]
+    spots = [one for one in rows_of(found) if one.answered and one.billed is not None and one.kind != "derived"]
     if not spots:
         return element("p", "note", "No answer is complete yet.")
     x, y = _axes(spots)
@@ -149,7 +149,7 @@ def _key(kinds: set[ContestantKind], which: str) -> Element:
     for kind, words in _KINDS.items():
         if kind in kinds:
             key.append(key_entry(f"mark {kind}", _mark(kind, 9, 9), words + turned * (kind == "method")))
-    key.append(key_entry("frontier", "M1 9h16", "frontier: nothing is better for as many tokens"))
+    key.append(key_entry("frontier", "M1 9h16", "frontier: nothing cheaper equals it within one standard error"))
     return key
 
 

@@ -46,7 +46,7 @@ def _limits(found: Comparison) -> dict[str, Any]:
 
 
 def _columns(one: Standing, found: Comparison) -> dict[str, Any]:
-    counts, difference, places = one.counts, one.difference, one.replaced
+    places = one.replaced
     by = {
         f"{kind}_{name.replace(' ', '_')}": values.get(name)
         for kind, values in (
@@ -61,20 +61,18 @@ def _columns(one: Standing, found: Comparison) -> dict[str, Any]:
         "name": one.name,
         "kind": one.kind,
         "reverse": one.reverse,
-        **({"first": one.first} if found.more_assistants else {}),
+        **({"first": one.first, "without": one.without} if found.more_assistants else {}),
         "better_model": one.name == found.better,
         "answered": one.answered,
         "failed": one.failed,
         "right": one.right,
+        "right_of_asked": one.of_asked,
         "accuracy": one.accuracy.value,
         "accuracy_low": one.accuracy.low,
         "accuracy_high": one.accuracy.high,
-        "difference": difference and difference.value,
-        "difference_low": difference and difference.low,
-        "difference_high": difference and difference.high,
-        **{name: counts and getattr(counts, name) for name in ("both", "won", "lost", "neither")},
-        "p": one.p,
-        "p_holm": one.holm,
+        **_apart(one, found),
+        "better_than_all_models": one.better_than_all,
+        "same_texts_as": one.same_texts_as,
         "acceptance": one.acceptance,
         "seconds": one.seconds,
         "first_token_seconds": one.first_token,
@@ -87,6 +85,22 @@ def _columns(one: Standing, found: Comparison) -> dict[str, Any]:
         "spoilt": places and places.answers.lost,
         "on_frontier": one.on_frontier,
     }
+
+
+def _apart(one: Standing, found: Comparison) -> dict[str, Any]:
+    """The difference to each model, the columns of one beside each other."""
+    columns: dict[str, Any] = {}
+    for name in found.models:
+        apart, end = one.differences.get(name), name.replace(" ", "_")
+        interval = None if apart is None else apart.interval
+        columns |= {
+            f"difference_to_{end}": apart and apart.value,
+            f"difference_low_{end}": interval and interval.low,
+            f"difference_high_{end}": interval and interval.high,
+            f"p_{end}": apart and apart.p,
+            **{f"{kind}_{end}": apart and getattr(apart.counts, kind) for kind in ("both", "won", "lost", "neither")},
+        }
+    return columns
 
 
 def _cell(value: object) -> str:

@@ -13,13 +13,20 @@ from cosd_api.comparison.drawings import accuracy_bar, calibration_plot, frontie
 from cosd_api.comparison.looks import LEAST_QUESTIONS
 from cosd_api.comparison.questions import prompt_text, questions_by_key
 from cosd_api.comparison.result import (
-    HEADS,
     Advice,
     Comparison,
+    about_standings,
     by_reason,
+    difference_cells,
     failures_counted,
+    findings,
+    heads_of,
     limits_in_words,
     optional_columns,
+    p_in_words,
+    row_name,
+    rows_of,
+    same_texts,
     standing_of,
 )
 from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, Standing
@@ -89,12 +96,13 @@ def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[El
         yield warnings(found.warnings)
     if (words := _advice(found)) is not None:
         yield section("Advice", element("p", None, visible(words)), note(_ABOUT_ADVICE))
-    notes = [_about_results(found), _about_the_best()]
+    shown = [note(in_line(words)) for words in findings(found)]
+    notes = [*shown, _about_results(found), _about_the_best()]
     if words is None and found.stopped is None:
         notes.append(note(_NO_ADVICE.format(all="all" if found.more_assistants else "both")))
     yield section("Results", _results_table(found), *notes)
     yield section("Quality and cost", frontier_plot(found))
-    replaced = [one for one in found.standings if one.replaced is not None]
+    replaced = [one for one in rows_of(found) if one.replaced is not None]
     if replaced:
         yield section("Who was right at the replaced places", _places(replaced), *_about_places())
     if found.calibration:
@@ -132,16 +140,18 @@ def _roles(models: Sequence[str], grader: str) -> Element:
 
 
 def _figures(found: Comparison) -> Iterator[Element]:
-    yield figure(f"{found.questions:,}", f"test questions, and {len(found.development):,} for development")
+    held = f", and {len(found.development):,} to set baselines" if found.development else ""
+    yield figure(f"{found.questions:,}", f"test questions{held}")
     better, best = standing_of(found, found.better), _best(found)
     if better is not None and better.answered:
         yield figure(share(better.accuracy.value), f"right by the better model alone ({found.better})")
     if best is not None:
         several = counted(sum(one.kind in _FUSED for one in found.standings), "method", "methods and baselines")
         yield figure(share(best.accuracy.value), f"right by {in_line(best.name)}, the best of {several}")
-        if best.difference is not None and not math.isnan(best.difference.value):
-            words = f"points of difference ({_interval(best.difference)}), p = {_p(best.holm)}"
-            yield figure(f"{100 * best.difference.value:+z.1f}", words)
+        apart = best.differences.get(found.better)
+        if apart is not None and apart.interval is not None:
+            words = f"points of difference ({_interval(apart.interval)}), p = {p_in_words(apart.p)}"
+            yield figure(f"{100 * apart.value:+z.1f}", words)
     yield figure(f"{found.billed_tokens:,}", "tokens billed for the comparison")
 
 
@@ -161,36 +171,32 @@ def _best(found: Comparison) -> Standing | None:
 # The table.
 
 
-_HEADS = ["time" if head == "ms" else head for head in (*HEADS[:3], "", *HEADS[3:])]  # with a column for the bars
-
-
 def _results_table(found: Comparison) -> Element:
-    better = standing_of(found, found.better)
+    better, standings, same = standing_of(found, found.better), rows_of(found), same_texts(found)
     mark = better.accuracy.value if better is not None else math.nan
-    more = optional_columns(found.standings)
-    rows = [(*_row(one, mark), *(cells[at] for cells in more.values())) for at, one in enumerate(found.standings)]
-    made = table((*_HEADS, *more), rows, range(4, 16), "Results of all contestants")
-    for one, row in zip(found.standings, made.iterfind(".//tbody/tr"), strict=True):
+    more = optional_columns(standings)
+    heads = ["time" if head == "ms" else head for head in heads_of(found)]
+    heads.insert(3, "")  # for the bars
+    rows = [
+        (*_row(one, found, same, mark), *(cells[at] for cells in more.values())) for at, one in enumerate(standings)
+    ]
+    made = table((*heads, *more), rows, range(4, len(heads) + len(more)), "Results of all contestants")
+    for one, row in zip(standings, made.iterfind(".//tbody/tr"), strict=True):
         if one.name == found.better:
             row.set("class", "better")
     made.set("class", "scrolling whole")
     return made
 
 
-def _row(one: Standing, mark: float) -> tuple[Child, ...]:
-    counts = one.counts if one.counts is not None and one.counts.total else None
-    difference = one.difference if counts is not None else None
+def _row(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]], mark: float) -> tuple[Child, ...]:
+    failed = f", {one.failed} failed ({share(one.of_asked)} of all)" if one.failed else ""
     return (
-        in_line(one.name) + (" *" if one.on_frontier else ""),
-        element("span", "short", f"{one.right} of {one.answered}" + (f", {one.failed} failed" if one.failed else "")),
+        in_line(row_name(one, same)),
+        element("span", "short", f"{one.right} of {one.answered}{failed}"),
         element("span", "short", share(one.accuracy.value)),
         accuracy_bar(one.accuracy, mark),
         f"{100 * one.accuracy.low:.0f} to {100 * one.accuracy.high:.0f}" if one.answered else "",
-        "" if difference is None else f"{100 * difference.value:+z.1f}",
-        "" if difference is None else f"{100 * difference.low:+z.0f} to {100 * difference.high:+z.0f}",
-        "" if counts is None else str(counts.won),
-        "" if counts is None else str(counts.lost),
-        "" if one.holm is None else _p(one.holm),
+        *(cell for name in found.models for cell in difference_cells(one.differences.get(name))),
         "" if one.acceptance is None else f"{one.acceptance:.0%}",
         "" if one.seconds is None else seconds(one.seconds),
         f"{sum(one.requests.values()):.1f}" if one.answered else "",
@@ -198,27 +204,15 @@ def _row(one: Standing, mark: float) -> tuple[Child, ...]:
     )
 
 
-def _p(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" if value >= 0.0005 else "< 0.001"
-
-
 def _about_results(found: Comparison) -> Element:
     more = optional_columns(found.standings)
-    chose = "the development questions" if found.development else "these questions"
-    which = "best" if found.more_assistants else "better"
     words = (
-        f"Differences are to {with_article(found.better)} alone, which was {which} on {chose}; won and lost",
-        "are questions that only one of the two answered right. Intervals: Wilson's for accuracies, Newcombe's method",
-        "10 for differences. p: McNemar's exact test, adjusted by Holm for all contestants. kept: share of the draft's",
-        "tokens. time: median. Requests and tokens: means of an answer,",
-        "all models together." if found.more_assistants else "both models together.",
-        "*: nothing is better for as many tokens.",
-        *(["cached: those of them from the cache of a server."] if "cached" in more else []),
+        *about_standings(found),
+        "Intervals of accuracies are Wilson's.",
+        *(["cached: tokens from the cache of a server."] if "cached" in more else []),
         *(["per 1,000: the price of 1,000 answers."] if "per 1,000" in more else []),
     )
-    return note(" ".join(words))
+    return note(in_line(" ".join(words)))
 
 
 def _about_the_best() -> Element:

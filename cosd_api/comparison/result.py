@@ -8,25 +8,28 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from textwrap import fill
 from typing import Any, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cosd_api import Fusion, SettingError, __version__
 from cosd_api.comparison.advice import AdviceCounts, Bill, Doubts, advice_words, reasoned
-from cosd_api.comparison.contestants import Contestant, LeftOut, method_of, model_names
+from cosd_api.comparison.contestants import ORACLE, Contestant, LeftOut, method_of, model_names
+from cosd_api.comparison.contrasts import GradedOutcomes, PairedDifference, ThirdModel
 from cosd_api.comparison.journal import GradedAnswer
 from cosd_api.comparison.looks import WORTH, Lookout, Outcomes, in_order, looked_at, schedule
 from cosd_api.comparison.prices import Price
+from cosd_api.comparison.questions import group_of
 from cosd_api.comparison.standings import (
     FailedAnswer,
     Gathered,
     ModelCalibration,
     Standing,
-    better_of,
     calibration_of,
-    standings_of,
+    compared,
+    judged,
 )
 from cosd_api.comparison.statistics import Estimated
 from cosd_api.extend import (
@@ -49,20 +52,23 @@ _WIDTH = 110  # characters of a line of the comment in a settings file
 class Comparison(Record):
     """Two or more models alone, fused in every way, and baselines, on the same questions.
 
-    All standings are measured on the test questions. The others are for development: they choose the better model, the
-    rate of the random gate and the samples of self-consistency. They are the share of the questions with the smallest
-    hashes (`Example.key`), at least one.
+    All standings are measured on the test questions. Where there are baselines that follow from answers (the random
+    gate and self-consistency), some other questions set them: the share with the smallest hashes (`Example.key`), at
+    least one.
 
     Attributes:
-        schema_version: version of this format.
+        schema_version: version of this format. Version 1 had differences to one model alone, which the development
+            questions had chosen; such a result is read, and its differences are counted from its answers.
         draft: the draft endpoint, as the user gave it.
         assistant: the assistant endpoint, or the first of several.
         more_assistants: the others.
         questions: number of test questions.
-        development: keys (`Example.key`) of the development questions.
-        better: the model with the most right answers to the development questions (to the test questions where there
-            are none, as in the parts of an `Advice`), `"draft"`, `"assistant"`, or of several `"assistant 1"`, say; of
-            equals the one that billed fewer tokens, then the draft.
+        groups: number of groups of them (`Example.group`); as many where each is its own.
+        development: keys (`Example.key`) of the questions that set the baselines.
+        better: the model with the most right answers to the test questions that all have answered, `"draft"`,
+            `"assistant"`, or of several `"assistant 1"`, say; of equals the one that billed fewer tokens, then the
+            draft. If it is shown to be better than another one, its difference to that one says.
+        third: of three models, if the third is worth its price; None without ways to fuse two of them.
         grader: name of the grader.
         max_tokens: limit for each answer.
         stop: strings before which an answer ended.
@@ -74,19 +80,21 @@ class Comparison(Record):
         stopped: why the comparison is not complete; None if it is.
         billed_tokens: of this comparison, earlier runs with the same journal included.
         spent_tokens: of this run alone.
-        answers: all answers, to development questions too.
+        answers: all answers, to the questions that set baselines too.
         failures: the questions that failed, and why.
         warnings: in words.
         library_version: of cosd-api.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     draft: Endpoint
     assistant: Endpoint
     more_assistants: tuple[Endpoint, ...] = ()
     questions: int
+    groups: int | None = None
     development: tuple[str, ...]
     better: str
+    third: ThirdModel | None = None
     grader: str
     max_tokens: int
     stop: tuple[str, ...] = ()
@@ -102,6 +110,14 @@ class Comparison(Record):
     failures: tuple[FailedAnswer, ...] = ()
     warnings: tuple[str, ...] = ()
     library_version: str = __version__
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_version_1(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        given = cast("Mapping[str, Any]", data)
+        return _renewed(given) if given.get("schema_version") == 1 else given
 
     @property
     def models(self) -> dict[str, Endpoint]:
@@ -167,17 +183,18 @@ class Comparison(Record):
 
 def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
     """The comparison of what was gathered; `fields` are those that do not follow from it."""
-    better = better_of(gathered)
-    standings = standings_of(gathered, better)
+    found = judged(gathered)
     if fields.get("stopped") is None:
-        lost = [one.name for one in standings if one.asked != len(gathered.test)]
+        lost = [one.name for one in found.standings if one.asked != len(gathered.test)]
         assert not lost, f"complete, but not all questions of {', '.join(lost)} were answered or failed"
     held = {one.key for one in gathered.development}
     return Comparison(
         questions=len(gathered.test),
+        groups=len({*map(group_of, gathered.test)}),
         development=tuple(one.key for one in gathered.development),
-        better=better,
-        standings=tuple(standings),
+        better=found.better,
+        third=found.third,
+        standings=tuple(found.standings),
         calibration=calibration_of(gathered),
         failures=tuple(
             FailedAnswer(contestant=name, question=key, error=words, development=key in held)
@@ -194,6 +211,52 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
     )
 
 
+def _renewed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a comparison of version 1 in this version: its differences are counted from its answers.
+
+    In a part of an advice, which has none, there are no differences.
+    """
+    held = {*given["development"]}
+    standings = [
+        Standing.model_validate(one)
+        for one in given["standings"]
+        if one["kind"] != "derived" or one["name"] == ORACLE  # the other one repeated a model's row
+    ]
+    found = {**given, "schema_version": 2, "standings": standings}
+    answers = [GradedAnswer.model_validate(one) for one in given.get("answers", ())]
+    if not answers:
+        return found
+    by: dict[str, dict[str, GradedAnswer]] = {}
+    for one in answers:
+        if one.complete and one.question not in held:
+            by.setdefault(one.contestant, {})[one.question] = one
+    failed: dict[str, set[str]] = {}
+    for why in given.get("failures", ()):
+        lost = FailedAnswer.model_validate(why)
+        if not lost.development:
+            failed.setdefault(lost.contestant, set()).add(lost.question)
+    models = model_names(2 + len(given.get("more_assistants", ())))
+    right = {one.name: {key: bool(a.right) for key, a in by.get(one.name, {}).items()} for one in standings}
+    common = [key for key in right[models[0]] if all(key in right[name] for name in models)]
+    right[ORACLE] = {key: any(right[name][key] for name in models) for key in common}
+    questions = [*dict.fromkeys(key for one in right.values() for key in one)]
+    questions += [key for key in dict.fromkeys(chain.from_iterable(failed.values())) if key not in {*questions}]
+    outcomes = GradedOutcomes(
+        models=models,
+        questions=questions,
+        right=right,
+        failed=failed,
+        billed={one.name: one.billed for one in standings if one.billed is not None and one.kind != "derived"},
+    )
+    texts = {
+        one.name: [by[one.name][key].text for key in questions]
+        for one in standings
+        if one.kind == "method" and all(key in by.get(one.name, {}) for key in questions)
+    }
+    made = compared(standings, outcomes, texts)
+    return {**found, "answers": answers, "standings": made.standings, "better": made.better}
+
+
 def standing_of(found: Comparison, name: str) -> Standing | None:
     """The standing of a contestant; None if there is none of this name."""
     return next((one for one in found.standings if one.name == name), None)
@@ -205,7 +268,7 @@ def outcomes_of(found: Comparison) -> Outcomes:
     def right(name: str) -> dict[str, bool]:
         return {key: bool(one.right) for key, one in found.answers_of(name).items()}
 
-    ways = [one.name for one in found.standings if one.kind == "method"]
+    ways = [one.name for one in found.standings if one.kind == "method" and one.without is None]
     billed = {one.name: one.billed for one in found.standings if one.billed is not None}
     return Outcomes({name: right(name) for name in found.models}, {name: right(name) for name in ways}, billed)
 
@@ -429,23 +492,59 @@ def _doubts(part: Comparison) -> dict[str, Doubts]:
 
 # A comparison as plain text.
 
-HEADS = ("", "right", "accuracy", "95 %", "difference", "95 %", "won", "lost", "p", "kept", "ms", "requests", "tokens")
-"""Column heads of the table of standings."""
+_HEADS = ("", "right", "accuracy", "95 %")
+_COSTS = ("kept", "ms", "requests", "tokens")
+MOST_NAMES = 40
+"""Characters of the names of ways with equal texts that stand in a row of the table."""
+
+
+def heads_of(found: Comparison) -> list[str]:
+    """Column heads of the table of standings: those of each difference, to each model alone, are together."""
+    apart = [head for name in found.models for head in (f"to {name}", "95 %", "won:lost", "p")]
+    return [*_HEADS, *apart, *_COSTS]
+
+
+def rows_of(found: Comparison) -> list[Standing]:
+    """The standings that have a row of their own: ways with equal texts share that of the cheapest."""
+    return [one for one in found.standings if one.same_texts_as is None]
+
+
+def same_texts(found: Comparison) -> dict[str, list[Standing]]:
+    """The ways that wrote the same texts as a cheaper one, by the name of that one."""
+    several: dict[str, list[Standing]] = {}
+    for one in found.standings:
+        if one.same_texts_as is not None:
+            several.setdefault(one.same_texts_as, []).append(one)
+    return several
+
+
+def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
+    """The name of a row: of all ways that share it, as far as there is room; the note below names the others."""
+    others = [other.name for other in same.get(one.name, ())]
+    name = " = ".join([one.name, *others])
+    if len(name) > MOST_NAMES:
+        name = f"{one.name} = {counted(len(others), 'other')}"
+    return name + (" *" if one.on_frontier else "")
 
 
 def comparison_report(found: Comparison) -> str:
     """The comparison in words and a table."""
-    more = optional_columns(found.standings)
-    heads = [*HEADS, *more]
-    rows = [[*standing_cells(one), *(cells[at] for cells in more.values())] for at, one in enumerate(found.standings)]
+    standings, same = rows_of(found), same_texts(found)
+    more = optional_columns(standings)
+    heads = [*heads_of(found), *more]
+    rows = [
+        [*standing_cells(one, found, same), *(cells[at] for cells in more.values())] for at, one in enumerate(standings)
+    ]
     widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
     lines = [
         "  ".join(f"{cell:{'<' if not at else '>'}{widths[at]}}" for at, cell in enumerate(row)).rstrip()
         for row in [heads, *rows]
     ]
-    parts = [_title(found), *lines, "", *_about_table(found)]
+    parts = [_title(found), *lines, "", *map(_filled, about_standings(found))]
+    parts += [f"Billed tokens: {found.billed_tokens:,}, {found.spent_tokens:,} of them in this run."]
+    parts += ["", *map(_filled, findings(found))]
     parts += ["", *(_about_calibration(name, one) for name, one in found.calibration.items())]
-    if places := [words for one in found.standings if (words := _about_places(one))]:
+    if places := [words for one in standings if (words := _about_places(one))]:
         parts += ["", "Replaced places, judged by the reference where the answer has followed it so far:", *places]
     if found.failures:
         parts += ["", "Failed:", *(f"  {name}, {n}: {error}" for name, n, error in failures_counted(found.failures))]
@@ -457,9 +556,17 @@ def comparison_report(found: Comparison) -> str:
     return with_notes("\n".join(parts), found.warnings)
 
 
+def _filled(words: str) -> str:
+    return fill(words, _WIDTH)
+
+
 def _title(found: Comparison) -> str:
     words = f"{roles_in_words([one.model for one in found.models.values()])}, graded by {found.grader}: "
-    words += f"{counted(found.questions, 'test question')}, {len(found.development)} for development"
+    words += counted(found.questions, "test question")
+    if found.groups is not None and found.groups < found.questions:
+        words += f" in {counted(found.groups, 'group')}"
+    if found.development:
+        words += f", {len(found.development)} to set baselines"
     return f"{words}; {limits_in_words(found)}\n"
 
 
@@ -479,37 +586,123 @@ def limits_in_words(found: Comparison) -> str:
     return f"{words}, seed {found.seed}"
 
 
-def _about_table(found: Comparison) -> list[str]:
-    pair, better = len(found.models) == 2, found.models[found.better].model
-    which, both = ("better of the two", "both") if pair else ("best of the models", "all")
-    chose = "the development questions" if found.development else "these questions"
+def about_standings(found: Comparison) -> list[str]:
+    """The meaning of the columns, a paragraph each."""
+    both = "both" if len(found.models) == 2 else "all"
+    by_groups = found.groups is not None and found.groups < found.questions
+    apart = "Differences are to each model alone, in points, on the questions that both have answered. "
+    apart += "Their intervals hold all together, and leave out 0 exactly where p is at most 0.05: sign flips, by the "
+    apart += "maximum over all differences of this table."
+    if by_groups:
+        apart += " The questions of a group count as one; in brackets behind won:lost are groups."
+    costs = f"kept: the draft's tokens. ms: median. Requests and tokens: means of an answer, {both} endpoints together."
+    costs += " Names that end in *: no answer that costs fewer tokens equals it within one standard error."
     return [
-        f"Differences are to {better} ({found.better}), the {which} on {chose}.",
-        "p: McNemar's exact test, adjusted by Holm. kept: the draft's tokens. ms: median. Requests and tokens: means",
-        f"of an answer, {both} endpoints together. Names that end in *: no better answer costs fewer tokens.",
-        f"Billed tokens: {found.billed_tokens:,}, {found.spent_tokens:,} of them in this run.",
+        apart,
+        costs,
+        *(
+            f"{in_words([first, *(one.name for one in others)])} wrote the same texts and share a row, which has the "
+            f"numbers of {first}; the others bill {in_words([f'{one.billed or 0:,.0f} tokens' for one in others])}."
+            for first, others in same_texts(found).items()
+        ),
     ]
 
 
-def standing_cells(one: Standing) -> list[str]:
-    """The cells of one standing; see `HEADS`."""
-    failed = f" ({one.failed} failed)" if one.failed else ""
-    counts = one.counts
+def findings(found: Comparison) -> list[str]:
+    """The result in sentences: which ways are shown to be better than each model, what failures change, the third."""
+    tested = [one for one in rows_of(found) if one.kind in ("method", "baseline") and one.differences]
+    if not any(difference.interval is not None for one in tested for difference in one.differences.values()):
+        return []
+    better = [one.name for one in tested if one.better_than_all]
+    each = "both models" if len(found.models) == 2 else "each of the models"
+    if better:
+        words = f"Better than {each} alone, with 5 % error for all of these together: {in_words(better)}."
+    else:
+        words = f"No way is shown to be better than {each} alone, with 5 % error for all of them together."
+    sentences = [words, *_about_failures(tested, found)]
+    if found.third is not None:
+        sentences.append(third_in_words(found.third))
+    elif found.more_assistants and len(found.models) == _TRIO:
+        sentences.append(
+            "If the third model is worth its price is not known: the ways to fuse two of them have to be compared, too "
+            "(--pairs)."
+        )
+    return sentences
+
+
+_TRIO = 3
+
+
+def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
+    """A sentence on each way whose failures, or a model's, may change what is shown of it."""
+    sentences: list[str] = []
+    for one in tested:
+        doubtful = [
+            (name, apart.bounded)
+            for name, apart in one.differences.items()
+            if apart.interval is not None and apart.bounded is not None and apart.interval.low > 0 >= apart.bounded.low
+        ]
+        for name, bounded in doubtful:
+            sentences.append(
+                f"{one.name} is ahead of {with_article(name)} only on the questions that both have answered "
+                f"({counted(one.failed, 'question')} of it failed, {found[name].failed} of {with_article(name)}): with "
+                f"these it may be {_interval(bounded, signed=True)} points."
+            )
+    return sentences
+
+
+def third_in_words(third: ThirdModel) -> str:
+    """The answer to the question if a third model is worth its price."""
+    apart, (three, two) = third.difference, third.billed
+    words = f"The third model: {third.three}, the best way to fuse all three, is {_signed(apart.value)} points"
+    if apart.interval is not None:
+        words += f" ({_interval(apart.interval, signed=True)})"
+    words += (
+        f" to {third.two}, the best way to fuse two, and bills {three / two if two else math.inf:.1f} times the tokens"
+    )
+    if third.money is not None:
+        words += f" ({1000 * third.money[0]:,.4g} in place of {1000 * third.money[1]:,.4g} for 1,000 answers)"
+    if apart.low > 0 and three <= two:
+        return f"{words}. So it gains, and costs nothing."
+    if apart.low > 0:
+        return f"{words}. So it gains; each right answer more costs {(three - two) / apart.value:,.0f} tokens."
+    if apart.interval is not None and apart.interval.high <= 0:
+        return f"{words}. So it gains nothing."
+    return f"{words}. A gain is not shown: by these questions it is not worth its price."
+
+
+def standing_cells(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]]) -> list[str]:
+    """The cells of one standing; see `heads_of`."""
+    failed = f" ({one.failed} failed, {_percent(one.of_asked)} of all)" if one.failed else ""
     return [
-        one.name + (" *" if one.on_frontier else ""),
+        row_name(one, same),
         f"{one.right}/{one.answered}{failed}",
         _percent(one.accuracy.value),
         _interval(one.accuracy),
-        "" if one.difference is None else _signed(one.difference.value),
-        "" if one.difference is None else _interval(one.difference, signed=True),
-        "" if counts is None or not counts.total else str(counts.won),
-        "" if counts is None or not counts.total else str(counts.lost),
-        "" if one.holm is None else f"{one.holm:.3f}" if one.holm >= 0.0005 else "<0.001",
+        *(cell for name in found.models for cell in difference_cells(one.differences.get(name))),
         "" if one.acceptance is None else f"{one.acceptance:.0%}",
         "" if one.seconds is None else f"{1000 * one.seconds:,.0f}",
         f"{sum(one.requests.values()):.1f}" if one.answered else "",
         "" if one.billed is None else f"{one.billed:,.0f}",
     ]
+
+
+def difference_cells(one: PairedDifference | None) -> list[str]:
+    """The four cells of a difference: value, interval, questions won and lost, and p."""
+    if one is None or not one.counts.total:
+        return [""] * 4
+    groups = "" if one.groups is None else f" ({one.groups[0]}:{one.groups[1]})"
+    return [
+        _signed(one.value),
+        "" if one.interval is None else _interval(one.interval, signed=True),
+        f"{one.counts.won}:{one.counts.lost}{groups}",
+        p_in_words(one.p),
+    ]
+
+
+def p_in_words(value: float | None) -> str:
+    """A p-value with three digits; empty if there is none."""
+    return "" if value is None else f"{value:.3f}" if value >= 0.0005 else "<0.001"
 
 
 def optional_columns(standings: Sequence[Standing]) -> dict[str, list[str]]:
@@ -526,8 +719,7 @@ def failures_counted(failures: Iterable[FailedAnswer]) -> list[tuple[str, str, s
     """The contestants that failed, each with the number of its questions in words, and the reason."""
     why = Counter((one.contestant, one.development, one.error) for one in failures)
     return [
-        (name, counted(n, "development question" if held else "question"), error)
-        for (name, held, error), n in why.items()
+        (name, counted(n, "question") + " that set baselines" * held, error) for (name, held, error), n in why.items()
     ]
 
 

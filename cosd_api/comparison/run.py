@@ -323,6 +323,8 @@ class ComparisonRun:
             if answer is None:
                 keys = {"key": key, "graded": self.known.grading(example), "question": example.key}
                 answer = await self._answer(one, example, keys)
+                if answer is not None:
+                    self._note_asked(one, answer)
             if answer is None:
                 return
             self._limit.note(one.name, answer.billed)
@@ -337,6 +339,13 @@ class ComparisonRun:
         else:
             self._fail(one, example, answer.error or "", ("grader",))
         tally.billed += answer.billed
+
+    def _note_asked(self, one: Contestant, answer: GradedAnswer) -> None:
+        """Count an answer that the models have given in this run."""
+        if (tally := self._tallies.get(one.name)) is not None:
+            tally.asked += 1
+            tally.spent += answer.billed
+            tally.money += answer.money(self.prices) or 0.0
 
     async def _answer(self, one: Contestant, example: Example, keys: Mapping[str, Any]) -> GradedAnswer | None:
         """The contestant's answer, not graded; None if there is none. The journal has it, and what was billed."""

@@ -20,11 +20,14 @@ class Tally:
 
     Attributes:
         name: its name.
-        questions: that it is to answer, for development too.
+        questions: that it is to answer, those that set baselines too.
         answered: number of graded answers.
         right: number of right ones.
         failed: number of failed ones.
         billed: tokens that its answers have billed.
+        asked: number of answers for which this run asked the models.
+        spent: tokens that these have billed.
+        money: their price; 0 without prices.
     """
 
     name: str
@@ -33,6 +36,14 @@ class Tally:
     right: int = 0
     failed: int = 0
     billed: int = 0
+    asked: int = 0
+    spent: int = 0
+    money: float = 0.0
+
+    @property
+    def left(self) -> int:
+        """Number of answers to come."""
+        return max(0, self.questions - self.answered - self.failed)
 
 
 class ComparisonOptions(TypedDict, total=False):

@@ -13,19 +13,20 @@ from pydantic import Field
 
 from cosd_api import Example
 from cosd_api.comparison.contestants import ORACLE, Contestant, ContestantKind
+from cosd_api.comparison.contrasts import (
+    GradedOutcomes,
+    Joint,
+    PairedDifference,
+    ThirdModel,
+    alike,
+    best_model,
+    best_way,
+    leading,
+)
 from cosd_api.comparison.journal import AnswerUsage, GradedAnswer
 from cosd_api.comparison.prices import Price
-from cosd_api.comparison.statistics import (
-    CalibrationCurve,
-    Estimated,
-    PairedCounts,
-    calibration,
-    frontier,
-    holm,
-    mcnemar,
-    paired_difference,
-    wilson,
-)
+from cosd_api.comparison.questions import group_of
+from cosd_api.comparison.statistics import CalibrationCurve, Estimated, PairedCounts, calibration, wilson_by_groups
 from cosd_api.extend import Record, first_character, last_character
 
 _SURE = 0.5
@@ -64,17 +65,16 @@ class Standing(Record):
         kind: what it is.
         reverse: whether an assistant drafts, or is listed first.
         first: the name of the model that drafts, or is listed first, where there are several assistants.
+        without: the name of the model that takes no part; None where all do.
         settings: its method's name, own settings and verifier; empty where it follows from the answers of others.
         answered: questions with a graded answer.
         failed: questions that failed.
         right: number of right answers.
         accuracy: share of right answers, with its 95 % interval.
-        counts: against the better model (the best of several), on questions that both have answered: `won` are those
-            that this contestant alone has right. None for the better model itself.
-        difference: in accuracy to the better model on these, with its 95 % interval.
-        p: of McNemar's exact test; None for the better model, and for `best of the two` (of several, `best of all`)
-            and `oracle`, which are made of it.
-        holm: the same, adjusted for the number of contestants that were tested.
+        differences: to each model alone, by the model's name; not to itself. A way is shown to be better than the
+            models where it is better than each: see `better_than_all`.
+        same_texts_as: name of a cheaper way that wrote the same texts to all questions, with which it shares a row of
+            the table; None where there is none.
         acceptance: mean share of the draft's tokens kept; None where no draft is judged.
         seconds: median duration of an answer.
         first_token: median time until the first token was final.
@@ -86,23 +86,22 @@ class Standing(Record):
         cached: mean number of those read that came from the server's cache, likewise, as far as it reports them.
         money: mean price of an answer; None without prices.
         replaced: who was right at replaced places; None where no draft is judged.
-        on_frontier: whether no contestant with a bill has more right answers for the same number of tokens or fewer;
-            a question that failed is not right, and who was not asked all of them is left out.
+        on_frontier: whether no cheaper contestant (in tokens) equals it within one standard error of the difference; a
+            question that failed is not right, and who was not asked all of them is left out.
     """
 
     name: str
     kind: ContestantKind
     reverse: bool = False
     first: str | None = None
+    without: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict[str, Any])
     answered: int
     failed: int
     right: int
     accuracy: Estimated
-    counts: PairedCounts | None = None
-    difference: Estimated | None = None
-    p: float | None = None
-    holm: float | None = None
+    differences: dict[str, PairedDifference] = Field(default_factory=dict[str, PairedDifference])
+    same_texts_as: str | None = None
     acceptance: float | None = None
     seconds: float | None = None
     first_token: float | None = None
@@ -119,6 +118,16 @@ class Standing(Record):
     def asked(self) -> int:
         """Number of questions answered or failed at."""
         return self.answered + self.failed
+
+    @property
+    def of_asked(self) -> float:
+        """Share of right answers with failed questions as wrong ones; NaN without questions."""
+        return self.right / self.asked if self.asked else math.nan
+
+    @property
+    def better_than_all(self) -> bool:
+        """True if it is shown to be better than each model alone, also if failed questions had gone against it."""
+        return bool(self.differences) and all(one.low > 0 for one in self.differences.values())
 
     @property
     def billed(self) -> float | None:
@@ -146,7 +155,7 @@ class FailedAnswer(Record):
         contestant: name of the contestant.
         question: `Example.key`.
         error: the reason.
-        development: whether it is a development question, which no standing counts.
+        development: whether it is one that sets the baselines, which no standing counts.
     """
 
     contestant: str
@@ -162,7 +171,7 @@ class Gathered:
     Attributes:
         models: names of the models alone, as contestants.
         test: the test questions, in the order given.
-        development: the development questions.
+        development: the questions that set the baselines.
         contestants: in the order of the standings; the models and what is derived from them included.
         answers: the complete answers, by contestant, then by question.
         failed: why questions failed, by contestant, then by question.
@@ -178,77 +187,144 @@ class Gathered:
     prices: Mapping[str, Price] | None
 
     def right(self, name: str, questions: Sequence[Example]) -> dict[str, bool]:
-        """Outcomes of a contestant that asks the models, by question."""
+        """GradedOutcomes of a contestant that asks the models, by question."""
         found = self.answers.get(name, {})
         return {one.key: bool(found[one.key].right) for one in questions if one.key in found}
 
 
 def better_of(gathered: Gathered) -> str:
-    """The better model on the development questions that all have answered; see `Comparison`."""
-    questions = gathered.development or gathered.test
-    outcomes = {name: gathered.right(name, questions) for name in gathered.models}
-    common = _answered_by_all([*outcomes.values()])
-
-    def rank(name: str) -> tuple[int, int]:
-        right = sum(outcomes[name][key] for key in common)
-        return right, -sum(gathered.answers[name][key].billed for key in common)
-
-    return max(gathered.models, key=rank)  # the first of equals
+    """The better model on the questions that set the baselines, of those that all models have answered."""
+    right = {name: gathered.right(name, gathered.development) for name in gathered.models}
+    billed = {
+        name: math.fsum(gathered.answers[name][key].billed for key in right[name]) / max(1, len(right[name]))
+        for name in gathered.models
+    }
+    keys = [one.key for one in gathered.development]
+    return best_model(GradedOutcomes(models=gathered.models, questions=keys, right=right, billed=billed))
 
 
-def _answered_by_all(outcomes: Sequence[Mapping[str, bool]]) -> list[str]:
-    """The questions with an outcome in all of these."""
-    first, *others = outcomes
-    return [key for key in first if all(key in one for one in others)]
+@dataclass(frozen=True, slots=True)
+class JudgedStandings:
+    """The standings of a comparison, and what follows from them.
+
+    Attributes:
+        standings: of all contestants, in their order.
+        better: the model with the most right answers.
+        third: of three models, if the third is worth its price; None where no ways to fuse two of them were compared.
+    """
+
+    standings: Sequence[Standing]
+    better: str
+    third: ThirdModel | None
 
 
-def standings_of(gathered: Gathered, better: str) -> list[Standing]:
-    """The standings of all contestants, in their order, by the better model."""
-    outcomes = {one.name: gathered.right(one.name, gathered.test) for one in gathered.contestants}
-    alone = [outcomes[name] for name in gathered.models]
-    for one in gathered.contestants:
-        if one.kind == "derived":
-            oracle = {key: any(right[key] for right in alone) for key in _answered_by_all(alone)}
-            outcomes[one.name] = oracle if one.name == ORACLE else outcomes[better]
-    standings = [_standing(one, gathered, outcomes, better) for one in gathered.contestants]
-    tested = [at for at, one in enumerate(standings) if one.p is not None]
-    for at, adjusted in zip(tested, holm([standings[at].p or 0.0 for at in tested]), strict=True):
-        standings[at] = standings[at].model_copy(update={"holm": adjusted})
-    asked = max(one.asked for one in standings)  # who stopped before is no better for it
-    there = [at for at, one in enumerate(standings) if one.billed is not None and one.kind != "derived"]
-    there = [at for at in there if standings[at].asked == asked]
-    for at in frontier([(standings[at].billed or 0.0, float(standings[at].right)) for at in there]):
-        standings[there[at]] = standings[there[at]].model_copy(update={"on_frontier": True})
-    return standings
-
-
-def _standing(one: Contestant, gathered: Gathered, outcomes: Mapping[str, Mapping[str, bool]], better: str) -> Standing:
-    """The result of one contestant, not adjusted for the others."""
-    mine, theirs = outcomes[one.name], outcomes[better]
-    right, answered = sum(mine.values()), len(mine)
+def judged(gathered: Gathered) -> JudgedStandings:
+    """The standings of all contestants, in their order."""
+    alone = [gathered.right(name, gathered.test) for name in gathered.models]
+    right = {one.name: gathered.right(one.name, gathered.test) for one in gathered.contestants}
+    common = [key for key in alone[0] if all(key in one for one in alone)]
+    right[ORACLE] = {key: any(one[key] for one in alone) for key in common}
+    standings = [_standing(one, gathered, right[one.name]) for one in gathered.contestants]
     tests = {example.key for example in gathered.test}
-    names = [one.name] if one.kind != "derived" else gathered.models if one.name == ORACLE else [better]
+    outcomes = GradedOutcomes(
+        models=gathered.models,
+        questions=[one.key for one in gathered.test],
+        right=right,
+        failed={name: tests & {*why} for name, why in gathered.failed.items()},
+        groups={one.key: group_of(one) for one in gathered.test},
+        billed={one.name: one.billed for one in standings if one.billed is not None and one.kind != "derived"},
+    )
+    texts = {
+        one.name: [gathered.answers[one.name][key].text for key in right[one.name]]
+        for one in standings
+        if one.kind == "method" and len(right[one.name]) == len(tests)
+    }
+    return compared(standings, outcomes, texts)
+
+
+def compared(
+    standings: Sequence[Standing], outcomes: GradedOutcomes, texts: Mapping[str, Sequence[str]]
+) -> JudgedStandings:
+    """The standings with their differences, and all that takes several of them.
+
+    Args:
+        standings: each by itself.
+        outcomes: of all of them.
+        texts: of each way that has answered every question, in one order.
+    """
+    ways = [one.name for one in standings if one.kind in ("method", "baseline") and one.answered]
+    of_three, of_two = (
+        [
+            one.name
+            for one in standings
+            if one.kind == "method" and one.answered and (one.without is None) is all_of_them
+        ]
+        for all_of_them in (True, False)
+    )
+    two = best_way(outcomes, of_two)
+    joint = Joint(outcomes, ways, [] if two is None else [(three, two) for three in of_three])
+    same = alike(texts, outcomes.billed)
+    asked = max((one.asked for one in standings), default=0)  # who stopped before is no better for it
+    stars = leading(outcomes, [one.name for one in standings if one.kind != "derived" and one.asked == asked])
+    found = [
+        one.model_copy(
+            update={
+                "differences": {name: joint.difference(one.name, name) for name in outcomes.models if name != one.name},
+                "same_texts_as": same.get(one.name),
+                "on_frontier": one.name in stars,
+            }
+        )
+        for one in standings
+    ]
+    return JudgedStandings(found, best_model(outcomes), _third(found, outcomes, joint, of_three, two))
+
+
+def _third(
+    standings: Sequence[Standing], outcomes: GradedOutcomes, joint: Joint, of_three: Sequence[str], two: str | None
+) -> ThirdModel | None:
+    three = best_way(outcomes, of_three)
+    if three is None or two is None:
+        return None
+    money = {one.name: one.money for one in standings}
+    first, second = money[three], money[two]
+    return ThirdModel(
+        three=three,
+        two=two,
+        difference=joint.difference(three, two),
+        billed=(outcomes.billed[three], outcomes.billed[two]),
+        money=None if first is None or second is None else (first, second),
+    )
+
+
+def _standing(one: Contestant, gathered: Gathered, mine: Mapping[str, bool]) -> Standing:
+    """The result of one contestant by itself."""
+    right, answered, several = sum(mine.values()), len(mine), len(gathered.models) > 2
+    tests = {example.key for example in gathered.test}
+    names = gathered.models if one.kind == "derived" else [one.name]
     answers = [[gathered.answers[name][key] for name in names] for key in mine]
-    fields: dict[str, Any] = {}
-    if one.name != better:
-        common = [key for key in mine if key in theirs]
-        counts = PairedCounts.of([mine[key] for key in common], [theirs[key] for key in common])
-        fields = {"counts": counts, "difference": paired_difference(counts)}
-        fields["p"] = mcnemar(counts) if one.kind != "derived" and counts.total else None
     return Standing(
         name=one.name,
         kind=one.kind,
         reverse=one.reverse,
-        first=gathered.models[one.first] if len(gathered.models) > 2 and one.method is not None else None,
+        first=gathered.models[one.first] if several and one.method is not None else None,
+        without=None if one.without is None else gathered.models[one.without],
         settings=one.settings,
         answered=answered,
         failed=len({key for name in names for key in gathered.failed.get(name, {}) if key in tests}),
         right=right,
-        accuracy=wilson(right, answered),
-        **fields,
+        accuracy=_accuracy(gathered.test, mine),
         **(_cost(answers, gathered.models, gathered.prices) if answered else {}),
         replaced=_replaced(one, gathered),
     )
+
+
+def _accuracy(questions: Sequence[Example], right: Mapping[str, bool]) -> Estimated:
+    """The share of right answers, with its interval by groups."""
+    groups: dict[str, list[bool]] = {}
+    for one in questions:
+        if one.key in right:
+            groups.setdefault(group_of(one), []).append(right[one.key])
+    return wilson_by_groups([(sum(several), len(several)) for several in groups.values()])
 
 
 def _cost(

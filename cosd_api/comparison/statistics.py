@@ -55,12 +55,40 @@ def wilson(right: int, total: int, level: float = 0.95) -> Estimated:
         raise SettingError(f"right must be between 0 and total, not {right} of {total}")
     if not total:
         return Estimated(math.nan, 0.0, 1.0)
-    share = right / total
-    middle = (right + z * z / 2) / (total + z * z)
+    return _score(right / total, total, z)
+
+
+def wilson_by_groups(groups: Sequence[tuple[int, int]], level: float = 0.95) -> Estimated:
+    """The share of successes in groups of trials that belong together, with Wilson's interval for as many as count.
+
+    The number of trials is divided by the design effect: the variance of the share by groups (the linearised one of a
+    ratio, as in Kish, 1965) over that of independent trials, 1 at least. Without any variance it is the mean size of a
+    group. With one trial in each group it is `wilson`.
+
+    Args:
+        groups: successes and trials of each group, one trial at least.
+        level: as of `wilson`.
+
+    Raises:
+        SettingError: see `wilson`.
+    """
+    right, total = sum(one for one, _ in groups), sum(size for _, size in groups)
+    if len(groups) == total:
+        return wilson(right, total, level)
+    share, count = right / total, len(groups)
+    effect = total / count
+    if 0 < right < total and count > 1:
+        apart = math.fsum((one - share * size) ** 2 for one, size in groups) * count / (count - 1)
+        effect = max(1.0, apart / (total * share * (1 - share)))
+    return _score(share, total / effect, _z(level))
+
+
+def _score(share: float, total: float, z: float) -> Estimated:
+    middle = (share * total + z * z / 2) / (total + z * z)
     half = z * math.sqrt(total) / (total + z * z) * math.sqrt(share * (1 - share) + z * z / (4 * total))
     # At the edges the ends are exact, whatever was rounded.
-    low = 0.0 if right == 0 else min(middle - half, share)
-    high = 1.0 if right == total else max(middle + half, share)
+    low = 0.0 if share == 0 else min(middle - half, share)
+    high = 1.0 if share == 1 else max(middle + half, share)
     return Estimated(share, low, high)
 
 

@@ -265,16 +265,18 @@ def percent(value: float) -> str:
 class GridTuning(BaseModel):
     """Accuracy of the rule for each pair of alpha and beta, and the pair to use; `str()` gives a report.
 
-    The intervals are those of a pair that was chosen on these very examples. On new ones it does slightly worse, which
-    a bootstrap does not show.
+    The best pair is chosen on the examples on which it is measured, so its accuracy and its gain there are too large by
+    a part that is luck. The intervals hold for the pair on new examples: each resample chooses a pair of its own, and
+    the low end takes off what that one is worth less on all examples.
 
     Attributes:
         accuracy: by alpha, then by beta, in [0, 1].
         best: the most accurate pair of the grid. Of equal ones the nearest to the paper's (0.5, 0.5), by the sum of
             both differences; then the one with the smaller alpha, which asks less; then the one with the greater beta.
-        interval: 95 % interval of its accuracy, by bootstrap over examples; None with a single example.
+        interval: 95 % interval of its accuracy on new examples, by bootstrap over examples, in which the best pair is
+            chosen again; None with a single example.
         paper: accuracy of (0.5, 0.5), whether on the grid or not.
-        gain_interval: 95 % interval of `gain`, with both pairs judged on the same resampled examples.
+        gain_interval: 95 % interval of `gain` on new examples, likewise.
         best_share: share of the resamples in which the best pair is the best again; None with a single example.
         examples: number of examples that count.
         resamples: number of bootstrap resamples.
@@ -354,7 +356,7 @@ class GridTuning(BaseModel):
         elif self.gain_interval is not None:
             low, high = (f"{100 * bound:+.1f}" for bound in self.gain_interval)
             gain = f"That is {100 * self.gain:+.1f} points against the paper's (0.5, 0.5)"
-            words.append(f"{gain} (95 % interval: {low} to {high}).")
+            words.append(f"{gain}; on new examples {low} to {high} (95 % interval, the choice of the pair included).")
         again = (
             "" if self.best_share is None else f"{self.best_share:.0%} of {self.resamples} resamples of the examples"
         )
@@ -372,4 +374,4 @@ class GridTuning(BaseModel):
         low, high = self.interval
         if low == high:  # every resample gives the same
             return " (no interval: all examples say the same)"
-        return f" (95 % interval: {low:.1%} to {high:.1%})"
+        return f" (on new examples {low:.1%} to {high:.1%}: a 95 % interval)"

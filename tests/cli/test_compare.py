@@ -19,7 +19,7 @@ from typer.testing import Result
 from commands import Scripted, cosd, start_scripted, words
 from compared import examples, pair, trio
 from cosd_api import Example
-from cosd_api.cli.compare import Confirming, _table  # pyright: ignore[reportPrivateUsage]
+from cosd_api.cli.compare import Confirming, Left, _table  # pyright: ignore[reportPrivateUsage]
 from cosd_api.comparison import Comparison
 from cosd_api.comparison.settings import Tally
 from cosd_api.training.file_lock import lock
@@ -55,7 +55,7 @@ def test_the_table_and_the_folder(scripted: Scripted, questions: Path, tmp_path:
     folder = tmp_path / "new" / "out"
     done = compare(questions, "--yes", "--out", str(folder))
     assert done.exit_code == 0, done.stderr
-    assert "small as the draft, large as the assistant, graded by exact: 4 test questions, 1 for development" in words(
+    assert "small as the draft, large as the assistant, graded by exact: 4 test questions, 1 to set baselines" in words(
         done
     )
     rows = {line.split("  ")[0].removesuffix(" *"): line.split() for line in done.stdout.splitlines()}
@@ -260,7 +260,7 @@ def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
         (("--methods", "cosd-1"), "there is no method 'cosd-1'; did you mean 'cosd-1-1'?"),
         (
             ("--methods", "nope"),
-            "cosd-1-1, cosd-agreement, cosd-diff, cosd-match, cosd-surprise, average-drawn, cool-al",
+            "cosd-1-1, cosd-0.9-1, cosd-0.97-1, cosd-agreement, cosd-diff, cosd-match, cosd-surprise",
         ),
         (("--grader", "regex"), "pattern"),
         (("--grader", "exact", "--pattern", "x"), "pattern"),
@@ -315,3 +315,15 @@ def test_an_interrupt_says_how_to_resume_and_prints_what_is_known(tmp_path: Path
     assert "it was interrupted" in table
     words = f"finished answers are in {journal}: run the same command again to resume"
     assert (words.encode() in errors) is kept
+
+
+def test_what_is_left_by_what_was_taken() -> None:
+    times = iter([0.0, 10.0, 20.0])
+    left = Left(lambda: next(times))
+    one, other = Tally("one", 10, answered=4), Tally("other", 10)
+    assert left([one, other]) == ""  # all four were known
+    one.answered, one.asked, one.spent = 6, 2, 100
+    # 4 answers of 50 tokens, and 10 of as many, for want of its own: 700 tokens at 10 a second
+    assert left([one, other]) == "about 70 seconds and 700 billed tokens"
+    one.money = 0.5
+    assert left([one, other]) == "about 2 minutes and 700 billed tokens (price 3.5)"

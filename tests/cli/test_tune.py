@@ -70,10 +70,11 @@ def test_with_answers_and_a_picture(tmp_path: Path) -> None:
     assert "\nright answers, in % (*: best)\nbeta\n   1    50.0   *50.0 \n         0.1     0.5  alpha\n" in (
         result.stdout
     )
-    assert "With it 50.0% of 2 answers are right (95 % interval: 0.0% to 100.0%), and 75% of the draft's" in words(
-        result
+    assert (
+        "With it 50.0% of 2 answers are right (on new examples 0.0% to 100.0%: a 95 % interval), and 75% of the draft's"
+        in words(result)
     )
-    assert "That is +0.0 points against the paper's (0.5, 0.5) (95 % interval: +0.0 to +0.0)." in words(result)
+    assert "That is +0.0 points against the paper's (0.5, 0.5); on new examples" in words(result)
     assert "1 other pair does as well; it is the nearest to (0.5, 0.5). Chosen so, it came out best in" in words(result)
     assert (
         "Best by decisions: alpha 0.5 and beta 1." in result.stdout

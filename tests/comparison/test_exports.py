@@ -20,13 +20,13 @@ def test_the_table_as_csv() -> None:
     found = sample_comparison()
     rows = list(csv.DictReader(io.StringIO(standings_csv(found))))
     assert [row["name"] for row in rows] == [one.name for one in found.standings]
-    cosd = rows[3]
-    assert float(cosd["accuracy"]) == 0.8 and float(cosd["difference"]) == pytest.approx(0.6)
-    assert (cosd["won"], cosd["lost"], cosd["both"], cosd["neither"]) == ("3", "0", "1", "1")
+    cosd = next(row for row in rows if row["name"] == "cosd")
+    assert float(cosd["accuracy"]) == 0.8 and float(cosd["difference_to_draft"]) == pytest.approx(0.6)
+    assert (cosd["won_draft"], cosd["lost_draft"], cosd["both_draft"], cosd["neither_draft"]) == ("3", "0", "1", "1")
     assert (cosd["billed"], cosd["read_draft"], cosd["requests_assistant"]) == ("40.0", "20.0", "0.5")
     assert cosd["cached_draft"] == "" and "cached_assistant" in cosd
     assert (cosd["places_assistant"], cosd["put_right"], cosd["on_frontier"]) == ("4", "3", "true")
-    assert rows[0]["better_model"] == "true" and rows[0]["difference"] == "" == rows[0]["p"]
+    assert rows[0]["better_model"] == "true" and rows[0]["difference_to_draft"] == "" == rows[0]["p_draft"]
     assert {(row["max_tokens"], row["stop"], row["seed"], row["unit"]) for row in rows} == {("64", '["###"]', "0", "")}
     assert rows[-1]["accuracy"] == "" == rows[-1]["billed"]  # nothing answered
 

@@ -36,12 +36,12 @@ def test_the_page_has_every_section_and_the_numbers() -> None:
         "Endpoints",
     ]
     rows = seen.texts["tr"]
-    assert "cool5 questionsthe prompt is too long" in rows and "draft1 development questionit is down" in rows
+    assert "cool5 questionsthe prompt is too long" in rows and "draft1 question that set baselinesit is down" in rows
     figures = " ".join(seen.texts["li"])
-    assert "5 test questions, and 1 for development" in figures
+    assert "5 test questions, and 1 to set baselines" in figures
     assert "20.0 % right by the better model alone (draft)" in figures
     assert "80.0 % right by cosd, the best of 4 methods and baselines" in figures
-    assert "+60.0 points of difference (95 %: +0.0 to +83.2), p = 1.000" in figures
+    assert "+60.0 points of difference (95 %: +0.0 to +100.0), p = 0." in figures
     assert "1,234 tokens billed for the comparison" in figures
     assert not {"-0", "-0.0"}.intersection(f"{figures} {sample_comparison()} {' '.join(seen.texts['td'])}".split())
     body = "".join(seen.texts["body"])
@@ -49,7 +49,7 @@ def test_the_page_has_every_section_and_the_numbers() -> None:
         "small as the draft, large as the assistant · graded by last-number",
         "answers of at most 64 tokens, ending before '###', seed 0",
         "This comparison is not complete: the limit of tokens is reached",
-        "Differences are to the draft alone",
+        "Differences are to each model alone",
         "Every token has at least 0.5 in 1 of 2 wrong answers.",
         "Only cosd is right: 3 questions.",
         "Only the draft alone is right: no question.",
@@ -62,7 +62,7 @@ def test_the_page_has_every_section_and_the_numbers() -> None:
 
 def test_cached_tokens_have_a_column_where_a_server_reports_some() -> None:
     found = sample_comparison()
-    words = "cached: those of them from the cache of a server"
+    words = "cached: tokens from the cache of a server"
     assert words not in comparison_page(found) and "cached" not in str(found).split("\n\n")[1]
     standings = [one.model_copy(update={"cached": {"draft": 1200.0, "assistant": 34.0}}) for one in found.standings]
     found = found.model_copy(update={"standings": tuple(standings)})
@@ -79,9 +79,8 @@ def test_the_row_of_a_contestant() -> None:
         "80.0 %",
         "38 to 96",
         "+60.0",
-        "+0 to +83",
-        "30",
-        "1.000",
+        "+0 to +100",
+        "3:0",
         "90%",
         "250 ms",
         "1.5",
@@ -107,7 +106,7 @@ def test_what_it_advises(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_contestant_without_answers_has_an_empty_row() -> None:
     seen = Seen(comparison_page(sample_comparison()))
-    assert next(text for text in seen.texts["tr"] if text.startswith("cool")) == "cool0 of 0, 5 failed–"
+    assert next(text for text in seen.texts["tr"] if text.startswith("cool")) == "cool0 of 0, 5 failed (0.0 % of all)–"
 
 
 def test_questions_are_shown_where_they_are_given() -> None:

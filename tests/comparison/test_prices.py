@@ -128,7 +128,7 @@ async def test_without_baselines_nobody_pays_for_them() -> None:
     with_them, *_ = await forecast()
     estimate, found, requests = await forecast(baselines=False)
     assert {*estimate.contestants} == {"draft", "assistant", "cosd", "cosd, reversed"}
-    assert estimate.answers == 2 * 10 + 2 * 8 == len(found.answers) < with_them.answers
+    assert estimate.answers == 4 * 10 == len(found.answers) < with_them.answers
     assert requests == sum(usage.requests for one in found.answers for usage in one.usage.values())
     check(estimate, found)
 

@@ -40,7 +40,6 @@ async def test_every_number_by_hand() -> None:
         ("draft", 3, 8),
         ("assistant 1", 4, 8),
         ("assistant 2", 3, 8),
-        ("best of all", 4, 8),
         ("oracle", 7, 8),
         ("cosd", 6, 8),
         ("self-consistency", found["self-consistency"].right, 8),
@@ -48,9 +47,8 @@ async def test_every_number_by_hand() -> None:
     ]
     assert found.better == "assistant 1" and {*found.models} == {*NAMES}
     assert [one.model for one in found.models.values()] == ["small", "large", "other"]
-    assert found["cosd"].counts == PairedCounts(both=3, won=3, lost=1, neither=1)
-    assert found["oracle"].counts == PairedCounts(both=4, won=3, lost=0, neither=1)
-    assert found["best of all"].p is None and found["best of all"].billed == found["assistant 1"].billed
+    assert found["cosd"].differences["assistant 1"].counts == PairedCounts(both=3, won=3, lost=1, neither=1)
+    assert found["oracle"].differences["assistant 1"].counts == PairedCounts(both=4, won=3, lost=0, neither=1)
     places = found["cosd"].replaced
     assert places is not None and (places.places, places.assistant, places.draft) == (5, 4, 1)
     assert places.answers == PairedCounts(both=0, won=4, lost=1, neither=0)
@@ -182,15 +180,39 @@ async def test_reports_name_every_model() -> None:
     assert (again, str(again)) == (found, str(found))
     text, page = str(found), comparison_page(found)
     assert text.startswith("small as the draft, large and other as the assistants, graded by exact: 8 test questions")
-    assert "Differences are to large (assistant 1), the best of the models on the development questions." in text
+    assert "No way is shown to be better than each of the models alone" in text and "to assistant 2" in text
+    assert "If the third model is worth its price is not known" in " ".join(text.split())
     assert "Calibration of assistant 2: mean probability" in text
     assert "</b> as the draft, <b>large</b> and <b>other</b> as the assistants · graded by exact" in page
-    assert "Differences are to assistant 1 alone, which was best on the development questions" in page
+    assert "Differences are to each model alone" in page
     head, *rows = standings_csv(found).splitlines()
     assert {f"{kind}_{name}" for kind in ("requests", "read") for name in ("draft", "assistant_2")} <= {
         *head.split(",")
     }
     assert len(rows) == len(found.standings) and len(answers_jsonl(found).splitlines()) == len(found.answers)
+
+
+async def test_if_the_third_is_worth_its_price(tmp_path: Path) -> None:
+    found = await compared(methods=["cosd"], pairs=True, baselines=False, path=tmp_path / "answers.jsonl")
+    pairs = [one for one in found.standings if one.without is not None]
+    assert len(pairs) == 6 and {one.without for one in pairs} == {*NAMES}
+    assert "cosd, assistant 1 first, without assistant 2" in [one.name for one in pairs]
+    for one in pairs:
+        assert one.without is not None and one.requests[one.without] == 0
+    third = found.third
+    assert third is not None and found[third.two].right == max(one.right for one in pairs)
+    assert third.difference.interval is not None
+    assert third.difference.value == pytest.approx(
+        (found[third.three].right - found[third.two].right) / found.questions
+    )
+    words = " ".join(str(found).split())
+    assert f"The third model: {third.three}, the best way to fuse all three, is " in words
+    assert "A gain is not shown: by these questions it is not worth its price." in words
+    again = await compared(methods=["cosd"], pairs=True, baselines=False, path=tmp_path / "answers.jsonl")
+    assert again.spent_tokens == 0 and again.third == third
+    draft, assistant, _ = trio(ASKED)
+    with pytest.raises(SettingError, match="pairs=True is for three models"):
+        await compare(ASKED.values(), draft=draft, assistant=assistant, pairs=True)
 
 
 async def test_advice_on_three_models(tmp_path: Path) -> None:

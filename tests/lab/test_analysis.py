@@ -31,14 +31,15 @@ from benchmarks.lab.analysis import (
 )
 from benchmarks.lab.long_answers import slots
 from benchmarks.lab.numbers import cost, share
-from cosd_api.comparison.contestants import BEST, ORACLE, RANDOM
+from benchmarks.lab.runs import BEST
+from cosd_api.comparison.contestants import ORACLE, RANDOM
 from cosd_api.comparison.statistics import Estimated, PairedCounts, holm, mcnemar, paired_difference, wilson
 from lab_runs import run
 
 
 async def test_differences_and_tests_are_those_of_the_outcomes() -> None:
     runs = [await run(), await run(task="steps", test=["both", "fixed", "draft", "draft", "neither"])]
-    assert runs[0].comparison.better == "draft"
+    assert runs[0].better == "draft"
     # The rule mends what is fixed, and spoils what is spoilt.
     cosd, draft = (4 + 2 - 1 - 1) / 8, 3 / 8
     assert accuracy(runs[:1], "draft").value == draft

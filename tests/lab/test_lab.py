@@ -19,9 +19,9 @@ from benchmarks.lab.page import page, tables
 from benchmarks.lab.plan import asked, scored
 from benchmarks.lab.protocol import CONTROLS as CONTROL_CELLS
 from benchmarks.lab.protocol import FULL, HEADLINE, QUICK, TOY, WEIGHTS, Cell
-from benchmarks.lab.runs import ALONE, of_cell
+from benchmarks.lab.runs import ALONE, BEST, of_cell
 from benchmarks.lab.studies import STUDIES
-from cosd_api.comparison.contestants import BEST, ORACLE
+from cosd_api.comparison.contestants import ORACLE
 
 pytestmark = pytest.mark.usefixtures("few_draws")
 

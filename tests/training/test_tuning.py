@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 from cosd_api import RuleVerifier, SettingError
 from cosd_api.forcing.samples import Example, ExampleSamples, Sample
 from cosd_api.training.dataset import Samples
-from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE
+from cosd_api.training.evaluation import DEFAULT_RULE, QUARTERS, TREE, TUNED_RULE, check_grid
 from cosd_api.training.fit import compare
-from cosd_api.training.tuning import RuleTuning, tune
+from cosd_api.training.tuning import RuleTuning, grid_tuning, tune
 
 Row = tuple[float, float, int | None]
 """p, q and the label."""
@@ -117,7 +118,7 @@ def test_the_gain_is_over_the_papers_pair_though_it_is_not_on_the_grid() -> None
     assert (tuning.best.alpha, tuning.best_accuracy) == (0.65, 1.0)
     assert tuning.paper == pytest.approx(1 / 3)
     assert tuning.gain == pytest.approx(2 / 3)
-    assert tuning.gain_interval == pytest.approx((0, 1))
+    assert tuning.gain_interval is not None and tuning.gain_interval[1] == 1
 
 
 def test_the_comparison_is_of_the_same_grid_folds_and_seed() -> None:
@@ -168,6 +169,21 @@ def test_without_scikit_learn_it_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(SettingError, match=r'pip install "cosd-api\[train\]"'):
         tune(FOUR)
+
+
+def test_the_interval_of_the_gain_holds_for_the_pair_that_was_chosen() -> None:
+    """Of sixteen pairs that are all as good as the paper's, the best has gained nothing."""
+    draw = np.random.default_rng(3)
+    pairs = check_grid(QUARTERS, QUARTERS)
+    missed = 0
+    for _ in range(60):
+        shared, own = draw.random((80, 1)), draw.random((80, len(pairs) + 1))
+        right = np.where(draw.random(own.shape) < 0.5, shared, own) < 0.6
+        counts = np.hstack([right, np.ones((80, 1), dtype=bool)]).astype(np.int64)
+        found = grid_tuning(pairs, counts, 200, 1).gain_interval
+        assert found is not None
+        missed += not found[0] <= 0 <= found[1]
+    assert missed <= 7
 
 
 # In words.
