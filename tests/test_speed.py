@@ -178,19 +178,19 @@ async def test_a_dry_run_says_how_long() -> None:
     assert estimate.durations == {
         "draft": pytest.approx(20 * (0.6 + 7 * 0.1) / 4),
         "assistant": pytest.approx(20 * (1.2 + 7 * 0.1) / 4),
-        "average": pytest.approx(16 * expected_time(one, speeds, 8) / 4, rel=0.01),
+        "average": pytest.approx(20 * expected_time(one, speeds, 8) / 4, rel=0.01),
     }
     assert estimate.seconds == pytest.approx(sum(estimate.durations.values()))
     assert str(estimate).endswith(
-        "; takes about 65 seconds with 4 answers at the same time, estimated from 16 tokens of each model "
-        "(the longest part: average, 49 seconds)"
+        "; takes about 77 seconds with 4 answers at the same time, estimated from 16 tokens of each model "
+        "(the longest part: average, 61 seconds)"
     )
 
 
 async def test_fewer_answers_than_could_be_at_the_same_time() -> None:
     estimate = await dry(compare, 2, baselines=False, concurrency=8)
-    assert (estimate.answers, estimate.concurrency) == (5, 5)
-    assert "with 5 answers at the same time" in str(estimate)
+    assert (estimate.answers, estimate.concurrency) == (6, 6)
+    assert "with 6 answers at the same time" in str(estimate)
 
 
 async def test_advice_takes_all_looks() -> None:

@@ -103,7 +103,7 @@ def test_a_file_that_grows_is_looked_at_once_more() -> None:
     found = World(0, 0.25, 0.3, 0.4, equal_ways=True).outcomes(120, "a")
     verdict, calls, questions = run_on(found, (40, 120))
     assert (verdict, questions) == ("undecided", 120) and calls <= 120 * (2 + 8 * 4 * 0.7)
-    assert run_on(World(0.45, 0.47).outcomes(100, "a"))[::2] == ("fuse", 25)
+    assert run_on(World(0.45, 0.47).outcomes(100, "a"))[::2] == ("fuse", 50)  # the second look
 
 
 def test_the_pairs_that_were_kept() -> None:

@@ -1,4 +1,4 @@
-"""Advice on the bundled models: the pair that needs both is fused, and a model beside itself is used alone."""
+"""Advice on the bundled models: the pair that needs both is fused, and a model beside itself is not."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ EXAMPLES = [Example(prompt=one.prompt, answer=one.answer) for one in sample("mix
 
 async def test_the_pair_is_fused(pair: Pair) -> None:
     found = await advise(EXAMPLES, draft=pair.sums, assistant=pair.facts, methods=["cosd"], max_tokens=40)
-    # Neither answers such a question alone, so six of 17 answers are enough.
-    assert found.decision == "fuse"
-    assert found.gain is not None and found.gain.low > 0.1
-    assert found.right["fused"] >= 10 > found.right[found.model]
+    assert found.decision == "fuse"  # neither answers such a question alone
+    assert found.gain is not None and found.gain.low > 0
+    assert found.right["fused"] > found.tested / 2 > found.right[found.model]
 
 
-async def test_a_model_and_itself_are_not(pair: Pair) -> None:
+async def test_a_model_and_itself_are_not_and_few_questions_do_not_show_it(pair: Pair) -> None:
     both = {"draft": pair.sums, "assistant": pair.sums}
     found = await advise(EXAMPLES, **both, methods=["cosd", "cosd-1-1"], both_ways=False, max_tokens=40)  # type: ignore[arg-type]
-    assert (found.decision, found.model, found.tested) == ("alone", "draft", 0)
+    assert (found.decision, found.model, found.tested) == ("undecided", "draft", 30)
+    assert "at most" in str(found)
