@@ -55,7 +55,7 @@ ABOUT = (
 FRESHLY = (
     "`cosd compare` on {count} new questions of the same kinds, a fifth of them for development: the way that was "
     "chosen, or `cosd` where none was, beside methods that choose a model for each question, and the baselines. The "
-    "difference is to the better model alone; p is McNemar's, adjusted by Holm."
+    "difference is to the model with more right answers alone, with an interval and a p that hold for all differences."
 )
 
 

@@ -8,7 +8,7 @@ the intervals hold at the same time in 95 % of comparisons. Differences that are
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -78,7 +78,7 @@ class ThirdModel(Record):
 
 @dataclass(frozen=True, slots=True)
 class GradedOutcomes:
-    """GradedOutcomes of a comparison.
+    """Right and wrong answers of all contestants of a comparison.
 
     Attributes:
         models: names of the models alone.
@@ -251,11 +251,10 @@ def alike(texts: Mapping[str, Sequence[str] | None], billed: Mapping[str, float]
     for name, several in texts.items():
         if several:
             found.setdefault(tuple(several), []).append(name)
-    cheapest: Callable[[str], float] = lambda name: billed.get(name, 0.0)  # noqa: E731
+
+    def bill(name: str) -> float:
+        return billed.get(name, 0.0)
+
     return {
-        name: first
-        for names in found.values()
-        if (first := min(names, key=cheapest))
-        for name in names
-        if name != first
+        name: first for names in found.values() if (first := min(names, key=bill)) for name in names if name != first
     }
