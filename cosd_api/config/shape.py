@@ -28,7 +28,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from cosd_api.methods.base import METHODS, Method, method_class, present_name
-from cosd_api.settings import AnswerLimits, OnBudget, Tuning
+from cosd_api.settings import MOST_ALTERNATIVES, AnswerLimits, OnBudget, Tuning
 from cosd_api.verification import KINDS, TRAINED
 from cosd_api.verification.agreement import present_verifier
 from cosd_providers.messages import Role
@@ -225,7 +225,7 @@ class LimitsConfig(BaseModel):
     max_billed_tokens: int | None = _at_least(1, None)
     on_budget: OnBudget | None = None
     seed: int | None = _at_least(0, None)
-    alternatives: int | None = _at_least(0, None)
+    alternatives: int | None = ModelField(default=None, json_schema_extra={"minimum": 0, "maximum": MOST_ALTERNATIVES})
 
     @model_validator(mode="after")
     def _are_limits(self) -> Self:
