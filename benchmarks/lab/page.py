@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def page(file: RunsFile) -> str:
     shown: Mapping[str, Iterable[Table]] = {
         "alone": [_alone(names, found)],
         "summary": [_summary(names, found), _single(names, found), _apart(found)],
-        "families": [_families(found)],
+        "families": [_families([*found.values(), *long_runs(file.runs).values()])],
         "controls": [_controls(found), _coins(found)],
         "surprise": [_surprise(names, found)],
         "beyond": [_beyond(names, found)],
@@ -262,9 +263,9 @@ def _controls(found: Scenarios) -> Table:
     return Table("", ["control", "predicted", "found, in points", "trainings", "Holm", ""], rows)
 
 
-def _families(found: Scenarios) -> Table:
+def _families(runs: Iterable[Sequence[Run]]) -> Table:
     """The cells and studies that share trainings, and these."""
-    several = families([run for runs in found.values() for run in runs])
+    several = families([*chain.from_iterable(runs)])
     rows: list[list[str | int]] = []
     for one in several:
         seeds = sorted({seed for _, seed in one.trainings})
