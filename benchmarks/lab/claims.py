@@ -267,9 +267,9 @@ def _iterations(found: Scenarios) -> Evidence:
     if len(reached) < 2:
         return Evidence(what, None, undecidable="no answer is as long as the limit" if any(runs.values()) else "")
     first, last = min(reached), max(reached)
-    found = growth(runs[first], runs[last], "cosd")
+    grown = growth(runs[first], runs[last], "cosd")
     p, trained = growth_p(runs[first], runs[last], "cosd"), independent([*runs[first], *runs[last]])
-    return Evidence(f"{what}, {first} to {last} tokens", found, p=p, trainings=trained)
+    return Evidence(f"{what}, {first} to {last} tokens", grown, p=p, trainings=trained)
 
 
 def _of_pairs(cell: str) -> tuple[Claim, ...]:
