@@ -44,7 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="one seed, 100 questions a task, the kept weights")
     parser.add_argument("--every-way", action="store_true", help="ask in every way of the full size")
-    parser.add_argument("--seed", type=int, help="only models of this seed of the training")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        action="append",
+        help="only models of this seed of the training, any if cells are named; repeated for several",
+    )
     parser.add_argument("--items", type=int, help="questions of each task, for a shorter look")
     parser.add_argument("--list", action="store_true", help="show the steps: what is done, and what is to come")
     parser.add_argument("--so-far", action="store_true", help="show what is finished, and run nothing")
@@ -60,11 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"there is no cell {', '.join(sorted(unknown))} in this size, but {', '.join(known)}")
     further = [cell.name for cell in CELLS if cell.name in given.cells and cell.name not in size.cells]
     size = replace(size, items=given.items or planned, cells=(*size.cells, *further))
+    if given.cells and given.seed and not {*given.seed} <= {*size.seeds}:
+        size = replace(size, seeds=tuple(dict.fromkeys(given.seed)))
     plain = several = _steps(size, given.cells)
     if given.every_way:  # of the cells; the studies have their own ways
         several = [one for one in _steps(replace(size, name=FULL.name), given.cells) if _cell(one) in size.cells]
     chosen = [
-        one for one in several if (not given.cells or _cell(one) in given.cells) and given.seed in (None, one.seed)
+        one
+        for one in several
+        if (not given.cells or _cell(one) in given.cells) and (not given.seed or one.seed in given.seed)
     ]
     path, graph = RESULTS / f"{size.name}.jsonl.xz", Graph(given.work)
     docs = DOCS

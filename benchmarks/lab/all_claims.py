@@ -9,7 +9,7 @@ from typing import get_args
 
 from benchmarks.lab.claims import CLAIMS, Decided, Verdict, decided, scenarios
 from benchmarks.lab.endless import ENDLESS, growth_claim
-from benchmarks.lab.numbers import evidence
+from benchmarks.lab.numbers import evidence, trainings, verdict
 from benchmarks.lab.protocol import FOLDER
 from benchmarks.lab.runs import RunsFile
 from benchmarks.report import Table
@@ -39,11 +39,10 @@ def all_claims(files: Sequence[RunsFile]) -> str:
         at = max(tested or measured or [0])
         one, where = claim[at], _page(ordered[at]) if tested or measured else ""
         found[one.verdict] += 1
-        rows.append(
-            [one.claim.source, one.claim.words, f"**{one.verdict}**", where, evidence(one.evidence, bound=True)]
-        )
-    counts = [f"| *{verdict}* | {found[verdict]} of {len(rows)} |" for verdict in get_args(Verdict)]
-    table = Table("", ["source", "claim", "verdict", "decided on", "found, in points"], rows)
+        shown = evidence(one.evidence, bound=True)
+        rows.append([one.claim.source, one.claim.words, verdict(one), where, shown, trainings(one.evidence)])
+    counts = [f"| *{one}* | {found[one]} of {len(rows)} |" for one in get_args(Verdict)]
+    table = Table("", ["source", "claim", "verdict", "decided on", "found, in points", "trainings"], rows)
     return _WORDS.read_text(encoding="utf-8").format(
         counts="\n".join(counts),
         table=table.markdown().removeprefix("### \n\n"),

@@ -51,6 +51,7 @@ __all__ = [
     "drawn",
     "gain",
     "itself",
+    "made_up",
     "of_seeds",
     "of_tasks",
     "places",
@@ -260,27 +261,46 @@ def counts(runs: Sequence[Run], first: str, second: str) -> PairedCounts:
     return PairedCounts.of([mine for mine, _ in pairs], [theirs for _, theirs in pairs])
 
 
-def sign_flips(runs: Sequence[Run], first: str, second: str) -> float:
+def sign_flips(runs: Sequence[Run], first: str, second: str, bound: float = 0.0) -> float:
     """The p-value of the exact sign-flip test: that either is right where the other is wrong equally often.
 
     If nothing tells the two ways apart, then all wins and losses in a cluster might as well have been exchanged, with
     probability 1/2 (Fisher's randomization test; Good, 2005). The two-sided p-value is the share of all exchanges with
     a difference at least as large. Where each cluster has one question it is that of McNemar's exact test.
+
+    Against a bound other than 0, such as a loss of 5 points, the first way is given as many wins more as would make up
+    for it, in whole clusters, the largest ones first (losses for a bound above 0). Taking the bound off each difference
+    would not do: where hardly any question differs, exchanges of such small remainders tell nothing, and 30 questions
+    without a difference would pass for a proof.
     """
     clusters = Counter[Cluster]()
+    sizes = Counter[Cluster]()
     for run in runs:
         for key, value in _apart(run, first, second).items():
             clusters[run.cluster(key)] += int(value)
-    exchanges = {0: 1}  # of exchanging, by the sum that they give
-    for size in map(abs, filter(None, clusters.values())):
-        after = Counter[int]()
-        for total, number in exchanges.items():
-            after[total + size] += number
-            after[total - size] += number
-        exchanges = after
-    found = abs(sum(clusters.values()))
+            sizes[run.cluster(key)] += 1
+    given = made_up(sizes.values(), bound)
+    sums = [*clusters.values(), *(given if bound < 0 else [-one for one in given])]
+    exchanges = [1]  # their number, by the sum of what is positive after them
+    for size in map(abs, filter(None, sums)):
+        none = [0] * size
+        exchanges = [kept + turned for kept, turned in zip(exchanges + none, none + exchanges, strict=True)]
+    found, whole = abs(sum(sums)), len(exchanges) - 1
     # In whole numbers: true division rounds correctly at any size.
-    return sum(number for total, number in exchanges.items() if abs(total) >= found) / sum(exchanges.values())
+    return sum(number for at, number in enumerate(exchanges) if abs(2 * at - whole) >= found) / sum(exchanges)
+
+
+def made_up(sizes: Iterable[int], bound: float) -> list[int]:
+    """Clusters that together have as many questions as the bound's share of all; of each size about that share."""
+    ordered = sorted(sizes, reverse=True)
+    left = round(abs(bound) * sum(ordered))
+    found: list[int] = []
+    for size in ordered[:: round(1 / abs(bound))] if left else ():
+        found.append(min(size, left))
+        left -= found[-1]
+        if not left:
+            break
+    return found
 
 
 # The table by method.

@@ -4,9 +4,11 @@ A claim is an effect that should be above a bound. It is *seen* where the effect
 and *not seen* where neither can be told. It is *not tested* where no cell was run for it, or what was run cannot decide
 it. "As good as" allows a loss of 5 points.
 
-All claims are decided together, and all controls: each has a p-value, the level at which its interval would reach the
-bound, and these are adjusted by Holm, so that the chance that *any* "seen" or "reversed" is false is about 5 % at most.
-Runs are taken in which the models stand as the cell names them; reversed ones have lines of their own.
+All claims are decided together, and all controls: each has a p-value, of sign flips of clusters against its bound (the
+test of the tables by method, so that one contrast has one p-value), and these are adjusted by Holm, so that the chance
+that *any* "seen" or "reversed" is false is about 5 % at most, for these weights. The interval must leave out the bound,
+too: with several trainings it tells how far they differ, which p, of questions alone, does not. Runs are taken in which
+the models stand as the cell names them; reversed ones have lines of their own.
 
 What cannot decide: an effect without an interval; "ahead", where not even the oracle is ahead by 5 points; "as good
 as", where the draft alone is; "not ahead" likewise, where nothing could be. Such a claim is never seen, but reversed it
@@ -19,11 +21,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import NormalDist
 from typing import Literal
 
-from benchmarks.lab.analysis import difference, of_tasks, replaced_tasks, room, table, ways
-from benchmarks.lab.long_answers import growth, longest
+from benchmarks.lab.analysis import difference, of_tasks, replaced_tasks, room, sign_flips, table, ways
+from benchmarks.lab.families import independent
+from benchmarks.lab.long_answers import growth, growth_p, longest
 from benchmarks.lab.plan import BACK, LENGTHS
 from benchmarks.lab.protocol import CELLS, HEADLINE
 from benchmarks.lab.runs import BEST, Run
@@ -84,26 +86,16 @@ class Evidence:
         effect: the measured effect; None where nothing was run for it.
         bound: the claim says that the effect is above it.
         undecidable: why what was run cannot bear the claim out; empty if it can.
+        p: the p-value of the effect against the bound; None where nothing was measured.
+        trainings: number of independent trainings behind it; see `families.independent`.
     """
 
     what: str
     effect: Estimated | None
     bound: float = 0.0
     undecidable: str = ""
-
-    @property
-    def p(self) -> float | None:
-        """The p-value of the effect against the bound; None where nothing was measured.
-
-        The interval is taken for that of a normal distribution on the bound's side: it reaches the bound at this level.
-        """
-        if self.effect is None or math.isnan(self.effect.value):
-            return None
-        distance = abs(self.effect.value - self.bound)
-        reach = self.effect.value - self.effect.low if self.above else self.effect.high - self.effect.value
-        if not distance:
-            return 1.0
-        return 2 * NormalDist().cdf(-_WIDTH * distance / reach) if reach > 0 else 0.0
+    p: float | None = None
+    trainings: int = 0
 
     @property
     def above(self) -> bool:
@@ -114,12 +106,9 @@ class Evidence:
         """The verdict on the claim with its adjusted p-value."""
         if p is None or (self.undecidable and (self.above or p >= LEVEL)):
             return "not tested"
-        if p >= LEVEL:
+        if p >= LEVEL or (self.effect is not None and self.effect.low <= self.bound <= self.effect.high):
             return "not seen"
         return "seen" if self.above else "reversed"
-
-
-_WIDTH = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True)
@@ -156,6 +145,11 @@ class Decided:
         """The verdict."""
         return self.evidence.verdict(self.holm)
 
+    @property
+    def of_these_weights(self) -> bool:
+        """True where something is seen or reversed, and one training stands behind it: another may say otherwise."""
+        return self.verdict in ("seen", "reversed") and self.evidence.trainings == 1
+
 
 def decided(claims: Sequence[Claim], found: Scenarios) -> list[Decided]:
     """All claims, decided together."""
@@ -163,6 +157,15 @@ def decided(claims: Sequence[Claim], found: Scenarios) -> list[Decided]:
     tested = [at for at, one in enumerate(evidence) if one.p is not None and not (one.undecidable and one.above)]
     adjusted = dict(zip(tested, holm([evidence[at].p or 0.0 for at in tested]), strict=True))
     return [Decided(claim, one, adjusted.get(at)) for at, (claim, one) in enumerate(zip(claims, evidence, strict=True))]
+
+
+def _measured(
+    what: str, runs: Sequence[Run], way: str, than: str, *, bound: float = 0.0, undecidable: str = ""
+) -> Evidence:
+    """The difference in accuracy, against the bound."""
+    effect = difference(runs, way, than)
+    p = None if math.isnan(effect.value) else sign_flips(runs, way, than, bound)
+    return Evidence(what, effect, bound, undecidable, p, independent(runs))
 
 
 def _ahead(
@@ -176,7 +179,7 @@ def _ahead(
     blocked = ""
     if way != "draft":
         blocked = _no_loss(runs, than, bound) if bound < 0 else _no_room(runs, than)
-    return Evidence(f"{what} in {_where(runs)}", difference(runs, way, than), bound, blocked)
+    return _measured(f"{what} in {_where(runs)}", runs, way, than, bound=bound, undecidable=blocked)
 
 
 def _where(runs: Sequence[Run]) -> str:
@@ -204,7 +207,7 @@ def _not_ahead(found: Scenarios, *, of: str, way: str, than: str, bound: float =
     if not runs:
         return Evidence(what, None, -bound)
     what += f" in {_where(runs)}; oracle: {100 * room(runs, than):+.1f}"
-    return Evidence(what, difference(runs, than, way), -bound, _no_room(runs, than))
+    return _measured(what, runs, than, way, bound=-bound, undecidable=_no_room(runs, than))
 
 
 def _not_ahead_of_itself(found: Scenarios, *, way: str) -> Evidence:
@@ -219,7 +222,7 @@ def _not_ahead_of_itself(found: Scenarios, *, way: str) -> Evidence:
     if not helped >= MARGIN:
         blocked = f"no room: the assistant that reads the right question adds {100 * helped:.1f} points"
     what += f" in {_where(runs)}; with the right question {100 * helped:+.1f}"
-    return Evidence(what, difference(runs, "draft", way), -MARGIN, blocked)
+    return _measured(what, runs, "draft", way, bound=-MARGIN, undecidable=blocked)
 
 
 def _better_than_a_coin(found: Scenarios, *, of: str) -> Evidence:
@@ -237,7 +240,7 @@ def _best_of_grid(found: Scenarios, *, of: str) -> Evidence:
     runs = found[of]
     best = min(grid, key=lambda name: difference(runs, "cosd", name).value)
     what = f"cosd less {best}, the best of the grid"
-    return Evidence(what, difference(runs, "cosd", best), -MARGIN, _no_loss(runs, best, -MARGIN))
+    return _measured(what, runs, "cosd", best, bound=-MARGIN, undecidable=_no_loss(runs, best, -MARGIN))
 
 
 def _latency(found: Scenarios, *, of: str) -> Evidence:
@@ -264,7 +267,9 @@ def _iterations(found: Scenarios) -> Evidence:
     if len(reached) < 2:
         return Evidence(what, None, undecidable="no answer is as long as the limit" if any(runs.values()) else "")
     first, last = min(reached), max(reached)
-    return Evidence(f"{what}, {first} to {last} tokens", growth(runs[first], runs[last], "cosd"))
+    grown = growth(runs[first], runs[last], "cosd")
+    p, trained = growth_p(runs[first], runs[last], "cosd"), independent([*runs[first], *runs[last]])
+    return Evidence(f"{what}, {first} to {last} tokens", grown, p=p, trainings=trained)
 
 
 def _of_pairs(cell: str) -> tuple[Claim, ...]:

@@ -1,7 +1,8 @@
 """Sentences that people wrote of one run: shown for that run alone, with figures taken from its answers.
 
 The first line of `results/<size>.md` names the run: the hash of its questions, their number, and its date. A figure in
-a sentence is a placeholder, `{measure: cell; way}`, and further arguments behind more semicolons.
+a sentence is a placeholder, `{measure: cell; way}`, and further arguments behind more semicolons;
+`{trainings: cell; cell}` is the number of independent trainings behind several cells.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from pathlib import Path
 from benchmarks.lab.analysis import caught, counts, difference, gain, of_tasks, sure_and_wrong, table
 from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import Scenarios
+from benchmarks.lab.families import independent
 from benchmarks.lab.numbers import cost, percent, points, share
 from benchmarks.lab.runs import BEST, Run, RunsFile
 from cosd_api.comparison.contestants import ORACLE
+from cosd_api.wording import counted
 
 __all__ = ["findings", "named"]
 
@@ -45,6 +48,8 @@ def _figure(placeholder: re.Match[str], file: RunsFile, found: Scenarios) -> str
     cell, *arguments = placeholder[2].split("; ")
     if placeholder[1] == "perplexity":
         return _perplexity(file, cell, *arguments)
+    if placeholder[1] == "trainings":
+        return counted(independent([run for name in (cell, *arguments) for run in found[name]]), "independent training")
     return _MEASURES[placeholder[1]](found[cell], *arguments)
 
 

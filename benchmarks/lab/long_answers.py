@@ -12,7 +12,7 @@ from benchmarks.lab.runs import Run
 from cosd_api.comparison.journal import GradedAnswer
 from cosd_api.comparison.statistics import Estimated
 
-__all__ = ["PARTS", "growth", "longest", "slots"]
+__all__ = ["PARTS", "growth", "growth_p", "longest", "slots"]
 
 PARTS = 4
 """Parts of a report, in its order, of which the share of right statements is told."""
@@ -25,6 +25,23 @@ def longest(runs: Sequence[Run], way: str) -> int:
 
 def growth(first: Sequence[Run], last: Sequence[Run], way: str, level: float = 0.95) -> Estimated:
     """Growth of the mean length of answers less that of the number of drafts for one, by a bootstrap of questions."""
+    value, found = _drawn(first, last, way)
+    cut = round(analysis.DRAWS * (1 - level) / 2)
+    return Estimated(value, found[cut], found[-1 - cut])
+
+
+def growth_p(first: Sequence[Run], last: Sequence[Run], way: str) -> float:
+    """The p-value of such a difference against none: twice the share of the draws that are on the other side.
+
+    Of ratios of means nothing can be exchanged by flipping a sign, as it can of right and wrong answers.
+    """
+    value, found = _drawn(first, last, way)
+    beyond = sum(one <= 0 if value > 0 else one >= 0 for one in found)
+    return min(1.0, 2 * (1 + beyond) / (1 + len(found)))
+
+
+def _drawn(first: Sequence[Run], last: Sequence[Run], way: str) -> tuple[float, list[float]]:
+    """The difference, and those of questions drawn again, in their order."""
     pairs: list[tuple[GradedAnswer, GradedAnswer]] = []
     for one, other in zip(first, last, strict=True):
         short, long = (run.comparison.answers_of(way) for run in (one, other))
@@ -36,9 +53,7 @@ def growth(first: Sequence[Run], last: Sequence[Run], way: str, level: float = 0
         return tokens[1] / max(1, tokens[0]) - drafts[1] / drafts[0]
 
     draw = random.Random(analysis.RANDOM_SEED)
-    found = sorted(apart(draw.choices(pairs, k=len(pairs))) for _ in range(analysis.DRAWS))
-    cut = round(analysis.DRAWS * (1 - level) / 2)
-    return Estimated(apart(pairs), found[cut], found[-1 - cut])
+    return apart(pairs), sorted(apart(draw.choices(pairs, k=len(pairs))) for _ in range(analysis.DRAWS))
 
 
 def slots(runs: Sequence[Run], way: str) -> list[Estimated]:

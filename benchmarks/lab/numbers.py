@@ -6,11 +6,25 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.lab.claims import Evidence
+from benchmarks.lab.claims import Decided, Evidence
 from benchmarks.lab.runs import Run
 from cosd_api.comparison.statistics import Estimated
 
-__all__ = ["cost", "evidence", "interval", "mean_length", "percent", "points", "share"]
+__all__ = [
+    "OF_THESE",
+    "cost",
+    "evidence",
+    "interval",
+    "mean_length",
+    "percent",
+    "points",
+    "share",
+    "trainings",
+    "verdict",
+]
+
+OF_THESE = ", of these weights"
+"""Words behind a verdict that one training alone stands behind."""
 
 
 def percent(value: float) -> str:
@@ -37,6 +51,16 @@ def evidence(one: Evidence, *, bound: bool = False) -> str:
     if bound and one.bound and shown:
         shown += f" (to be above {100 * one.bound:+.0f})"
     return "; ".join(filter(None, [shown, one.undecidable]))
+
+
+def trainings(one: Evidence) -> str:
+    """The number of independent trainings behind a measurement; empty where nothing was measured."""
+    return str(one.trainings) if one.p is not None else ""
+
+
+def verdict(one: Decided) -> str:
+    """The verdict on a claim, and whether it is one on these weights alone."""
+    return f"**{one.verdict}**" + OF_THESE * one.of_these_weights
 
 
 def interval(found: Estimated) -> str:

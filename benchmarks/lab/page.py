@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,25 @@ from benchmarks.lab.analysis import (
 from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import CONTROLS, PAIRS, Decided, Scenarios, decided, scenarios
 from benchmarks.lab.endless import ENDLESS, long_runs
+from benchmarks.lab.families import families, independent
 from benchmarks.lab.figure import draw, draw_pairs
 from benchmarks.lab.findings import findings
 from benchmarks.lab.forgetting import forgetting
 from benchmarks.lab.merging import parts_of
-from benchmarks.lab.numbers import cost, evidence, interval, percent, points, share
+from benchmarks.lab.numbers import (
+    OF_THESE,
+    cost,
+    evidence,
+    interval,
+    percent,
+    points,
+    share,
+    trainings,
+    verdict,
+)
 from benchmarks.lab.plan import BACK
 from benchmarks.lab.printed import BENCHMARKS, PRINTED, PrintedTable
-from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, SIZES, Cell, protocol_hash
+from benchmarks.lab.protocol import CELLS, FOLDER, HEADLINE, RECIPES, SIZES, Cell, protocol_hash
 from benchmarks.lab.runs import ALONE, BEST, Run, RunsFile
 from benchmarks.lab.studies import STUDIES, studies_of
 from benchmarks.lab.study_tables import endless_tables, study_tables
@@ -63,6 +75,7 @@ def page(file: RunsFile) -> str:
     shown: Mapping[str, Iterable[Table]] = {
         "alone": [_alone(names, found)],
         "summary": [_summary(names, found), _single(names, found), _apart(found)],
+        "families": [_families([*found.values(), *long_runs(file.runs).values()])],
         "controls": [_controls(found), _coins(found)],
         "surprise": [_surprise(names, found)],
         "beyond": [_beyond(names, found)],
@@ -120,6 +133,7 @@ def _about(file: RunsFile, found: Scenarios) -> dict[str, str]:
         **{name: str(file.about[name]) for name in ("size", "items", "date", "hash", "machine")},
         "minutes": _minutes(file.about["seconds"]),
         "seeds": counted(len({run.seed for run in file.runs}), "training seed"),
+        "independent": counted(len(families(file.runs)), "independent training"),
         "answers": f"{sum(len(run.comparison.answers) for run in file.runs):,}",
         "test": str(max((run.comparison.questions for run in file.runs), default=0)),
         "development": str(max((len(run.comparison.development) for run in file.runs), default=0)),
@@ -239,12 +253,25 @@ def _apart(found: Scenarios) -> Table:
 def _controls(found: Scenarios) -> Table:
     rows: list[list[str]] = []
     if alike := found.get("n1"):
-        words, verdict = _itself(alike)
-        rows.append(["N1", "a model with itself: equal text, no replacement", words, "", verdict])
+        words, told = _itself(alike)
+        trained = str(independent(alike))
+        rows.append(["N1", "a model with itself: equal text, no replacement", words, trained, "", told])
     for one in decided(CONTROLS, found):
         shown = evidence(one.evidence, bound=True)
-        rows.append([one.claim.source, one.claim.words, shown, _p(one.holm), _CONTROL[one.verdict]])
-    return Table("", ["control", "predicted", "found, in points", "Holm", ""], rows)
+        told = _CONTROL[one.verdict] + OF_THESE * one.of_these_weights
+        rows.append([one.claim.source, one.claim.words, shown, trainings(one.evidence), _p(one.holm), told])
+    return Table("", ["control", "predicted", "found, in points", "trainings", "Holm", ""], rows)
+
+
+def _families(runs: Iterable[Sequence[Run]]) -> Table:
+    """The cells and studies that share trainings, and these."""
+    several = families([*chain.from_iterable(runs)])
+    rows: list[list[str | int]] = []
+    for one in several:
+        seeds = sorted({seed for _, seed in one.trainings})
+        names = [recipe for recipe in RECIPES if any(recipe == name for name, _ in one.trainings)]
+        rows.append([_names(one.cells), _names(names), ", ".join(map(str, seeds))])
+    return Table("", ["cells and studies", "trained from nothing", "seed"], rows)
 
 
 def _coins(found: Scenarios) -> Table:
@@ -385,13 +412,14 @@ def _claims(title: str, several: Sequence[Decided]) -> Table:
             one.claim.source,
             one.claim.words,
             evidence(one.evidence, bound=True),
+            trainings(one.evidence),
             _p(one.evidence.p),
             _p(one.holm),
-            f"**{one.verdict}**",
+            verdict(one),
         ]
         for one in several
     ]
-    return Table(title, ["source", "claim", "found, in points", "p", "Holm", ""], rows)
+    return Table(title, ["source", "claim", "found, in points", "trainings", "p", "Holm", ""], rows)
 
 
 def write_pages(file: RunsFile, others: Sequence[RunsFile], docs: Path) -> list[Path]:

@@ -384,7 +384,7 @@ class Size:
     methods: Methods = "all"
 
 
-HEADLINE_CELLS = ("a-b", "c-d", "closed")
+HEADLINE_CELLS = ("a-b", "c-d", "closed", "half")
 """The cells that are run with every seed of a size; the others with the first one alone."""
 QUICK_CELLS = ("a-b", "c-d", "a-b-2048", "closed")
 CONTROLS = ("n1", "n2", "n3", "n4", "n6")

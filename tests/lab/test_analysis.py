@@ -22,6 +22,7 @@ from benchmarks.lab.analysis import (
     drawn,
     gain,
     itself,
+    made_up,
     of_seeds,
     places,
     sign_flips,
@@ -176,3 +177,40 @@ async def test_wins_and_losses_are_exchanged_by_what_is_asked() -> None:
     assert sign_flips(facts, "cosd", "draft") == pytest.approx(2 / 2**2)
     assert {row.p for row in table(facts) if row.way == "cosd"} == {sign_flips(facts, "cosd", BEST)}
     assert sign_flips(runs, "draft", "draft") == 1
+
+
+async def test_a_bound_is_met_as_if_the_questions_that_make_up_for_it_were_won() -> None:
+    """Of 40 questions a loss of 5 points is 2: so many are won in addition, and no more is proved by equal answers."""
+    alike = [await run(test=["both"] * 40)]
+    assert sign_flips(alike, "cosd", "draft", -0.05) == sign_flips(alike, "cosd", "draft", 0.05) == 2 / 2**2
+    ahead = [await run(test=["fixed"] * 8 + ["both"] * 32)]
+    assert sign_flips(ahead, "cosd", "draft", -0.05) == 2 / 2**10
+    assert sign_flips(ahead, "cosd", "draft", 0.05) == sign_flips(ahead, "draft", "cosd", -0.05)
+    assert sign_flips(ahead, "cosd", "draft", 0.2) == 1  # the bound itself
+    # Four wordings of one fact are won together.
+    keys = [*alike[0].right("draft")]
+    facts = [replace(alike[0], facts={key[:12]: f"fact {at // 4}" for at, key in enumerate(keys)})]
+    assert sign_flips(facts, "cosd", "draft", -0.1) == 2 / 2
+
+
+@pytest.mark.parametrize("bound", [0.05, -0.05, 0.1])
+def test_what_makes_up_for_a_bound_is_its_share_of_the_questions(bound: float) -> None:
+    draw = random.Random(5)
+    sizes = [draw.choice((1, 1, 1, 4)) for _ in range(300)]
+    found = made_up(sizes, bound)
+    assert sum(found) == round(abs(bound) * sum(sizes)) and {*found} == {1, 4}
+    assert made_up(sizes, 0.0) == made_up([], bound) == []
+
+
+def test_the_test_against_a_bound_is_not_too_sure() -> None:
+    """Where the loss is that of the bound exactly, hardly more than 2.5 % of samples deny it on either side."""
+    draw = random.Random(6)
+    above = below = 0
+    for _ in range(400):
+        lost = sum(draw.random() < 0.1 for _ in range(80))
+        won = sum(draw.random() < 0.05 for _ in range(80 - lost))
+        extra = len(made_up([1] * 80, -0.05))
+        p = mcnemar(PairedCounts(0, won + extra, lost, 0))  # of clusters of one question
+        above += p < 0.05 and won + extra > lost
+        below += p < 0.05 and won + extra < lost
+    assert 0 < above <= 16 and below <= 16

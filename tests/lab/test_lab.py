@@ -158,6 +158,9 @@ def test_the_list_shows_every_step_with_its_time(tmp_path: Path, capsys: pytest.
     lab.main(["--quick", "--list", "--work", str(tmp_path), "n1"])
     shown = capsys.readouterr().out.splitlines()
     assert len(shown) < len(lines) and any(" n1: " in line for line in shown)
+    lab.main(["--quick", "--list", "--work", str(tmp_path), "n1", "--seed", "2", "--seed", "3"])
+    other = capsys.readouterr().out.splitlines()
+    assert any("model c, seed 2" in line for line in other) and not any("seed 1" in line for line in other)
     with pytest.raises(SystemExit):
         lab.main(["--quick", "--list", "n7"])
     assert "there is no cell n7 in this size, but a-b," in capsys.readouterr().err
@@ -171,7 +174,8 @@ def test_the_full_size_asks_every_cell() -> None:
     assert {"three", "three-weak"} <= cells
     assert {one.task for one in several if one.cell == "lengths"} == {"report 128", "report 256", "report 512"}
     assert {one.cell for one in several} >= {study.name for study in STUDIES}
-    assert {one.seed for one in several if one.cell == "c-d"} == {*FULL.seeds}
+    for cell in ("a-b", "c-d", "half"):
+        assert {one.seed for one in several if one.cell == cell} == {*FULL.seeds}
     assert {one.seed for one in several if one.cell in ("n2", "trees")} == {1}
     assert {one.cell for one in several if one.step.alone} == {"latency", "network"}
 

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.lab.all_claims import all_claims
 from benchmarks.lab.claims import scenarios
 from benchmarks.lab.findings import findings, named
+from benchmarks.lab.numbers import OF_THESE
 from benchmarks.lab.page import page, tables
 from benchmarks.lab.protocol import FOLDER, protocol_hash
 from benchmarks.lab.runs import RunsFile, read_runs
@@ -28,6 +29,7 @@ def _read(kept: Path) -> RunsFile:
 def _without_draws(words: str) -> str:
     """A page without what hangs on the draws for its intervals: ends, p-values, verdicts, and the widths of columns."""
     words = re.sub(r"\[[^\]]*, [^\]]*\]|< 0\.001|\b[01]\.\d{3}\b|\*\*(not )?(seen|tested|reversed)\*\*", "", words)
+    words = words.replace(OF_THESE, "")
     return re.sub(r"as predicted|not as predicted|undecided|not tested|no room[^|]*|[ :-]+", " ", words)
 
 
