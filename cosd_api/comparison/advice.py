@@ -208,9 +208,11 @@ def _alone(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
             f"{_points(advice.room.high)} of all questions)."
         )
     elif advice.gain is not None and advice.upper is not None:
-        lost = advice.gain.value < 0
-        seen = f"is {_points(-advice.gain.value)} behind" if lost else f"seems to gain {_signed(advice.gain.value)}"
-        most = f", and none gains more than {_signed(advice.upper)}" if advice.upper >= 0 else ""
+        gain = advice.gain.value
+        seen = (
+            f"is {_points(-gain)} behind" if gain < 0 else f"seems to gain {_points(gain)}" if gain else "gains nothing"
+        )
+        most = f", and none gains more than {_points(advice.upper)}" if advice.upper >= 0 else ""
         yield (
             f"No way to fuse gains {_points(advice.worth)} or more: the best of {advice.tried}, {_method(advice)}, "
             f"{seen}{most}."
