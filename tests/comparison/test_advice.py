@@ -55,8 +55,8 @@ def test_alone() -> None:
     assert (advice.decision, advice.model) == ("alone", "draft") and advice.upper is not None
     assert text.startswith(
         "Use the draft (small) alone. No way to fuse gains 5 points or more: the best of 2, cosd with the verifier "
-        "rule (alpha=0.5, beta=0.5), is 0.5 points behind, and none gains more than +1. Of 200 questions the draft "
-        "alone had 200 (100%) right, the assistant alone 148 (74%). The draft does not"
+        "rule (alpha=0.5, beta=0.5), is 0.5 points behind, and none gains more than 1 point. Of 200 questions the "
+        "draft alone had 200 (100%) right, the assistant alone 148 (74%). The draft does not"
     )
     advice, text = words(outcomes((60, "dav"), (40, "d")))
     assert "the best of 2, cosd with the verifier rule (alpha=0.5, beta=0.5), is 40 points behind. Of 100" in text
