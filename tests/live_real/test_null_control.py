@@ -33,8 +33,11 @@ async def fused(
 
 @pytest.mark.parametrize(
     ("verifier", "settings", "count"),
-    [(RULE, {}, 12), (EVERYWHERE, {}, 6), (EVERYWHERE, {"tie": 0}, 4)],
-    ids=["rule", "everywhere", "no-tie"],
+    [
+        pytest.param(RULE, {}, 12, id="rule"),
+        pytest.param(EVERYWHERE, {}, 6, id="everywhere"),
+        pytest.param(EVERYWHERE, {"tie": 0}, 4, id="no-tie", marks=pytest.mark.extended),
+    ],
 )
 async def test_the_model_with_itself_writes_what_it_writes_alone(
     draft: str, assistant: str, alone: dict[str, Alone], verifier: RuleVerifier, settings: dict[str, Any], count: int
