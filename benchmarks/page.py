@@ -255,8 +255,9 @@ def advice_in_words(folder: Path = RESULTS) -> str:
     ]
     return (
         "Of the bundled models each knows what the others do not: on every pair of them, either drafting, `cosd "
-        f"advise` said to fuse, for a gain of {min(gains)} to {max(gains)} points over the better model alone on "
-        "questions that had no part in the choice. Beside a copy of itself, and beside one that noise had made worse, "
+        "advise` said to fuse (in an earlier version, with another test), for a gain of "
+        f"{min(gains)} to {max(gains)} points over the better model alone on questions that had no part in the choice. "
+        "Beside a copy of itself, and beside one that noise had made worse, "
         f"it said to use the one model alone; where the worse one drafts, CoSD loses {-min(losses)} points (`make "
         "bench ARGS=advice`)."
     )
