@@ -19,7 +19,7 @@ from statistics import NormalDist, mean
 from typing import Any
 
 from benchmarks.report import HERE, Cell, Options, Table
-from cosd_api.comparison.looks import LookLine, Lookout, Outcomes, Verdict, in_order, looked_at, schedule
+from cosd_api.comparison.looks import LookLine, Outcomes, SequentialTest, Verdict, in_order, looked_at, schedule
 
 __all__ = ["NULL", "POWER", "REAL", "SIMULATED_CALLS", "World", "kept", "simulations", "swapped"]
 
@@ -113,16 +113,16 @@ def run_on(outcomes: Outcomes, counts: Sequence[int] = (), *, equal: float = EQU
     Returns:
         The verdict, the model calls, and the questions.
     """
-    keys, watch = outcomes.questions, Lookout()
+    keys, trial = outcomes.questions, SequentialTest()
     earlier: list[LookLine] = []
     verdict: Verdict = "undecided"
     for count in counts or (len(keys),):
         before = [key for one in earlier for key in one.questions]
-        order, done = in_order(keys[:count], before), len(watch.seen)
+        order, done = in_order(keys[:count], before), len(trial.seen)
         plan = schedule(count, earlier)
-        verdict = looked_at(outcomes, order, plan, watch)
+        verdict = looked_at(outcomes, order, plan, trial)
         last = len(before)
-        for seen, (_, spend) in zip(watch.seen[done:], plan, strict=False):
+        for seen, (_, spend) in zip(trial.seen[done:], plan, strict=False):
             line = LookLine(questions=seen.questions[last:], ways=tuple(seen.ways), spent=spend, of=count)
             earlier.append(line)
             last = len(seen.questions)

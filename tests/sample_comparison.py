@@ -23,7 +23,7 @@ RIGHT = {
     "cosd, reversed": "111100",
     "random gate": "110000",
 }
-"""GradedOutcomes of the six questions; the first is for development."""
+"""Right and wrong answers to the six questions; the first is for development."""
 
 
 def sample_comparison(text: str | None = None, **fields: Any) -> Comparison:

@@ -63,10 +63,10 @@ def advise(
 
     Each model alone and every way to fuse them answer a quarter of the questions, a half, and all, until it is decided.
     Standard output gets one paragraph: fuse, how, what it gains and costs; or use this one model alone; or undecided,
-    with the number of questions that would decide. Standard error gets a line after each look, and first the estimated
-    cost, which is to be confirmed (--yes; without a terminal
-    --yes or --max-billed-tokens is required, unless all answers are known). Exit codes: 0 whatever is advised; 1 a
-    server failed, or it was stopped; 2 wrong usage, or an invalid file; 130 interrupted.
+    with the number of questions that would decide. Standard error gets the estimated cost, which is to be
+    confirmed (--yes; without a terminal --yes or --max-billed-tokens is required, unless all answers are known), then
+    a line after each look. Exit codes: 0 whatever is advised; 1 a server failed, or it was stopped; 2 wrong usage, or
+    an invalid file; 130 interrupted.
     """
     with guarded():
         wanted, settings = options.questions(questions, limit), options.settings(answers)

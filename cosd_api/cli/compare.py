@@ -25,7 +25,12 @@ from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import with_options
 from cosd_api.comparison.compare import compare as compare_answers
 from cosd_api.comparison.prices import ComparisonEstimate
-from cosd_api.comparison.result import Comparison, comparison_report
+from cosd_api.comparison.report import (
+    comparison_report,
+)
+from cosd_api.comparison.result import (
+    Comparison,
+)
 from cosd_api.comparison.settings import ComparisonOptions, Tally
 from cosd_api.extend import counted, duration, run_async
 from cosd_api.report.terminal import visible
@@ -89,15 +94,15 @@ def compare(
         scratch = None if out is not None else run.enter_context(TemporaryDirectory())
         path = (out or Path(scratch or "")) / ANSWERS
         settings, (draft, assistants) = options.settings(path), options.models()
-        shares: _Shares = {"development": development, "pairs": pairs}
+        own: _OwnOptions = {"development": development, "pairs": pairs}
         confirming = Confirming.of(options, path if out is not None else None)
         folder = _folder(out) if out is not None and not options.dry_run else None
         with resumable(None if folder is None else folder / ANSWERS):
             try:
-                found = run_async(_compare, wanted, draft, assistants, shares, settings | {"confirm": confirming})
+                found = run_async(_compare, wanted, draft, assistants, own, settings | {"confirm": confirming})
             except KeyboardInterrupt:
                 if not as_json and path.exists() and path.read_bytes().count(b"\n") > 1:  # more than its header
-                    so_far = run_async(_known, wanted, *options.models(), shares, settings | {"dry_run": True})
+                    so_far = run_async(_known, wanted, *options.models(), own, settings | {"dry_run": True})
                     print(visible(comparison_report(so_far.model_copy(update={"stopped": "it was interrupted"}))))
                 raise
         if confirming.declined:
@@ -113,7 +118,7 @@ def compare(
             raise typer.Exit(1)
 
 
-class _Shares(TypedDict):
+class _OwnOptions(TypedDict):
     """Options of `cosd compare` alone."""
 
     development: float | None
@@ -124,12 +129,12 @@ async def _compare(
     examples: list[Example],
     draft: Provider,
     assistants: list[Provider],
-    shares: _Shares,
+    own: _OwnOptions,
     settings: ComparisonOptions,
 ) -> Comparison:
     with shown() as progress:
         return await compare_answers(
-            examples, draft=draft, assistant=assistants, **shares, **settings | {"progress": progress}
+            examples, draft=draft, assistant=assistants, **own, **settings | {"progress": progress}
         )
 
 
@@ -137,11 +142,11 @@ async def _known(
     examples: list[Example],
     draft: Provider,
     assistants: list[Provider],
-    shares: _Shares,
+    own: _OwnOptions,
     settings: ComparisonOptions,
 ) -> Comparison:
     """The comparison as far as its answers are known; asks nothing."""
-    return await compare_answers(examples, draft=draft, assistant=assistants, **shares, **settings)
+    return await compare_answers(examples, draft=draft, assistant=assistants, **own, **settings)
 
 
 def _export(found: Comparison, folder: Path, examples: list[Example]) -> None:
@@ -300,10 +305,8 @@ class Left:
             return ""
         tokens = sum(one.left * (one.spent / one.asked if one.asked else spent / asked) for one in tallies)
         seconds = (now - self._start) * tokens / spent
-        money = sum(
-            one.left * (one.money / one.asked if one.asked else sum(all_.money for all_ in tallies) / asked)
-            for one in tallies
-        )
+        paid = sum(one.money for one in tallies)
+        money = sum(one.left * (one.money / one.asked if one.asked else paid / asked) for one in tallies)
         words = f"about {duration(seconds)} and {counted(round(tokens), 'billed token')}"
         return f"{words} (price {money:,.4g})" if money else words
 

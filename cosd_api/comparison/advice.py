@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from cosd_api.comparison.looks import WORTH, Lookout, Outcomes, WaySeen
+from cosd_api.comparison.looks import WORTH, Outcomes, SequentialTest, WaySeen
 from cosd_api.comparison.statistics import Estimated, wilson
 from cosd_api.extend import Record, counted, in_words, with_article
 
@@ -95,28 +95,28 @@ class AdviceCounts(Record):
 
 
 def reasoned(
-    outcomes: Outcomes, watch: Lookout, worth: float, *, complete: bool, room: Estimated | None = None
+    outcomes: Outcomes, trial: SequentialTest, worth: float, *, complete: bool, room: Estimated | None = None
 ) -> dict[str, Any]:
     """The fields of an advice that follow from counts: the decision and its grounds.
 
     Args:
         outcomes: of all models and ways.
-        watch: the looks.
+        trial: the looks.
         worth: the gain that is worth fusing for.
         complete: False if it was stopped before a look decided, or the last one was made.
         room: the room for a gain, where that has decided; see `looks.room`.
     """
-    last, fused = watch.last, watch.fused
-    decision: str = "alone" if room is not None else watch.verdict(worth)
+    last, fused = trial.last, trial.fused
+    decision: str = "alone" if room is not None else trial.verdict(worth)
     best = (
         fused
         if fused is not None
         else max(last.values(), key=lambda one: one.total / max(1, one.questions), default=None)
     )
-    shown = {way: look.questions for look in watch.seen for way in look.ways}
+    shown = {way: look.questions for look in trial.seen for way in look.ways}
     asked = outcomes.questions
     if fused is not None:
-        asked = outcomes.of(next(look.questions for look in watch.seen if look.fuse is not None))
+        asked = outcomes.of(next(look.questions for look in trial.seen if look.fuse is not None))
     elif best is not None and room is None:
         asked = outcomes.of(shown[best.way])
     model = outcomes.better(asked)
@@ -124,8 +124,8 @@ def reasoned(
     found: dict[str, Any] = {
         "decision": decision if complete else "unknown",
         "model": model,
-        "tried": len({*watch.tried, *outcomes.ways}),
-        "looks": len(watch.seen),
+        "tried": len({*trial.tried, *outcomes.ways}),
+        "looks": len(trial.seen),
         "worth": worth,
         "tested": len(asked),
         "room": room,
@@ -138,7 +138,7 @@ def reasoned(
             "upper": max(one.upper for one in last.values()),
             "more": best.more(worth) if decision == "undecided" else None,
         }
-    there = {*watch.seen[-1].ways} if watch.seen else set[str]()
+    there = {*trial.seen[-1].ways} if trial.seen else set[str]()
     ways = [_told(outcomes, one, shown[one.way], one.way in there) for one in last.values() if one.questions]
     ways.sort(key=lambda one: (-one.continued, -one.gain.value))
     accuracy = {name: wilson(count, len(asked)) for name, count in right.items() if asked}

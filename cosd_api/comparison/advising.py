@@ -13,10 +13,10 @@ from cosd_api.comparison.looks import (
     GROWTH,
     WORTH,
     LookLine,
-    Lookout,
     Looks,
     Outcomes,
     Seen,
+    SequentialTest,
     in_order,
     is_audited,
     room,
@@ -120,7 +120,7 @@ class Advising:
     worth: float
     looks: Looks
     noted: Callable[[str], None]
-    _watch: Lookout = field(default_factory=Lookout)
+    _trial: SequentialTest = field(default_factory=SequentialTest)
     _room: Estimated | None = None
     _told: list[str] = field(default_factory=list[str])
     _done: dict[str, set[str]] = field(default_factory=dict[str, set[str]])  # questions asked in this run, or known
@@ -168,7 +168,7 @@ class Advising:
         for count, spend, known in self._steps():
             keys = self._order[:count]
             if known is not None:
-                self._watch.tried.update(dict.fromkeys(known))
+                self._trial.tried.update(dict.fromkeys(known))
                 several = [one for name, one in ways.items() if name in known]
                 if not keys:
                     continue
@@ -188,14 +188,14 @@ class Advising:
             if run.stopped is not None:
                 return
             several = [one for one in several if one in run.contestants]
-            seen = self._watch.look(self.outcomes(), keys, [one.name for one in several], spend)
+            seen = self._trial.look(self.outcomes(), keys, [one.name for one in several], spend)
             if known is None:
                 before = {key for one in run.journal.looks for key in one.questions}
                 new = tuple(key for key in keys if key not in before)
                 names = tuple(one.name for one in several)
                 run.journal.look(LookLine(questions=new, ways=names, spent=spend, of=len(self._order)))
             self.noted(self._line(seen, equal))
-            if self._watch.verdict(self.worth) != "undecided":
+            if self._trial.verdict(self.worth) != "undecided":
                 return
             ways = {name: one for name, one in ways.items() if name in seen.kept or name not in seen.ways}
         self._say_what_is_left()
@@ -287,7 +287,7 @@ class Advising:
             for key, words in failed.get(name, {}).items()
         ]
         part = part.model_copy(update={"failures": (*part.failures, *more)})
-        fused = self._watch.fused
+        fused = self._trial.fused
         way = next((one for one in self._ways if fused is not None and one.name == fused.way), None)
         answers = {} if way is None else run.known.complete(way, [self.questions[key] for key in self._asked[way.name]])
         equal = self._equal(keys)
@@ -307,7 +307,7 @@ class Advising:
             disagreed=sum(outcomes.ways[name].get(key, first[key]) != first[key] for name, key in audits),
             notes=tuple(self._told),
         )
-        return advice_of(part, outcomes, self._watch, self.worth, facts, room=self._room)
+        return advice_of(part, outcomes, self._trial, self.worth, facts, room=self._room)
 
     def _named(self, name: str) -> Contestant:
         return next(one for one in self._ways if one.name == name)

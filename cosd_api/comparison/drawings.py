@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from xml.etree.ElementTree import Element
 
 from cosd_api.comparison.contestants import ORACLE, ContestantKind
-from cosd_api.comparison.result import Comparison, rows_of
+from cosd_api.comparison.report import (
+    rows_of,
+)
+from cosd_api.comparison.result import (
+    Comparison,
+)
 from cosd_api.comparison.standings import ModelCalibration, PlaceCounts, Standing
 from cosd_api.comparison.statistics import CalibrationBin, Estimated
 from cosd_api.extend import counted

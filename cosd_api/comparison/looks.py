@@ -261,7 +261,7 @@ def schedule(total: int, earlier: Sequence[LookLine] = (), looks: Looks = "auto"
     return found
 
 
-class Lookout:
+class SequentialTest:
     """The looks of one run, and of the runs before it.
 
     Args:
@@ -338,7 +338,11 @@ class Lookout:
 
 
 def looked_at(
-    outcomes: Outcomes, order: Sequence[str], plan: Iterable[tuple[int, float]], watch: Lookout, worth: float = WORTH
+    outcomes: Outcomes,
+    order: Sequence[str],
+    plan: Iterable[tuple[int, float]],
+    trial: SequentialTest,
+    worth: float = WORTH,
 ) -> Verdict:
     """Look at outcomes that are all known, as if they came in one by one.
 
@@ -346,15 +350,15 @@ def looked_at(
         outcomes: of all models and ways.
         order: the questions, in the order in which they are looked at; see `in_order`.
         plan: numbers of questions and shares of the flips; see `schedule`.
-        watch: gets the looks.
+        trial: gets the looks.
         worth: the gain that has to be excluded for `"alone"`.
     """
-    ways = [*outcomes.ways] if not watch.seen else [*watch.seen[-1].kept]
+    ways = [*outcomes.ways] if not trial.seen else [*trial.seen[-1].kept]
     for number, spend in plan:
-        ways = [*watch.look(outcomes, order[:number], ways, spend).kept]
-        if watch.verdict(worth) != "undecided":
+        ways = [*trial.look(outcomes, order[:number], ways, spend).kept]
+        if trial.verdict(worth) != "undecided":
             break
-    return watch.verdict(worth)
+    return trial.verdict(worth)
 
 
 def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> Estimated:

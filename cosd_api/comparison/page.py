@@ -12,9 +12,7 @@ from cosd_api.comparison.contestants import LeftOut
 from cosd_api.comparison.drawings import accuracy_bar, calibration_plot, frontier_plot, places_bar, share
 from cosd_api.comparison.looks import LEAST_QUESTIONS
 from cosd_api.comparison.questions import prompt_text, questions_by_key
-from cosd_api.comparison.result import (
-    Advice,
-    Comparison,
+from cosd_api.comparison.report import (
     about_standings,
     by_reason,
     difference_cells,
@@ -27,6 +25,10 @@ from cosd_api.comparison.result import (
     row_name,
     rows_of,
     same_texts,
+)
+from cosd_api.comparison.result import (
+    Advice,
+    Comparison,
     standing_of,
 )
 from cosd_api.comparison.standings import FailedAnswer, ModelCalibration, Standing

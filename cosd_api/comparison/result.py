@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from textwrap import fill
@@ -17,18 +15,19 @@ from pydantic import Field, model_validator
 from cosd_api import Fusion, SettingError, __version__
 from cosd_api.comparison.advice import AdviceCounts, Bill, Doubts, advice_words, reasoned
 from cosd_api.comparison.contestants import ORACLE, Contestant, LeftOut, method_of, model_names
-from cosd_api.comparison.contrasts import GradedOutcomes, PairedDifference, ThirdModel
+from cosd_api.comparison.contrasts import ThirdModel
 from cosd_api.comparison.journal import GradedAnswer
-from cosd_api.comparison.looks import WORTH, Lookout, Outcomes, in_order, looked_at, schedule
+from cosd_api.comparison.looks import WORTH, Outcomes, SequentialTest, in_order, looked_at, schedule
 from cosd_api.comparison.prices import Price
 from cosd_api.comparison.questions import group_of
+from cosd_api.comparison.report import WIDTH, comparison_report
 from cosd_api.comparison.standings import (
     FailedAnswer,
     Gathered,
     ModelCalibration,
     Standing,
     calibration_of,
-    compared,
+    counted_by,
     judged,
 )
 from cosd_api.comparison.statistics import Estimated
@@ -37,16 +36,11 @@ from cosd_api.extend import (
     Record,
     Unit,
     check_between,
-    counted,
-    in_words,
     outdated,
     with_article,
-    with_notes,
 )
 from cosd_api.types import Endpoint
 from cosd_providers import Provider, connect
-
-_WIDTH = 110  # characters of a line of the comment in a settings file
 
 
 class Comparison(Record):
@@ -63,7 +57,7 @@ class Comparison(Record):
         assistant: the assistant endpoint, or the first of several.
         more_assistants: the others.
         questions: number of test questions.
-        groups: number of groups of them (`Example.group`); as many where each is its own.
+        groups: by the keys of those that have a group (`Example.group`), the key of the group.
         development: keys (`Example.key`) of the questions that set the baselines.
         better: the model with the most right answers to the test questions that all have answered, `"draft"`,
             `"assistant"`, or of several `"assistant 1"`, say; of equals the one that billed fewer tokens, then the
@@ -91,7 +85,7 @@ class Comparison(Record):
     assistant: Endpoint
     more_assistants: tuple[Endpoint, ...] = ()
     questions: int
-    groups: int | None = None
+    groups: dict[str, str] = Field(default_factory=dict[str, str])
     development: tuple[str, ...]
     better: str
     third: ThirdModel | None = None
@@ -125,6 +119,11 @@ class Comparison(Record):
         several = (self.draft, self.assistant, *self.more_assistants)
         return dict(zip(model_names(len(several)), several, strict=True))
 
+    @property
+    def pieces(self) -> int:
+        """The number of pieces of evidence: a question without a group is one, and so is a group."""
+        return self.questions - len(self.groups) + len({*self.groups.values()})
+
     def __getitem__(self, name: str) -> Standing:
         """The standing of a contestant.
 
@@ -154,11 +153,11 @@ class Comparison(Record):
         if choosing is not None:
             outdated("Comparison.advice(choosing=...)", "without effect, as all questions choose and test,")
         check_between("worth", worth, 0.001, 1)
-        outcomes, watch = outcomes_of(self), Lookout()
+        outcomes, trial = outcomes_of(self), SequentialTest()
         if self.stopped is None:
             order = in_order(outcomes.questions)
-            looked_at(outcomes, order, schedule(len(order), looks="end"), watch, worth)
-        fused = watch.fused
+            looked_at(outcomes, order, schedule(len(order), looks="end"), trial, worth)
+        fused = trial.fused
         names = [*self.models]
         settings = {
             one.name: Contestant(one.name, "method", first=names.index(one.first) if one.first else int(one.reverse))
@@ -169,7 +168,7 @@ class Comparison(Record):
         if fused is not None:
             answers["fused"] = self.answers_of(fused.way)
         facts = AdviceFacts(contestants=settings, answers=answers, questions=self.questions)
-        return advice_of(self, outcomes, watch, worth, facts)
+        return advice_of(self, outcomes, trial, worth, facts)
 
     def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
         """Complete answers of a contestant to the test questions, or to the development ones, by question."""
@@ -190,7 +189,7 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
     held = {one.key for one in gathered.development}
     return Comparison(
         questions=len(gathered.test),
-        groups=len({*map(group_of, gathered.test)}),
+        groups={one.key: group_of(one) for one in gathered.test if one.group is not None},
         development=tuple(one.key for one in gathered.development),
         better=found.better,
         third=found.third,
@@ -236,24 +235,8 @@ def _renewed(given: Mapping[str, Any]) -> dict[str, Any]:
         if not lost.development:
             failed.setdefault(lost.contestant, set()).add(lost.question)
     models = model_names(2 + len(given.get("more_assistants", ())))
-    right = {one.name: {key: bool(a.right) for key, a in by.get(one.name, {}).items()} for one in standings}
-    common = [key for key in right[models[0]] if all(key in right[name] for name in models)]
-    right[ORACLE] = {key: any(right[name][key] for name in models) for key in common}
-    questions = [*dict.fromkeys(key for one in right.values() for key in one)]
-    questions += [key for key in dict.fromkeys(chain.from_iterable(failed.values())) if key not in {*questions}]
-    outcomes = GradedOutcomes(
-        models=models,
-        questions=questions,
-        right=right,
-        failed=failed,
-        billed={one.name: one.billed for one in standings if one.billed is not None and one.kind != "derived"},
-    )
-    texts = {
-        one.name: [by[one.name][key].text for key in questions]
-        for one in standings
-        if one.kind == "method" and all(key in by.get(one.name, {}) for key in questions)
-    }
-    made = compared(standings, outcomes, texts)
+    questions = [*dict.fromkeys(chain.from_iterable([*by.values(), *failed.values()]))]
+    made = counted_by(standings, models, questions, by, failed, {})
     return {**found, "answers": answers, "standings": made.standings, "better": made.better}
 
 
@@ -270,7 +253,8 @@ def outcomes_of(found: Comparison) -> Outcomes:
 
     ways = [one.name for one in found.standings if one.kind == "method" and one.without is None]
     billed = {one.name: one.billed for one in found.standings if one.billed is not None}
-    return Outcomes({name: right(name) for name in found.models}, {name: right(name) for name in ways}, billed)
+    alone = {name: right(name) for name in found.models}
+    return Outcomes(alone, {name: right(name) for name in ways}, billed, found.groups)
 
 
 class Advice(AdviceCounts):
@@ -397,7 +381,7 @@ class Advice(AdviceCounts):
             OSError: the file cannot be written.
             SettingError: see `fusion`.
         """
-        self.fusion(draft=draft, assistant=assistant).save(path, comment=fill(str(self), _WIDTH))
+        self.fusion(draft=draft, assistant=assistant).save(path, comment=fill(str(self), WIDTH))
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,14 +412,14 @@ class AdviceFacts:
 def advice_of(
     part: Comparison,
     outcomes: Outcomes,
-    watch: Lookout,
+    trial: SequentialTest,
     worth: float,
     asked: AdviceFacts,
     *,
     room: Estimated | None = None,
 ) -> Advice:
     """The advice by looks at outcomes; `part` is a comparison of the models at least."""
-    reasons = reasoned(outcomes, watch, worth, complete=part.stopped is None, room=room)
+    reasons = reasoned(outcomes, trial, worth, complete=part.stopped is None, room=room)
     way = asked.contestants.get(reasons.get("way", ""))
     standing = None if way is None else standing_of(part, way.name)
     chosen: dict[str, Any] = {}
@@ -488,278 +472,3 @@ def _doubts(part: Comparison) -> dict[str, Doubts]:
     """The doubts of each model, in all of its answers alone."""
     known = {name: one.least for name, one in part.calibration.items() if name in part.models}
     return {name: Doubts(answers=one.answers, wrong=one.wrong, sure=one.confident_wrong) for name, one in known.items()}
-
-
-# A comparison as plain text.
-
-_HEADS = ("", "right", "accuracy", "95 %")
-_COSTS = ("kept", "ms", "requests", "tokens")
-MOST_NAMES = 40
-"""Characters of the names of ways with equal texts that stand in a row of the table."""
-
-
-def heads_of(found: Comparison) -> list[str]:
-    """Column heads of the table of standings: those of each difference, to each model alone, are together."""
-    apart = [head for name in found.models for head in (f"to {name}", "95 %", "won:lost", "p")]
-    return [*_HEADS, *apart, *_COSTS]
-
-
-def rows_of(found: Comparison) -> list[Standing]:
-    """The standings that have a row of their own: ways with equal texts share that of the cheapest."""
-    return [one for one in found.standings if one.same_texts_as is None]
-
-
-def same_texts(found: Comparison) -> dict[str, list[Standing]]:
-    """The ways that wrote the same texts as a cheaper one, by the name of that one."""
-    several: dict[str, list[Standing]] = {}
-    for one in found.standings:
-        if one.same_texts_as is not None:
-            several.setdefault(one.same_texts_as, []).append(one)
-    return several
-
-
-def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
-    """The name of a row: of all ways that share it, as far as there is room; the note below names the others."""
-    others = [other.name for other in same.get(one.name, ())]
-    name = " = ".join([one.name, *others])
-    if len(name) > MOST_NAMES:
-        name = f"{one.name} = {counted(len(others), 'other')}"
-    return name + (" *" if one.on_frontier else "")
-
-
-def comparison_report(found: Comparison) -> str:
-    """The comparison in words and a table."""
-    standings, same = rows_of(found), same_texts(found)
-    more = optional_columns(standings)
-    heads = [*heads_of(found), *more]
-    rows = [
-        [*standing_cells(one, found, same), *(cells[at] for cells in more.values())] for at, one in enumerate(standings)
-    ]
-    widths = [max(len(row[at]) for row in [heads, *rows]) for at in range(len(heads))]
-    lines = [
-        "  ".join(f"{cell:{'<' if not at else '>'}{widths[at]}}" for at, cell in enumerate(row)).rstrip()
-        for row in [heads, *rows]
-    ]
-    parts = [_title(found), *lines, "", *map(_filled, about_standings(found))]
-    parts += [f"Billed tokens: {found.billed_tokens:,}, {found.spent_tokens:,} of them in this run."]
-    parts += ["", *map(_filled, findings(found))]
-    parts += ["", *(_about_calibration(name, one) for name, one in found.calibration.items())]
-    if places := [words for one in standings if (words := _about_places(one))]:
-        parts += ["", "Replaced places, judged by the reference where the answer has followed it so far:", *places]
-    if found.failures:
-        parts += ["", "Failed:", *(f"  {name}, {n}: {error}" for name, n, error in failures_counted(found.failures))]
-    if found.left_out:
-        parts += ["", "Left out:"]
-        parts += [f"  {'; '.join(names)}: {reason}" for reason, names in by_reason(found.left_out).items()]
-    if found.stopped is not None:
-        parts += ["", f"Not complete: {found.stopped}."]
-    return with_notes("\n".join(parts), found.warnings)
-
-
-def _filled(words: str) -> str:
-    return fill(words, _WIDTH)
-
-
-def _title(found: Comparison) -> str:
-    words = f"{roles_in_words([one.model for one in found.models.values()])}, graded by {found.grader}: "
-    words += counted(found.questions, "test question")
-    if found.groups is not None and found.groups < found.questions:
-        words += f" in {counted(found.groups, 'group')}"
-    if found.development:
-        words += f", {len(found.development)} to set baselines"
-    return f"{words}; {limits_in_words(found)}\n"
-
-
-def roles_in_words(models: Sequence[str]) -> str:
-    """The models by their roles: the draft, then the assistants."""
-    draft, *assistants = models
-    return f"{draft} as the draft, {in_words(assistants)} as the assistant{'s' * (len(assistants) > 1)}"
-
-
-def limits_in_words(found: Comparison) -> str:
-    """The limits with which the answers were made."""
-    words = f"answers of at most {counted(found.max_tokens, 'token')}"
-    if found.stop:
-        words += f", ending before {' or '.join(map(repr, found.stop))}"
-    if found.unit is not None:
-        words += f", by the unit {found.unit}"
-    return f"{words}, seed {found.seed}"
-
-
-def about_standings(found: Comparison) -> list[str]:
-    """The meaning of the columns, a paragraph each."""
-    both = "both" if len(found.models) == 2 else "all"
-    by_groups = found.groups is not None and found.groups < found.questions
-    apart = "Differences are to each model alone, in points, on the questions that both have answered. "
-    apart += "Their intervals hold all together, and leave out 0 exactly where p is at most 0.05: sign flips, by the "
-    apart += "maximum over all differences of this table."
-    if by_groups:
-        apart += " The questions of a group count as one; in brackets behind won:lost are groups."
-    costs = f"kept: the draft's tokens. ms: median. Requests and tokens: means of an answer, {both} endpoints together."
-    costs += " Names that end in *: no answer that costs fewer tokens equals it within one standard error."
-    return [
-        apart,
-        costs,
-        *(
-            f"{in_words([first, *(one.name for one in others)])} wrote the same texts and share a row, which has the "
-            f"numbers of {first}; the others bill {in_words([f'{one.billed or 0:,.0f} tokens' for one in others])}."
-            for first, others in same_texts(found).items()
-        ),
-    ]
-
-
-def findings(found: Comparison) -> list[str]:
-    """The result in sentences: which ways are shown to be better than each model, what failures change, the third."""
-    tested = [one for one in rows_of(found) if one.kind in ("method", "baseline") and one.differences]
-    if not any(difference.interval is not None for one in tested for difference in one.differences.values()):
-        return []
-    better = [one.name for one in tested if one.better_than_all]
-    each = "both models" if len(found.models) == 2 else "each of the models"
-    if better:
-        words = f"Better than {each} alone, with 5 % error for all of these together: {in_words(better)}."
-    else:
-        words = f"No way is shown to be better than {each} alone, with 5 % error for all of them together."
-    sentences = [words, *_about_failures(tested, found)]
-    if found.third is not None:
-        sentences.append(third_in_words(found.third))
-    elif found.more_assistants and len(found.models) == _TRIO:
-        sentences.append(
-            "If the third model is worth its price is not known: the ways to fuse two of them have to be compared, too "
-            "(--pairs)."
-        )
-    return sentences
-
-
-_TRIO = 3
-
-
-def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
-    """A sentence on each way whose failures, or a model's, may change what is shown of it."""
-    sentences: list[str] = []
-    for one in tested:
-        doubtful = [
-            (name, apart.bounded)
-            for name, apart in one.differences.items()
-            if apart.interval is not None and apart.bounded is not None and apart.interval.low > 0 >= apart.bounded.low
-        ]
-        for name, bounded in doubtful:
-            sentences.append(
-                f"{one.name} is ahead of {with_article(name)} only on the questions that both have answered "
-                f"({counted(one.failed, 'question')} of it failed, {found[name].failed} of {with_article(name)}): with "
-                f"these it may be {_interval(bounded, signed=True)} points."
-            )
-    return sentences
-
-
-def third_in_words(third: ThirdModel) -> str:
-    """The answer to the question if a third model is worth its price."""
-    apart, (three, two) = third.difference, third.billed
-    words = f"The third model: {third.three}, the best way to fuse all three, is {_signed(apart.value)} points"
-    if apart.interval is not None:
-        words += f" ({_interval(apart.interval, signed=True)})"
-    words += (
-        f" to {third.two}, the best way to fuse two, and bills {three / two if two else math.inf:.1f} times the tokens"
-    )
-    if third.money is not None:
-        words += f" ({1000 * third.money[0]:,.4g} in place of {1000 * third.money[1]:,.4g} for 1,000 answers)"
-    if apart.low > 0 and three <= two:
-        return f"{words}. So it gains, and costs nothing."
-    if apart.low > 0:
-        return f"{words}. So it gains; each right answer more costs {(three - two) / apart.value:,.0f} tokens."
-    if apart.interval is not None and apart.interval.high <= 0:
-        return f"{words}. So it gains nothing."
-    return f"{words}. A gain is not shown: by these questions it is not worth its price."
-
-
-def standing_cells(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]]) -> list[str]:
-    """The cells of one standing; see `heads_of`."""
-    failed = f" ({one.failed} failed, {_percent(one.of_asked)} of all)" if one.failed else ""
-    return [
-        row_name(one, same),
-        f"{one.right}/{one.answered}{failed}",
-        _percent(one.accuracy.value),
-        _interval(one.accuracy),
-        *(cell for name in found.models for cell in difference_cells(one.differences.get(name))),
-        "" if one.acceptance is None else f"{one.acceptance:.0%}",
-        "" if one.seconds is None else f"{1000 * one.seconds:,.0f}",
-        f"{sum(one.requests.values()):.1f}" if one.answered else "",
-        "" if one.billed is None else f"{one.billed:,.0f}",
-    ]
-
-
-def difference_cells(one: PairedDifference | None) -> list[str]:
-    """The four cells of a difference: value, interval, questions won and lost, and p."""
-    if one is None or not one.counts.total:
-        return [""] * 4
-    groups = "" if one.groups is None else f" ({one.groups[0]}:{one.groups[1]})"
-    return [
-        _signed(one.value),
-        "" if one.interval is None else _interval(one.interval, signed=True),
-        f"{one.counts.won}:{one.counts.lost}{groups}",
-        p_in_words(one.p),
-    ]
-
-
-def p_in_words(value: float | None) -> str:
-    """A p-value with three digits; empty if there is none."""
-    return "" if value is None else f"{value:.3f}" if value >= 0.0005 else "<0.001"
-
-
-def optional_columns(standings: Sequence[Standing]) -> dict[str, list[str]]:
-    """The further columns that these standings fill, by their heads: cached tokens, and the price of 1,000 answers."""
-    found: dict[str, list[str]] = {}
-    if any(any(one.cached.values()) for one in standings):
-        found["cached"] = [f"{sum(one.cached.values()):,.0f}" if one.answered else "" for one in standings]
-    if any(one.money is not None for one in standings):
-        found["per 1,000"] = ["" if one.money is None else f"{1000 * one.money:,.4g}" for one in standings]
-    return found
-
-
-def failures_counted(failures: Iterable[FailedAnswer]) -> list[tuple[str, str, str]]:
-    """The contestants that failed, each with the number of its questions in words, and the reason."""
-    why = Counter((one.contestant, one.development, one.error) for one in failures)
-    return [
-        (name, counted(n, "question") + " that set baselines" * held, error) for (name, held, error), n in why.items()
-    ]
-
-
-def by_reason(left_out: Iterable[LeftOut]) -> dict[str, list[str]]:
-    """The names of the contestants that were left out, by the reason."""
-    found: dict[str, list[str]] = {}
-    for one in left_out:
-        found.setdefault(one.reason, []).append(one.name)
-    return found
-
-
-def _percent(value: float) -> str:
-    return "" if math.isnan(value) else f"{100 * value:.1f}"
-
-
-def _signed(value: float) -> str:
-    return "" if math.isnan(value) else f"{100 * value:+z.1f}"
-
-
-def _interval(one: Estimated, *, signed: bool = False) -> str:
-    if math.isnan(one.value):
-        return ""
-    sign = "+" if signed else ""
-    return f"{100 * one.low:{sign}z.0f} to {100 * one.high:{sign}z.0f}"
-
-
-def _about_calibration(name: str, one: ModelCalibration) -> str:
-    mean, least = one.mean, one.least
-    words = f"Calibration of {with_article(name)}: mean probability {mean.confidence:.2f}, right {mean.accuracy:.2f}; "
-    words += f"expected calibration error {mean.error:.2f}"
-    if least.wrong:
-        words += f"; nowhere unsure in {least.confident_wrong} of {counted(least.wrong, 'wrong answer')}"
-    return words + "."
-
-
-def _about_places(one: Standing) -> str:
-    found = one.replaced
-    if found is None or not found.places:
-        return ""
-    words = f"  {one.name}: {found.places:,}; the assistant's text was right at {found.assistant}, the draft's at "
-    words += f"{found.draft}, neither at {found.neither}, not known at {found.unknown}; of "
-    words += f"{counted(found.answers.total, 'answer')} with one, {found.answers.won} put right"
-    return f"{words} and {found.answers.lost} spoilt"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -187,7 +188,7 @@ class Gathered:
     prices: Mapping[str, Price] | None
 
     def right(self, name: str, questions: Sequence[Example]) -> dict[str, bool]:
-        """GradedOutcomes of a contestant that asks the models, by question."""
+        """Right and wrong answers of a contestant that asks the models, by question."""
         found = self.answers.get(name, {})
         return {one.key: bool(found[one.key].right) for one in questions if one.key in found}
 
@@ -220,24 +221,57 @@ class JudgedStandings:
 
 def judged(gathered: Gathered) -> JudgedStandings:
     """The standings of all contestants, in their order."""
-    alone = [gathered.right(name, gathered.test) for name in gathered.models]
-    right = {one.name: gathered.right(one.name, gathered.test) for one in gathered.contestants}
-    common = [key for key in alone[0] if all(key in one for one in alone)]
-    right[ORACLE] = {key: any(one[key] for one in alone) for key in common}
+    questions = [one.key for one in gathered.test]
+    names = [one.name for one in gathered.contestants]
+    right = right_answers(gathered.models, names, questions, gathered.answers)
     standings = [_standing(one, gathered, right[one.name]) for one in gathered.contestants]
-    tests = {example.key for example in gathered.test}
+    failed = {name: {*questions} & {*why} for name, why in gathered.failed.items()}
+    groups = {one.key: group_of(one) for one in gathered.test}
+    return counted_by(standings, gathered.models, questions, gathered.answers, failed, groups)
+
+
+def right_answers(
+    models: Sequence[str],
+    names: Iterable[str],
+    questions: Sequence[str],
+    answers: Mapping[str, Mapping[str, GradedAnswer]],
+) -> dict[str, dict[str, bool]]:
+    """Right and wrong answers of contestants to these questions, the oracle's among them, by name and question."""
+    found: dict[str, dict[str, bool]] = {}
+    for name in dict.fromkeys([*models, *names]):
+        mine = answers.get(name, {})
+        found[name] = {key: bool(mine[key].right) for key in questions if key in mine}
+    common = [key for key in questions if all(key in found[name] for name in models)]
+    return {**found, ORACLE: {key: any(found[name][key] for name in models) for key in common}}
+
+
+def counted_by(
+    standings: Sequence[Standing],
+    models: Sequence[str],
+    questions: Sequence[str],
+    answers: Mapping[str, Mapping[str, GradedAnswer]],
+    failed: Mapping[str, AbstractSet[str]],
+    groups: Mapping[str, str],
+) -> JudgedStandings:
+    """The standings, with what is counted from the complete answers; see `compared`.
+
+    Args:
+        standings: each by itself.
+        models: names of the models alone.
+        questions: keys of the test questions.
+        answers: by contestant, then by question.
+        failed: questions that failed, by contestant.
+        groups: of each question, the key of its group.
+    """
+    right = right_answers(models, [one.name for one in standings], questions, answers)
+    billed = {one.name: one.billed for one in standings if one.billed is not None and one.kind != "derived"}
     outcomes = GradedOutcomes(
-        models=gathered.models,
-        questions=[one.key for one in gathered.test],
-        right=right,
-        failed={name: tests & {*why} for name, why in gathered.failed.items()},
-        groups={one.key: group_of(one) for one in gathered.test},
-        billed={one.name: one.billed for one in standings if one.billed is not None and one.kind != "derived"},
+        models=models, questions=questions, right=right, failed=failed, groups=groups, billed=billed
     )
     texts = {
-        one.name: [gathered.answers[one.name][key].text for key in right[one.name]]
+        one.name: [answers[one.name][key].text for key in questions]
         for one in standings
-        if one.kind == "method" and len(right[one.name]) == len(tests)
+        if one.kind == "method" and len(right[one.name]) == len(questions)
     }
     return compared(standings, outcomes, texts)
 

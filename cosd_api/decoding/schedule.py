@@ -81,7 +81,7 @@ class Pace:
 
     @property
     def judged_by(self) -> int:
-        """Those of them that a verdict is by."""
+        """The number of these that a verdict looks at."""
         return max(self.needs.alternatives, int(self.ids))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cosd_api.comparison.advice import AdviceCounts, Bill, Doubts, advice_words, reasoned
-from cosd_api.comparison.looks import LookLine, Lookout, Outcomes, in_order, looked_at, room, schedule
+from cosd_api.comparison.looks import LookLine, Outcomes, SequentialTest, in_order, looked_at, room, schedule
 
 MODELS = {"draft": "small", "assistant": "large"}
 SETTINGS = {"method": "cosd", "options": {}, "verifier": {"kind": "rule", "alpha": 0.5, "beta": 0.5}}
@@ -26,9 +26,9 @@ def outcomes(*kinds: tuple[int, str]) -> Outcomes:
 
 def words(found: Outcomes, looks: Any = "end", **more: Any) -> tuple[AdviceCounts, str]:
     """The advice on outcomes, and it in words."""
-    order, watch = in_order(found.questions), Lookout()
-    looked_at(found, order, schedule(len(order), looks=looks), watch)
-    fields = {**reasoned(found, watch, 0.05, complete=True), "questions": len(order), "settings": SETTINGS, **more}
+    order, trial = in_order(found.questions), SequentialTest()
+    looked_at(found, order, schedule(len(order), looks=looks), trial)
+    fields = {**reasoned(found, trial, 0.05, complete=True), "questions": len(order), "settings": SETTINGS, **more}
     advice = AdviceCounts(**fields)
     return advice, advice_words(advice, MODELS, [*MODELS])
 
@@ -67,7 +67,7 @@ def test_alone_for_want_of_room() -> None:
     keys = found.questions
     there = room(found, keys, keys[:150])
     advice = AdviceCounts(
-        **reasoned(Outcomes(found.alone, {}), Lookout(), 0.05, complete=True, room=there), questions=len(keys)
+        **reasoned(Outcomes(found.alone, {}), SequentialTest(), 0.05, complete=True, room=there), questions=len(keys)
     )
     assert (advice.decision, advice.model, advice.way) == ("alone", "draft", None)
     assert advice_words(advice, MODELS, [*MODELS]).startswith(
@@ -132,12 +132,12 @@ def advised(runs: int, seed: int, gain: float, counts: tuple[int, ...]) -> float
         for way in "uvwxyz":
             ways[way] = {key: one != (rng.random() < (0.2 if one else 0.2 + 2 * gain)) for key, one in draft.items()}
         found = Outcomes({"draft": draft, "assistant": dict.fromkeys(keys, False)}, ways)
-        watch, earlier = Lookout(), list[LookLine]()
+        trial, earlier = SequentialTest(), list[LookLine]()
         for count in counts:
             order = in_order(keys[:count], [key for one in earlier for key in one.questions])
-            plan, made = schedule(count, earlier), len(watch.seen)
-            verdict = looked_at(found, order, plan, watch)
-            for seen, (_, spend) in zip(watch.seen[made:], plan, strict=False):
+            plan, made = schedule(count, earlier), len(trial.seen)
+            verdict = looked_at(found, order, plan, trial)
+            for seen, (_, spend) in zip(trial.seen[made:], plan, strict=False):
                 there = {key for one in earlier for key in one.questions}
                 new = tuple(key for key in seen.questions if key not in there)
                 earlier.append(LookLine(questions=new, ways=tuple(seen.ways), spent=spend, of=count))

@@ -240,6 +240,16 @@ async def test_a_comparison_advises_by_its_answers() -> None:
         assert whole.advice(choosing=0.4) == found
 
 
+async def test_a_comparison_advises_by_groups() -> None:
+    questions = asked("complementary", 24)
+    draft, assistant = pair(questions)
+    grouped = [one.model_copy(update={"group": f"{at // 8}"}) for at, one in enumerate(questions.values())]
+    options: Any = {"draft": draft, "assistant": assistant, "methods": ["cosd"], "max_tokens": 4, "development": 0}
+    alone, together = [await compare(several, **options) for several in (questions.values(), grouped)]
+    assert (alone.pieces, together.pieces, alone["cosd"].right) == (alone.questions, 3, together["cosd"].right)
+    assert (alone.advice().decision, together.advice().decision) == ("fuse", "undecided")  # three pieces show nothing
+
+
 @pytest.mark.parametrize("method", ["cosd", "cool", "switch"])
 async def test_what_a_comparison_advises_keeps_the_limits_of_what_was_measured(method: str, tmp_path: Path) -> None:
     draft, assistant = pair({})

@@ -14,8 +14,8 @@ from cosd_api.comparison.looks import (
     KEPT,
     SPENDING,
     LookLine,
-    Lookout,
     Outcomes,
+    SequentialTest,
     in_order,
     is_audited,
     looked_at,
@@ -36,11 +36,11 @@ def table(draft: str, assistant: str, billed: dict[str, float] | None = None, **
     return Outcomes(alone, {name: outcomes(way) for name, way in ways.items()}, billed or {})
 
 
-def once(outcomes: Outcomes, spend: float = 0.04, flips: int = FLIPS) -> Lookout:
+def once(outcomes: Outcomes, spend: float = 0.04, flips: int = FLIPS) -> SequentialTest:
     """One look at all."""
-    watch = Lookout(flips=flips)
-    watch.look(outcomes, outcomes.questions, [*outcomes.ways], spend)
-    return watch
+    trial = SequentialTest(flips=flips)
+    trial.look(outcomes, outcomes.questions, [*outcomes.ways], spend)
+    return trial
 
 
 def lines(*numbers: int) -> list[LookLine]:
@@ -130,10 +130,10 @@ def test_after_fifty_questions_the_better_half_continues_with_ties() -> None:
 
 def test_ways_that_were_ever_tried_raise_the_bound() -> None:
     found = table("0" * 9 + "1" * 31, "0" * 40, a="1" * 40)
-    few, many = Lookout(), Lookout(tried=[f"w{at}" for at in range(200)])
+    few, many = SequentialTest(), SequentialTest(tried=[f"w{at}" for at in range(200)])
     bounds = [one.look(found, found.questions, ["a"], 0.04).ways["a"].bounds["draft"] for one in (few, many)]
     assert bounds[0] < bounds[1] and bounds[1] > 3
-    again = Lookout(tried=[f"w{at}" for at in range(200)]).look(found, found.questions, ["a"], 0.04)
+    again = SequentialTest(tried=[f"w{at}" for at in range(200)]).look(found, found.questions, ["a"], 0.04)
     assert again.ways["a"].bounds["draft"] == bounds[1]  # the same in a resumed run
 
 
@@ -152,7 +152,7 @@ def test_the_number_still_needed_is_that_of_eighty_percent_power() -> None:
     (way,) = once(found).last.values()
     limit = way.bounds["draft"]
     assert way.more(0.05) == math.ceil((limit + 0.8416) ** 2 * (0.1 - 0.0025) / 0.0025) - 100
-    assert Lookout(flips=9).look(found, found.questions, ["a"], 0.04).ways["a"].more(0.05) is None
+    assert SequentialTest(flips=9).look(found, found.questions, ["a"], 0.04).ways["a"].more(0.05) is None
 
 
 def test_room_is_where_texts_differ_and_the_better_model_is_wrong() -> None:
@@ -168,6 +168,6 @@ def test_one_in_twenty_equal_texts_is_audited() -> None:
 
 def test_a_plan_ends_where_it_is_decided() -> None:
     found = table("0" * 50 + "1" * 50, "0" * 100, a="1" * 100, b="1" * 100)
-    watch = Lookout()
-    assert looked_at(found, in_order(found.questions), schedule(100), watch) == "fuse"
-    assert len(watch.seen) == 1 and watch.seen[0].counted == 25
+    trial = SequentialTest()
+    assert looked_at(found, in_order(found.questions), schedule(100), trial) == "fuse"
+    assert len(trial.seen) == 1 and trial.seen[0].counted == 25

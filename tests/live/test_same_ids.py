@@ -44,7 +44,7 @@ def watched() -> Iterator[str]:
 
 
 def asked(url: str, **body: Any) -> Any:
-    """What a server answers without this library."""
+    """The answer of a server, asked without this library."""
     return httpx.post(url, json=body, timeout=60).json()
 
 
