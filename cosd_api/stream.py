@@ -33,8 +33,8 @@ from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
 
 _NO_ALTERNATIVES = (
-    "alternatives={} is refused: other tokens are listed where the methods cosd or defer judge models with the same "
-    "token ids, greedily and token by token. Leave it out; the probability of each token itself is known anyway"
+    "other tokens of each place (alternatives, top_logprobs) are not listed here: it takes models with the same token "
+    "ids, and the method cosd or defer without a temperature. Leave them out; each token has its own probability anyway"
 )
 
 
@@ -213,7 +213,7 @@ class FusionStream:
         self._parts = self._ids or (self._across and takes_ids[-1])
         places = [infos[at].capabilities.places if at in infos else 1 for at in range(len(endpoints.assistants))]
         if limits.alternatives and not self._same_ids:
-            raise UnsupportedError(_NO_ALTERNATIVES.format(limits.alternatives))
+            raise UnsupportedError(_NO_ALTERNATIVES)
         pace = replace(
             settings.pace,
             places=tuple(places),

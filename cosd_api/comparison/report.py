@@ -91,8 +91,8 @@ def _filled(words: str) -> str:
 def _title(found: Comparison) -> str:
     words = f"{roles_in_words([one.model for one in found.models.values()])}, graded by {found.grader}: "
     words += counted(found.questions, "test question")
-    if found.pieces < found.questions:
-        words += f" in {counted(found.pieces, 'group')}"
+    if found.clusters < found.questions:
+        words += f" in {counted(found.clusters, 'group')}"
     if found.development:
         words += f", {len(found.development)} to set baselines"
     return f"{words}; {limits_in_words(found)}\n"
@@ -120,7 +120,7 @@ def about_standings(found: Comparison) -> list[str]:
     apart = "Differences are to each model alone, in points, on the questions that both have answered. "
     apart += "Their intervals hold all together, and leave out 0 exactly where p is at most 0.05: sign flips, by the "
     apart += "maximum over all differences of this table."
-    if found.pieces < found.questions:
+    if found.clusters < found.questions:
         apart += " The questions of a group count as one; in brackets behind won:lost are groups."
     costs = f"kept: the draft's tokens. ms: median. Requests and tokens: means of an answer, {both} endpoints together."
     costs += " Names that end in *: no answer that costs fewer tokens equals it within one standard error."
@@ -128,8 +128,9 @@ def about_standings(found: Comparison) -> list[str]:
         apart,
         costs,
         *(
-            f"{in_words([first, *(one.name for one in others)])} wrote the same texts and share a row, which has the "
-            f"numbers of {first}; the others bill {in_words([f'{one.billed or 0:,.0f} tokens' for one in others])}."
+            f"{first} wrote the same texts as "
+            f"{'; '.join(f'{one.name} ({one.billed or 0:,.0f} tokens)' for one in others)}: they share a row, which "
+            f"has the numbers of {first}."
             for first, others in same_texts(found).items()
         ),
     ]

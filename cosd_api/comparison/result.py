@@ -120,8 +120,8 @@ class Comparison(Record):
         return dict(zip(model_names(len(several)), several, strict=True))
 
     @property
-    def pieces(self) -> int:
-        """The number of pieces of evidence: a question without a group is one, and so is a group."""
+    def clusters(self) -> int:
+        """The number of independent clusters of questions: a group is one, and so is a question without a group."""
         return self.questions - len(self.groups) + len({*self.groups.values()})
 
     def __getitem__(self, name: str) -> Standing:

@@ -240,14 +240,25 @@ async def test_a_comparison_advises_by_its_answers() -> None:
         assert whole.advice(choosing=0.4) == found
 
 
+async def test_ways_with_the_same_texts_share_a_row() -> None:
+    questions = asked("complementary", 20)
+    draft, assistant = pair(questions)
+    found = await compare(questions.values(), draft=draft, assistant=assistant, methods=METHODS, max_tokens=4)
+    first, *_ = [one for one in found.standings if one.kind == "method" and one.same_texts_as is None]
+    others = [one for one in found.standings if one.same_texts_as == first.name]
+    bills = "; ".join(f"{one.name} ({one.billed:,.0f} tokens)" for one in others)
+    words = f"{first.name} wrote the same texts as {bills}: they share a row, which has the numbers of {first.name}."
+    assert others and words in " ".join(str(found).split())
+
+
 async def test_a_comparison_advises_by_groups() -> None:
     questions = asked("complementary", 24)
     draft, assistant = pair(questions)
     grouped = [one.model_copy(update={"group": f"{at // 8}"}) for at, one in enumerate(questions.values())]
     options: Any = {"draft": draft, "assistant": assistant, "methods": ["cosd"], "max_tokens": 4, "development": 0}
     alone, together = [await compare(several, **options) for several in (questions.values(), grouped)]
-    assert (alone.pieces, together.pieces, alone["cosd"].right) == (alone.questions, 3, together["cosd"].right)
-    assert (alone.advice().decision, together.advice().decision) == ("fuse", "undecided")  # three pieces show nothing
+    assert (alone.clusters, together.clusters, alone["cosd"].right) == (alone.questions, 3, together["cosd"].right)
+    assert (alone.advice().decision, together.advice().decision) == ("fuse", "undecided")  # three clusters show nothing
 
 
 @pytest.mark.parametrize("method", ["cosd", "cool", "switch"])

@@ -339,9 +339,7 @@ async def test_other_tokens_are_refused_where_nobody_lists_them() -> None:
     async with opened(fused(pair())) as app:
         reply = await visit(app, TEXT, body(logprobs=3))
     assert (reply.status, reply.error["code"]) == (400, "unsupported")
-    assert (
-        "alternatives=2 is refused: other tokens are listed where the methods cosd or defer" in reply.error["message"]
-    )
+    assert "other tokens of each place (alternatives, top_logprobs) are not listed here" in reply.error["message"]
 
 
 # ------------------------------------------------------------------------------------------------------------- errors
