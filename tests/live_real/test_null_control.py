@@ -78,6 +78,15 @@ def say(words: str) -> None:
     sys.stderr.write(f"\n{words}\n")
 
 
+@pytest.mark.extended
+async def test_other_tokens_of_each_place_change_nothing(draft: str, assistant: str, alone: dict[str, Alone]) -> None:
+    async with Fusion(draft=draft, assistant=assistant, verifier=RULE) as fusion:
+        conversations = [[{"role": "user", "content": prompt}] for prompt in PROMPTS[:4]]
+        results = [await fusion.generate(one, max_tokens=LENGTH, alternatives=5) for one in conversations]
+    check_equal(assistant, alone, results)
+    assert {len(token.alternatives) for result in results for token in result.tokens} == {5}
+
+
 def _check_asked(result: FusionResult, verifier: RuleVerifier) -> None:
     """Nothing is won by not asking: at every place that could change there is the assistant's answer."""
     for at, token in enumerate(result.tokens):

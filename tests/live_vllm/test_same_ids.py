@@ -39,6 +39,12 @@ async def test_a_model_with_itself_writes_what_it_writes_alone(
     url = str(getattr(vllm_pair, vllm_name))
     async with Fusion(draft=url, assistant=url, verifier=verifier) as fusion:
         results = [result async for result in fusion.map(PROMPTS, max_tokens=24)]
+        listed = [result async for result in fusion.map(PROMPTS[:2], max_tokens=24, alternatives=3)]
+    for one, bare in zip(listed, results, strict=False):
+        assert one.text == bare.text
+        assert [len(token.alternatives) for token in one.tokens] == [3] * len(one.tokens)
+        shares = [(token.draft_prob or 0, *(other.prob or 0 for other in token.alternatives)) for token in one.tokens]
+        assert all([*several] == sorted(several, reverse=True) and sum(several) <= 1.001 for several in shares)
     for prompt, result in zip(PROMPTS, results, strict=True):
         assert result.settings.contexts == "ids"
         assert result.replacements == 0
