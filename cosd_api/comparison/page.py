@@ -9,6 +9,7 @@ from xml.etree.ElementTree import Element
 
 from cosd_api import Example, SettingError
 from cosd_api.comparison.contestants import LeftOut
+from cosd_api.comparison.contrasts import PairedDifference
 from cosd_api.comparison.drawings import accuracy_bar, calibration_plot, frontier_plot, places_bar, share
 from cosd_api.comparison.looks import LEAST_QUESTIONS
 from cosd_api.comparison.questions import prompt_text, questions_by_key
@@ -18,7 +19,6 @@ from cosd_api.comparison.report import (
     difference_cells,
     failures_counted,
     findings,
-    heads_of,
     limits_in_words,
     optional_columns,
     p_in_words,
@@ -177,8 +177,17 @@ def _results_table(found: Comparison) -> Element:
     better, standings, same = standing_of(found, found.better), rows_of(found), same_texts(found)
     mark = better.accuracy.value if better is not None else math.nan
     more = optional_columns(standings)
-    heads = ["time" if head == "ms" else head for head in heads_of(found)]
-    heads.insert(3, "")  # for the bars
+    heads = (
+        "",
+        "right",
+        "accuracy",
+        "",
+        *(f"to {name}" for name in found.models),
+        "kept",
+        "time",
+        "requests",
+        "tokens",
+    )
     rows = [
         (*_row(one, found, same, mark), *(cells[at] for cells in more.values())) for at, one in enumerate(standings)
     ]
@@ -191,14 +200,16 @@ def _results_table(found: Comparison) -> Element:
 
 
 def _row(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]], mark: float) -> tuple[Child, ...]:
-    failed = f", {one.failed} failed ({share(one.of_asked)} of all)" if one.failed else ""
+    within = f"{100 * one.accuracy.low:.0f} to {100 * one.accuracy.high:.0f}" if one.answered else ""
     return (
         in_line(row_name(one, same)),
-        element("span", "short", f"{one.right} of {one.answered}{failed}"),
-        element("span", "short", share(one.accuracy.value)),
+        _lines(
+            f"{one.right} of {one.answered}",
+            f"{one.failed} failed ({share(one.of_asked)} of all)" if one.failed else "",
+        ),
+        _lines(share(one.accuracy.value), within),
         accuracy_bar(one.accuracy, mark),
-        f"{100 * one.accuracy.low:.0f} to {100 * one.accuracy.high:.0f}" if one.answered else "",
-        *(cell for name in found.models for cell in difference_cells(one.differences.get(name))),
+        *(_difference(one.differences.get(name)) for name in found.models),
         "" if one.acceptance is None else f"{one.acceptance:.0%}",
         "" if one.seconds is None else seconds(one.seconds),
         f"{sum(one.requests.values()):.1f}" if one.answered else "",
@@ -206,11 +217,23 @@ def _row(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]
     )
 
 
+def _difference(one: PairedDifference | None) -> Child:
+    """A difference, with its interval, the questions won and lost, and p below: a column for each would not fit."""
+    value, interval, counts, p = difference_cells(one)
+    return _lines(value, interval, f"{counts}, p = {p}" if p else counts)
+
+
+def _lines(first: str, *below: str) -> Element:
+    made = element("div", "short", first)
+    made.extend(element("div", "below", one) for one in below if one)
+    return made
+
+
 def _about_results(found: Comparison) -> Element:
     more = optional_columns(found.standings)
     words = (
         *about_standings(found),
-        "Intervals of accuracies are Wilson's.",
+        "Intervals of accuracies are Wilson's, of 95 %.",
         *(["cached: tokens from the cache of a server."] if "cached" in more else []),
         *(["per 1,000: the price of 1,000 answers."] if "per 1,000" in more else []),
     )
