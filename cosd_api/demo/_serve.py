@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--cache", type=int, required=True)
     parser.add_argument("--embeddings", action="store_true")
+    parser.add_argument("--adapter", nargs=2, action="append", default=[], metavar=("FILE", "SCALE"))
     options = parser.parse_args()
     try:
         xllamacpp: Any = importlib.import_module("xllamacpp")  # has no types
@@ -67,6 +68,8 @@ def _parameters(xllamacpp: Any, options: argparse.Namespace) -> Any:
     if options.embeddings:
         params.embedding = True
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_NONE
+    if options.adapter:
+        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, float(scale)) for path, scale in options.adapter]
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     return params
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Protocol
 from urllib.parse import urlsplit
 
@@ -72,17 +73,21 @@ class LocalServer:
         slots: int,
         threads: int,
         embeddings: bool = False,
+        adapters: Mapping[Path, float] = MappingProxyType({}),
         cache: int = _CACHE,
     ) -> None:
         self.name = name
         self.url = ""
         self._model = model
-        if not model.is_file():
-            raise LocalServerError(f"there is no model {model}")
+        for path in (model, *adapters):
+            if not path.is_file():
+                raise LocalServerError(f"there is no {'adapter' if path in adapters else 'model'} {path}")
         if importlib.util.find_spec("xllamacpp") is None:
             raise LocalServerError(f"llama.cpp's server is not installed; it comes with: {INSTALL}")
         settings = {"name": name, "context": context or 0, "slots": slots, "threads": threads, "cache": cache}
         options = [f"--{option}={value}" for option, value in settings.items()] + ["--embeddings"] * embeddings
+        for path, scale in adapters.items():
+            options += ["--adapter", str(path.resolve()), str(scale)]
         # A file, unlike a pipe, never makes the server wait for a reader; errors are a few lines at most.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
         # -P: do not import from the folder of the script.
@@ -226,6 +231,7 @@ def serve(
     slots: int = 8,
     threads: int = 1,
     embeddings: bool = False,
+    adapters: Mapping[Path, float] = MappingProxyType({}),
     cache: int = _CACHE,
 ) -> Iterator[LocalServer]:
     """Serve a GGUF file on a free port of 127.0.0.1 during the block.
@@ -238,6 +244,7 @@ def serve(
         slots: number of requests at the same time; others wait.
         threads: number of processor threads.
         embeddings: also report the model's hidden states, one for each token, as a gate on them needs them.
+        adapters: LoRA adapters as GGUF files, each with its scale: what they change in the weights is added up.
         cache: megabytes for prompts that are in no slot any more.
 
     Raises:
@@ -251,6 +258,7 @@ def serve(
         slots=slots,
         threads=threads,
         embeddings=embeddings,
+        adapters=adapters,
         cache=cache,
     )
     try:

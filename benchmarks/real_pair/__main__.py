@@ -1,0 +1,101 @@
+"""`python -m benchmarks.real_pair`: ask a real pair all questions in all ways, and keep the answers.
+
+Everything can be killed at any moment: the same command goes on. See README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import lzma
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+
+from benchmarks.real_pair.cells import CELLS, Cell, served
+from benchmarks.real_pair.questions import COUNTS, GRADER, questions
+from cosd_api import Example, compare
+from cosd_api.comparison.result import Comparison
+from cosd_api.comparison.settings import Tally
+from cosd_api.demo.real import ADAPTERS, fetched
+
+HERE = Path(__file__).parent
+RESULTS, WORK = HERE / "results", HERE / "work"
+MAX_TOKENS = 64
+CONCURRENCY = 3
+_SAY_SECONDS = 60.0
+
+
+class Progress:
+    """Says once a minute how many answers there are."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._said = -_SAY_SECONDS
+
+    def __call__(self, tallies: Sequence[Tally]) -> None:
+        """Say it, if a minute has gone."""
+        now = time.monotonic()
+        if now - self._said >= _SAY_SECONDS:
+            self._said = now
+            answered = sum(one.answered for one in tallies)
+            print(f"{self._name}: {answered} of {sum(one.questions for one in tallies)}", file=sys.stderr, flush=True)
+
+
+async def ask(name: str, seed: int, share: float, adapters: Path) -> Comparison:
+    """The comparison of one cell, resumed from its journal."""
+    cell: Cell = CELLS[name]
+    counts = {family: round(share * count) for family, count in COUNTS.items()}
+    asked: list[Example] = questions("test", counts)
+    WORK.mkdir(exist_ok=True)
+    with served(fetched(), adapters, cell, seed) as (draft, assistant):
+        return await compare(
+            asked,
+            draft=draft,
+            assistant=assistant,
+            methods=cell.methods,
+            both_ways=cell.both_ways,
+            baselines=cell.baselines,
+            grader=GRADER,
+            path=WORK / f"{name}-{seed}.jsonl",
+            max_tokens=MAX_TOKENS,
+            concurrency=CONCURRENCY,
+            progress=Progress(f"{name}, seed {seed}"),
+        )
+
+
+def kept(name: str, seed: int) -> Path:
+    """The file of a cell's result."""
+    return RESULTS / f"{name}-{seed}.json.xz"
+
+
+def keep(found: Comparison, path: Path) -> None:
+    """Write a result, compressed."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(lzma.compress(found.model_dump_json(indent=None).encode(), preset=9))
+
+
+def read(path: Path) -> Comparison:
+    """A kept result."""
+    return Comparison.model_validate_json(lzma.decompress(path.read_bytes()))
+
+
+def main() -> None:
+    """Ask the named cells, or all of them; print each comparison and keep it."""
+    parser = argparse.ArgumentParser("python -m benchmarks.real_pair", description=main.__doc__)
+    parser.add_argument("cells", nargs="*", choices=[*CELLS, []], help="by default all of them")
+    parser.add_argument("--seed", type=int, action="append", help="of the trainings (by default 1)")
+    parser.add_argument("--share", type=float, default=1.0, help="of the questions, in (0, 1]")
+    parser.add_argument("--adapters", type=Path, default=ADAPTERS)
+    given = parser.parse_args()
+    for name in given.cells or CELLS:
+        for seed in given.seed or [1]:
+            found = anyio.run(ask, name, seed, given.share, given.adapters)
+            print(found)
+            keep(found, kept(name, seed))
+
+
+if __name__ == "__main__":
+    main()

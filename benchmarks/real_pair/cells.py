@@ -1,0 +1,74 @@
+"""The cells: which two models are fused, and in which ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.real_pair.ways import WAYS
+from cosd_api.demo.servers import serve
+from cosd_api.extend import Method
+
+__all__ = ["CELLS", "Cell", "Weights", "served"]
+
+Weights = Mapping[str, float]
+"""Adapters by name, such as `products`, with their scales; none for the pretrained model itself."""
+
+_PRODUCTS: Weights = {"products": 1.0}
+_NUMBERS: Weights = {"numbers": 1.0}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Two models and the ways in which they are fused.
+
+    Attributes:
+        draft: the draft's adapters.
+        assistant: the assistant's adapters.
+        ways: names of `WAYS`.
+        both_ways: whether the two change places, too.
+        baselines: whether there are the random gate and self-consistency.
+        other: number that is added to the seed of the assistant's adapters.
+    """
+
+    draft: Weights
+    assistant: Weights
+    ways: Sequence[str]
+    both_ways: bool = True
+    baselines: bool = False
+    other: int = 0
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        """Its ways by their names."""
+        return {name: WAYS[name] for name in self.ways}
+
+
+CELLS: Mapping[str, Cell] = {
+    "complementary": Cell(_PRODUCTS, _NUMBERS, [*WAYS], baselines=True),
+    "merged": Cell({"products": 0.5, "numbers": 0.5}, {"products": 1.0, "numbers": 1.0}, ["cosd-1-1"], both_ways=False),
+    "copy": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1", "average"], both_ways=False),
+    "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"]),
+    "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1),
+}
+"""The pair; its rival, one model with both adapters, each at half of its strength or whole; and the controls."""
+
+
+@contextmanager
+def served(model: Path, adapters: Path, cell: Cell, seed: int) -> Iterator[tuple[str, str]]:
+    """The URLs of both servers of a cell, each with one core's thread and four slots.
+
+    Raises:
+        LocalServerError: one cannot be started, or an adapter is missing.
+    """
+    with ExitStack() as stack:
+        urls: list[str] = []
+        for weights, number in ((cell.draft, seed), (cell.assistant, seed + cell.other)):
+            loaded = {adapters / f"{name}-{number}.gguf": scale for name, scale in weights.items()}
+            name = "+".join(f"{one}-{number}" for one in weights) or "base"
+            server = serve(model, name=name, adapters=loaded, context=1024, slots=4)
+            urls.append(stack.enter_context(server).url)
+        draft, assistant = urls
+        yield draft, assistant
