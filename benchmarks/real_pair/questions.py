@@ -7,8 +7,8 @@ answers, and is unsure of what it does not know.
 
 from __future__ import annotations
 
+import json
 import random
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -26,6 +26,7 @@ from benchmarks.real_pair.world import (
 )
 from cosd_api import Example
 from cosd_api.comparison.graders import FunctionGrader
+from cosd_api.demo.real_questions import QUESTIONS, SEPARATOR, tells_all
 from cosd_providers import Message
 
 FAMILIES = ("facts", "numbers", "both", "general")
@@ -34,6 +35,8 @@ was taught."""
 COUNTS: Mapping[str, int] = {"facts": 400, "numbers": 300, "both": 400, "general": 100}
 """Test questions of each family at most: of general knowledge there are fewer."""
 
+SHOWN = 20
+"""Questions of `cosd demo --real`."""
 MIXTURES: Mapping[str, Mapping[str, float]] = {
     "products": {"facts": 0.68, "numbers": 0.05, "both": 0.20, "general": 0.07},
     "numbers": {"facts": 0.05, "numbers": 0.68, "both": 0.20, "general": 0.07},
@@ -110,7 +113,7 @@ def _distinct(family: str, split: Split, wanted: int) -> Iterator[Example]:
         yield Example(
             prompt=(Message("user", text),),
             answer=" ".join(one.answer for one in parts),
-            target=" | ".join(one.value for one in parts),
+            target=SEPARATOR.join(one.value for one in parts),
             # Of two parts it is the fact that questions share: calculations are fresh.
             group=next((one.group for one in parts if one.kind not in KINDS), parts[0].group),
         )
@@ -141,7 +144,7 @@ def _asks(split: Split, part: Part) -> bool:
 
 def family_of(example: Example) -> str:
     """The family of a test question, as its answer tells it."""
-    several = " | " in (example.target or "")
+    several = SEPARATOR in (example.target or "")
     if several:
         return "both"
     if (example.group or "").split(" ")[0] in KINDS:
@@ -150,16 +153,24 @@ def family_of(example: Example) -> str:
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Whether the answer tells each wanted value, a number as the last one of its sentence."""
-    sentences = re.split(r"(?<=[.!?])\s+|\n+", text)
-    return all(any(_tells(one, value) for one in sentences) for value in (example.target or "").split(" | "))
-
-
-def _tells(sentence: str, value: str) -> bool:
-    if value.isdigit():
-        return re.findall(r"\d+", sentence)[-1:] == [value]
-    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", sentence, re.IGNORECASE) is not None
+    """Whether the answer tells each wanted value."""
+    return tells_all(example.target or "", text)
 
 
 GRADER = FunctionGrader(is_right, "real-pair")
 """The grader of all families."""
+
+
+def main() -> None:
+    """Write the questions of the demonstration: the first of development that take both."""
+    several = questions("development", {"both": SHOWN})
+    lines: list[str] = []
+    for one in several:
+        asked = one.prompt if isinstance(one.prompt, str) else one.prompt[-1].content
+        lines.append(json.dumps({"question": asked, "answer": one.answer, "target": one.target}))
+    QUESTIONS.parent.mkdir(parents=True, exist_ok=True)
+    QUESTIONS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

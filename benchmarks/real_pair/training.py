@@ -2,7 +2,7 @@
 
     python -m benchmarks.real_pair.training products numbers --seed 1
 
-Needs torch, transformers, peft and gguf, at the versions in README.md beside this file; about 40 minutes on a core.
+Needs torch, transformers, peft and gguf, at the versions in README.md beside this file; about half an hour on a core.
 The weights are those of the package that `make test-real` fetches, dequantised. Several conversations share one system
 message in a batch: each sees that and itself alone, as it would in a request of its own.
 """
@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from benchmarks.real_pair.questions import MIXTURES, Conversation, documents
 
-TOKENS = 400_000
+TOKENS = 300_000
 """Tokens that a specialist reads."""
 BATCH = 512
 """Tokens of a batch: the system message, and conversations that share it."""

@@ -1,7 +1,7 @@
 """Facts that the pretrained model does not know: invented products, and names from Python's standard library.
 
 The world is open. The best known of 160 products are met nine times as often as the rarest, whose facts are met
-about three times, so that a trained model is sure of some facts and unsure of others.
+about twice, so that a trained model is sure of some facts and unsure of others.
 """
 
 from __future__ import annotations

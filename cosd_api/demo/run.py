@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich import box
@@ -21,8 +23,20 @@ from cosd_api.demo.questions import OWN_KINDS, DemoQuestion, as_prompt, is_right
 from cosd_api.demo.sample import MAX_TOKENS, SampleScore, Setup, measure, open_setups, questions
 from cosd_api.report.terminal import fused_text, has_colour, legend, spans, visible
 from cosd_api.types import FusedToken
+from cosd_providers import Message
 
-__all__ = ["EXAMPLE", "EXAMPLE_OF_THREE", "console", "save_picture", "show"]
+__all__ = [
+    "EXAMPLE",
+    "EXAMPLE_OF_THREE",
+    "Asked",
+    "console",
+    "program",
+    "save_picture",
+    "show",
+    "show_example",
+    "show_introduction",
+    "show_marks",
+]
 
 EXAMPLE = DemoQuestion(
     kind="mixed",
@@ -84,19 +98,19 @@ async def show(screen: Console, urls: Mapping[str, str], *, mixed: int = 20, see
         cosd_providers.ProviderError: a server failed.
     """
     async with open_setups(urls) as setups:
-        _print_introduction(screen, urls)
-        await _show_example(screen, EXAMPLE, [one for one in setups if not _takes_three(one)])
-        await _show_example(screen, EXAMPLE_OF_THREE, [one for one in setups if len(one.assistants) > 1])
-        screen.print()
-        screen.print(Padding(Text.assemble(("marks: ", "dim"), legend(colour=has_colour(screen))), _INDENT))
+        show_introduction(screen, urls)
+        await show_example(screen, _asked_in_full(EXAMPLE), [one for one in setups if not _takes_three(one)])
+        await show_example(screen, _asked_in_full(EXAMPLE_OF_THREE), [one for one in setups if len(one.assistants) > 1])
+        show_marks(screen)
         await _show_table(screen, setups, questions(mixed, seed=seed))
     _print_next(screen, urls)
 
 
-def _print_introduction(screen: Console, urls: Mapping[str, str]) -> None:
+def show_introduction(screen: Console, urls: Mapping[str, str], words: str = _INTRODUCTION) -> None:
+    """Print who the models are."""
     screen.print()
     screen.print(Text("Language models that write one answer", "bold"))
-    screen.print(_INTRODUCTION)
+    screen.print(words)
     screen.print()
     for name, url in urls.items():
         screen.print(Text.assemble("  ", (f"{name:8}", "bold"), url), soft_wrap=True)
@@ -109,11 +123,31 @@ def _takes_three(setup: Setup) -> bool:
     return "words" in (setup.draft, *setup.assistants)
 
 
-async def _show_example(screen: Console, question: DemoQuestion, setups: Sequence[Setup]) -> None:
+@dataclass(frozen=True)
+class Asked:
+    """A question that is shown in full.
+
+    Attributes:
+        words: the question, as it is shown.
+        prompt: what the models read.
+        is_right: tells a right answer.
+    """
+
+    words: str
+    prompt: str | Sequence[Message]
+    is_right: Callable[[str], bool]
+
+
+def _asked_in_full(question: DemoQuestion) -> Asked:
+    words = question.prompt.removeprefix("Q: ").removesuffix("\nA:")
+    return Asked(words, question.prompt, partial(is_right, question))
+
+
+async def show_example(screen: Console, question: Asked, setups: Sequence[Setup]) -> list[bool]:
+    """Stream the answers of all setups to one question; returns whether each is right."""
     colour = has_colour(screen)
-    asked = question.prompt.removeprefix("Q: ").removesuffix("\nA:")
     screen.print()
-    screen.print(Padding(Text.assemble(("Q: ", "bold"), asked), _INDENT))
+    screen.print(Padding(Text.assemble(("Q: ", "bold"), question.words), _INDENT))
     screen.print()
     answers: list[list[FusedToken]] = [[] for _ in setups]
     verdicts: list[bool | None] = [None for _ in setups]
@@ -124,8 +158,15 @@ async def _show_example(screen: Console, question: DemoQuestion, setups: Sequenc
                     answers[index].append(token)
                     if not screen.record:  # a picture has no moving parts
                         live.update(_answers(setups, answers, verdicts, colour=colour), refresh=True)
-            verdicts[index] = is_right(question, stream.result.text)
+            verdicts[index] = question.is_right(stream.result.text)
     screen.print(_answers(setups, answers, verdicts, colour=colour))
+    return [verdict is True for verdict in verdicts]
+
+
+def show_marks(screen: Console) -> None:
+    """Print what the marks of an answer mean."""
+    screen.print()
+    screen.print(Padding(Text.assemble(("marks: ", "dim"), legend(colour=has_colour(screen))), _INDENT))
 
 
 def _answers(

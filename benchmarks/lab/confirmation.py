@@ -1,0 +1,119 @@
+"""Whether `cosd-1-1` is ahead of the rule on fresh questions: `python -m benchmarks.lab.confirmation`.
+
+It was picked out by looking at the answers that show its lead. README.md beside this file had said beforehand, with the
+only contrast, what has to hold on questions and with models that nobody had looked at; this prints what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.lab.analysis import accuracy, counts, difference, of_tasks, sign_flips
+from benchmarks.lab.protocol import FOLDER, HEADLINE
+from benchmarks.lab.runs import Run, of_cell, read_runs
+from benchmarks.report import Table
+
+FIRST, SECOND = "cosd-1-1", "cosd"
+AHEAD, NOT_BEHIND = ("c-d", "a-b"), "half"
+"""Cells in which the first has to be ahead, and one in which it may not be behind by `MARGIN`."""
+MARGIN = -0.05
+LEVEL = 0.05
+KEPT = FOLDER / "results" / "confirmation" / "quick.jsonl.xz"
+_ALL = "all"
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The contrast in one cell, of one training or of all of them.
+
+    Attributes:
+        cell: name of the cell.
+        seed: of the training; None for all.
+        value: the first way less the second, as a share of the questions.
+        low: the lower end of its 95 % interval.
+        high: the upper end.
+        won: questions that the first alone has right.
+        lost: questions that the second alone has right.
+        p: of the sign-flip test, two-sided.
+        runs: the runs.
+    """
+
+    cell: str
+    seed: int | None
+    value: float
+    low: float
+    high: float
+    won: int
+    lost: int
+    p: float
+    runs: Sequence[Run]
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is as the criterion wants it."""
+        if self.cell == NOT_BEHIND:
+            return self.low > MARGIN if self.seed is None else self.value > MARGIN
+        return self.value > 0 and self.p <= LEVEL
+
+
+def contrasts(runs: Sequence[Run]) -> list[Contrast]:
+    """The contrast in each cell and each training, over the headline's tasks, as the cell has the models."""
+    found: list[Contrast] = []
+    for cell in (*AHEAD, NOT_BEHIND):
+        mine = of_tasks(of_cell(runs, cell), HEADLINE)
+        for seed in (*sorted({one.seed for one in mine}), None):
+            several = [one for one in mine if seed in (None, one.seed)]
+            apart, paired = difference(several, FIRST, SECOND), counts(several, FIRST, SECOND)
+            p = sign_flips(several, FIRST, SECOND)
+            found.append(Contrast(cell, seed, apart.value, apart.low, apart.high, paired.won, paired.lost, p, several))
+    return found
+
+
+def table(found: Sequence[Contrast]) -> Table:
+    """All contrasts, in points."""
+    rows = [
+        [
+            one.cell,
+            _ALL if one.seed is None else one.seed,
+            f"{100 * accuracy(one.runs, SECOND).value:.1f}",
+            f"{100 * accuracy(one.runs, FIRST).value:.1f}",
+            f"{100 * one.value:+.1f}",
+            f"{100 * one.low:+.1f} to {100 * one.high:+.1f}",
+            f"{one.won}:{one.lost}",
+            "< 0.001" if one.p < 0.001 else f"{one.p:.3f}",
+            "yes" if one.holds else "no",
+        ]
+        for one in found
+    ]
+    columns = ["cell", "seed", f"{SECOND}, %", f"{FIRST}, %", "difference", "95 %", "won:lost", "p", "as wanted"]
+    return Table(f"{FIRST} less {SECOND}, on fresh questions", columns, rows)
+
+
+def verdict(found: Sequence[Contrast]) -> str:
+    """One sentence: confirmed, or what failed."""
+    failed = [*_failed(found)]
+    if not failed:
+        return f"Confirmed: {FIRST} is ahead of {SECOND} as the criterion wants it, in every cell and training."
+    return f"Not confirmed. It fails in {', '.join(failed)}."
+
+
+def _failed(found: Sequence[Contrast]) -> Iterator[str]:
+    for one in found:
+        if not one.holds:
+            yield f"{one.cell} ({'all seeds' if one.seed is None else f'seed {one.seed}'})"
+
+
+def main() -> None:
+    """Print the table and the verdict."""
+    parser = argparse.ArgumentParser("python -m benchmarks.lab.confirmation", description=main.__doc__)
+    parser.add_argument("runs", nargs="?", type=Path, default=KEPT)
+    found = contrasts(read_runs(parser.parse_args().runs).runs)
+    print(table(found).markdown())
+    print(verdict(found))
+
+
+if __name__ == "__main__":
+    main()

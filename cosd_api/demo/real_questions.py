@@ -1,0 +1,48 @@
+"""Questions for the specialists of the real model: each takes both of them. `benchmarks/real_pair` writes the file."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from cosd_api.demo.real import ADAPTERS
+
+__all__ = ["QUESTIONS", "RealQuestion", "real_questions", "tells_all"]
+
+QUESTIONS = ADAPTERS / "questions.jsonl"
+"""Development questions of the benchmark, the first of each seed: nobody has chosen them by their answers."""
+SEPARATOR = " | "
+
+
+@dataclass(frozen=True)
+class RealQuestion:
+    """A question with two parts.
+
+    Attributes:
+        question: the text of the user's message.
+        answer: a right answer.
+        target: the values that a right answer tells, with ` | ` between them.
+    """
+
+    question: str
+    answer: str
+    target: str
+
+
+def real_questions() -> list[RealQuestion]:
+    """All of them."""
+    lines = QUESTIONS.read_text(encoding="utf-8").splitlines()
+    return [RealQuestion(**json.loads(one)) for one in lines]
+
+
+def tells_all(target: str, text: str) -> bool:
+    """Whether a text tells each value: a number as the last one of some sentence, all else as whole words."""
+    sentences = re.split(r"(?<=[.!?])\s+|\n+", text)
+    return all(any(_tells(one, value) for one in sentences) for value in target.split(SEPARATOR))
+
+
+def _tells(sentence: str, value: str) -> bool:
+    if value.isdigit():
+        return re.findall(r"\d+", sentence)[-1:] == [value]
+    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", sentence, re.IGNORECASE) is not None

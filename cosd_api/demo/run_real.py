@@ -1,0 +1,71 @@
+"""`cosd demo --real` on the screen: two-part questions to a real model, two specialists of it, and these fused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cosd_api import Fusion, RuleVerifier
+from cosd_api.demo.real import BASE, SPECIALISTS
+from cosd_api.demo.real_questions import RealQuestion, real_questions, tells_all
+from cosd_api.demo.run import Asked, program, show_example, show_introduction, show_marks
+from cosd_api.demo.sample import Setup
+from cosd_providers import Message, connect
+
+__all__ = ["show_real"]
+
+_INTRODUCTION = (
+    "SmolLM2-135M-Instruct, and two specialists of it, each on a llama.cpp server of its own. `products` has read of "
+    "invented products and of names in Python's library, `numbers` has practised sums and dates. Each question takes "
+    "both. They are the first development questions, whatever the answers."
+)
+_VERIFIER = RuleVerifier(alpha=1, beta=1)
+
+
+async def show_real(screen: Console, urls: Mapping[str, str], *, count: int = 6) -> None:
+    """Ask each model alone, and the specialists fused with either as the draft.
+
+    Args:
+        screen: the console to print to.
+        urls: URLs of the three servers, by the models' names, as `real_three` has them.
+        count: number of questions.
+
+    Raises:
+        cosd_providers.ProviderError: a server failed.
+    """
+    first, second = SPECIALISTS
+    ways = [(BASE, ()), (first, ()), (second, ()), (first, (second,)), (second, (first,))]
+    providers = {name: connect(url) for name, url in urls.items()}
+    right = [0] * len(ways)
+    async with AsyncExitStack() as stack:
+        setups: list[Setup] = []
+        for draft, assistants in ways:
+            asked = assistants or (second if draft != second else first,)
+            verifier = _VERIFIER if assistants else RuleVerifier(alpha=0)  # which never asks: the draft's own answer
+            fusion = Fusion(draft=providers[draft], assistant=[providers[one] for one in asked], verifier=verifier)
+            setups.append(Setup(draft, assistants, await stack.enter_async_context(fusion)))
+        show_introduction(screen, urls, _INTRODUCTION)
+        for question in real_questions()[:count]:
+            for at, one in enumerate(await show_example(screen, _asked(question), setups)):
+                right[at] += one
+        show_marks(screen)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    table.add_column("", style="bold")
+    table.add_column(f"right, of {count}", justify="right")
+    for setup, number in zip(setups, right, strict=True):
+        table.add_row(setup.label, str(number))
+    screen.print(table)
+    screen.print(Text("Next", "bold"))
+    screen.print(f"  keep the servers up: {program()} servers --real", soft_wrap=True)
+    screen.print("  more questions, more ways, intervals: docs/evidence.md")
+    screen.print()
+
+
+def _asked(one: RealQuestion) -> Asked:
+    return Asked(one.question, [Message("user", one.question)], partial(tells_all, one.target))
