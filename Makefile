@@ -14,7 +14,7 @@ PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench lab docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators test-ray check fix lock clean wire
+.PHONY: help demo demo-real bench lab docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators test-ray check fix lock clean wire
 
 # Without its caches every worker, and every command that a test runs, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,6 +24,9 @@ help:  ## Show this list
 
 demo: $(STAMPS)/demo  ## Start two small models on llama.cpp and fuse their answers
 	@$(BIN)/cosd demo $(ARGS)
+
+demo-real: $(STAMPS)/demo  ## The same with a real model and two specialists of it (the first time fetches 98 MB)
+	@$(BIN)/cosd demo --real $(ARGS)
 
 bench: $(STAMPS)/bench  ## Measure what a fusion costs (ARGS=--quick for two minutes; --help lists the sections)
 	@$(BIN)/python -m benchmarks $(ARGS)

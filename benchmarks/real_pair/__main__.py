@@ -6,7 +6,6 @@ Everything can be killed at any moment: the same command goes on. See README.md 
 from __future__ import annotations
 
 import argparse
-import lzma
 import sys
 import time
 from collections.abc import Sequence
@@ -14,15 +13,15 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.real_pair.cells import CELLS, Cell, served
-from benchmarks.real_pair.questions import COUNTS, GRADER, questions
-from cosd_api import Example, compare
+from benchmarks.real_pair.cells import CELLS, served
+from benchmarks.real_pair.kept import ALL, keep, kept
+from benchmarks.real_pair.questions import COUNTS, FAMILIES, GRADER, family_of, questions
+from cosd_api import compare
 from cosd_api.comparison.result import Comparison
 from cosd_api.comparison.settings import Tally
 from cosd_api.demo.real import ADAPTERS, fetched
 
-HERE = Path(__file__).parent
-RESULTS, WORK = HERE / "results", HERE / "work"
+WORK = Path(__file__).parent / "work"
 MAX_TOKENS = 64
 CONCURRENCY = 3
 _SAY_SECONDS = 60.0
@@ -44,42 +43,29 @@ class Progress:
             print(f"{self._name}: {answered} of {sum(one.questions for one in tallies)}", file=sys.stderr, flush=True)
 
 
-async def ask(name: str, seed: int, share: float, adapters: Path) -> Comparison:
-    """The comparison of one cell, resumed from its journal."""
-    cell: Cell = CELLS[name]
-    counts = {family: round(share * count) for family, count in COUNTS.items()}
-    asked: list[Example] = questions("test", counts)
+async def ask(name: str, seed: int, share: float, adapters: Path) -> dict[str, Comparison]:
+    """The comparisons of one cell, of all questions together and of each family, resumed from one journal."""
+    cell = CELLS[name]
+    asked = questions("test", {family: round(share * count) for family, count in COUNTS.items()})
+    several = {ALL: asked, **{family: [one for one in asked if family_of(one) == family] for family in FAMILIES}}
     WORK.mkdir(exist_ok=True)
+    found: dict[str, Comparison] = {}
     with served(fetched(), adapters, cell, seed) as (draft, assistant):
-        return await compare(
-            asked,
-            draft=draft,
-            assistant=assistant,
-            methods=cell.methods,
-            both_ways=cell.both_ways,
-            baselines=cell.baselines,
-            grader=GRADER,
-            path=WORK / f"{name}-{seed}.jsonl",
-            max_tokens=MAX_TOKENS,
-            concurrency=CONCURRENCY,
-            progress=Progress(f"{name}, seed {seed}"),
-        )
-
-
-def kept(name: str, seed: int) -> Path:
-    """The file of a cell's result."""
-    return RESULTS / f"{name}-{seed}.json.xz"
-
-
-def keep(found: Comparison, path: Path) -> None:
-    """Write a result, compressed."""
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(lzma.compress(found.model_dump_json(indent=None).encode(), preset=9))
-
-
-def read(path: Path) -> Comparison:
-    """A kept result."""
-    return Comparison.model_validate_json(lzma.decompress(path.read_bytes()))
+        for family, some in several.items():
+            found[family] = await compare(
+                some,
+                draft=draft,
+                assistant=assistant,
+                methods=cell.methods,
+                both_ways=cell.both_ways,
+                baselines=cell.baselines and family == ALL,
+                grader=GRADER,
+                path=WORK / f"{name}-{seed}.jsonl",
+                max_tokens=MAX_TOKENS,
+                concurrency=CONCURRENCY,
+                progress=Progress(f"{name}, seed {seed}, {family}"),
+            )
+    return found
 
 
 def main() -> None:
@@ -93,7 +79,7 @@ def main() -> None:
     for name in given.cells or CELLS:
         for seed in given.seed or [1]:
             found = anyio.run(ask, name, seed, given.share, given.adapters)
-            print(found)
+            print(found[ALL])
             keep(found, kept(name, seed))
 
 

@@ -87,6 +87,17 @@ def documents(specialist: str, seed: int) -> Iterator[Conversation]:
             yield Conversation(asked, f"{first.answer} {second.answer}")
 
 
+def training_questions(count: int) -> dict[str, str]:
+    """Questions with one part that both specialists read about, with their families."""
+    rng = random.Random("router")
+    facts = parts_of_world(rng, evenly=True)
+    found: dict[str, str] = {}
+    for _ in range(count // 2):
+        found[next(facts).question] = "facts"
+        found[calculation(rng, "training").question] = "numbers"
+    return found
+
+
 def questions(split: Split, counts: Mapping[str, int] = COUNTS) -> list[Example]:
     """Different questions of a split, each family in a row.
 

@@ -50,7 +50,10 @@ _COMMANDS = {
         "Train a gate that hands single tokens to the assistant; cosd fuse --method defer --set gate=FILE takes it.",
     ),
     "tune": ("cosd_api.cli.training:tune_rule", "Find the alpha and beta that decide best."),
-    "servers": ("cosd_api.cli.demo:servers", "Start the three bundled models on llama.cpp servers, until interrupted."),
+    "servers": (
+        "cosd_api.cli.demo:servers",
+        "Start the three bundled models, or a real one with two specialists, on llama.cpp servers, until interrupted.",
+    ),
     "demo": (
         "cosd_api.cli.demo:demo",
         "Start three small models and fuse them: two questions in full, a table of many.",

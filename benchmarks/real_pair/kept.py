@@ -1,0 +1,33 @@
+"""The kept results of a cell: one file, compressed, with the comparison of all questions and those of each family."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Mapping
+from pathlib import Path
+
+from cosd_api.comparison.result import Comparison
+
+RESULTS = Path(__file__).parent / "results"
+ALL = "all"
+"""The questions of all families together."""
+
+
+def kept(name: str, seed: int, folder: Path = RESULTS) -> Path:
+    """The file of a cell's result."""
+    return folder / f"{name}-{seed}.json.xz"
+
+
+def keep(found: Mapping[str, Comparison], path: Path) -> None:
+    """Write the comparisons; the answers are kept once, with those of all questions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    several = {name: one if name == ALL else one.model_copy(update={"answers": ()}) for name, one in found.items()}
+    text = json.dumps({name: one.model_dump(mode="json") for name, one in several.items()})
+    path.write_bytes(lzma.compress(text.encode(), preset=9))
+
+
+def read(path: Path) -> dict[str, Comparison]:
+    """The comparisons that were kept."""
+    several = json.loads(lzma.decompress(path.read_bytes()))
+    return {name: Comparison.model_validate(one) for name, one in several.items()}

@@ -1,0 +1,89 @@
+"""The tables of docs/evidence.md, from the kept answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from benchmarks.real_pair.kept import ALL, kept, read
+from benchmarks.real_pair.questions import COUNTS, FAMILIES, family_of, questions, training_questions
+from benchmarks.report import Cell, Table
+from cosd_api.comparison.contrasts import PairedDifference
+from cosd_api.comparison.result import Comparison, standing_of
+from cosd_api.comparison.standings import Standing
+
+ROUTER = "router on words"
+_COSTS = ("billed", "uncached", "x the draft's time")
+
+
+def families(cell: str, seed: int) -> Table:
+    """Right answers in per cent by each way, of all test questions and of each family, and what an answer takes."""
+    found = read(kept(cell, seed))
+    whole = found[ALL]
+    rows: list[list[Cell]] = []
+    for one in whole.standings:
+        if not one.answered:
+            continue
+        shares = [_share(standing_of(found[family], one.name)) for family in FAMILIES]
+        apart = [_difference(one.differences.get(name)) for name in whole.models]
+        rows.append([one.name, *shares, _share(one), *apart, *_costs(one, whole)])
+    if cell == "complementary":
+        rows.append([ROUTER, *_router(whole), *[""] * (len(whole.models) + len(_COSTS))])
+    columns = ["", *FAMILIES, "all", *(f"to {name}" for name in whole.models), *_COSTS]
+    models = " drafts, ".join(one.model for one in whole.models.values())
+    return Table(f"{cell}, seed {seed}: {models} assists", columns, rows)
+
+
+def _share(one: Standing | None) -> str:
+    return "" if one is None or not one.answered else f"{100 * one.accuracy.value:.1f}"
+
+
+def _difference(one: PairedDifference | None) -> str:
+    """A difference in points with its simultaneous interval."""
+    if one is None or one.interval is None or math.isnan(one.value):
+        return ""
+    low, high = (f"{100 * end:+.0f}" for end in (one.interval.low, one.interval.high))
+    return f"{100 * one.value:+.1f} ({low} to {high})"
+
+
+def _costs(one: Standing, whole: Comparison) -> list[str]:
+    draft = whole[one.first or ("assistant" if one.reverse else "draft")]
+    uncached = sum(one.read.values()) - sum(one.cached.values()) + sum(one.written.values())
+    times = "" if one.seconds is None or not draft.seconds else f"{one.seconds / draft.seconds:.1f}"
+    return ["" if one.billed is None else f"{one.billed:,.0f}", f"{uncached:,.0f}", times]
+
+
+def _router(whole: Comparison) -> list[str]:
+    """What the better specialist by a question's words has right: a classifier of training questions chooses."""
+    chosen = router()
+    right: dict[str, list[bool]] = {family: [] for family in FAMILIES}
+    answers = {name: whole.answers_of(name) for name in whole.models}
+    draft, assistant = answers
+    for one in questions("test", COUNTS):
+        name = draft if chosen(one.prompt[-1].content if not isinstance(one.prompt, str) else one.prompt) else assistant
+        if one.key in answers[name]:
+            right[family_of(one)].append(bool(answers[name][one.key].right))
+    shares = [_mean(right[family]) for family in FAMILIES]
+    return [*shares, _mean([one for several in right.values() for one in several])]
+
+
+def _mean(right: Sequence[bool]) -> str:
+    return f"{100 * sum(right) / len(right):.1f}" if right else ""
+
+
+@cache
+def router() -> Callable[[str], bool]:
+    """A function that tells of a question whether `products` is to answer it: a logistic regression on words."""
+    several: Mapping[str, str] = training_questions(2000)
+    model = make_pipeline(CountVectorizer(ngram_range=(1, 2)), LogisticRegression(max_iter=1000))
+    model.fit([*several], [family == "facts" for family in several.values()])
+
+    def chosen(question: str) -> bool:
+        return bool(model.predict([question])[0])
+
+    return chosen

@@ -1,0 +1,298 @@
+"""The seam: what goes wrong where a replaced token meets the draft's own words, and rules that might mend it.
+
+    python -m benchmarks.real_pair.seam sort       # the spoilt answers of the kept run, by kind
+    python -m benchmarks.real_pair.seam try        # rules on development questions, by a decoder of a page
+
+The decoder is independent of the library: it knows ids alone, asks one question at a time, and drafts anew after each
+replacement. So a rule is what its definition says, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import httpx
+
+from benchmarks.real_pair.cells import CELLS, served
+from benchmarks.real_pair.kept import ALL, RESULTS, kept, read
+from benchmarks.real_pair.questions import FAMILIES, family_of, is_right, questions
+from benchmarks.report import Table
+from cosd_api import Example
+from cosd_api.comparison.result import Comparison
+from cosd_api.demo.real import ADAPTERS, fetched
+
+Kind = Literal["a value that neither wrote", "a word that neither wrote", "the assistant's words", "cut or repeated"]
+ITEMS = {"facts": 60, "numbers": 60, "both": 120}
+"""Development questions on which the rules are tried."""
+MAX_TOKENS = 64
+_WORD = re.compile(r"\w+")
+
+
+# The spoilt answers, by kind.
+
+
+def kind_of(fused: str, draft: str, assistant: str, *, cut: bool) -> Kind:
+    """The kind of an answer that the draft alone had right and the fusion has wrong.
+
+    Args:
+        fused: the fused answer.
+        draft: the draft's own.
+        assistant: the assistant's own.
+        cut: whether the fused one ended at the limit of tokens.
+    """
+    if cut:
+        return "cut or repeated"
+    new = [*(Counter(_WORD.findall(fused)) - Counter(_WORD.findall(draft)) - Counter(_WORD.findall(assistant)))]
+    if any(one[0].isdigit() or one[0].isupper() for one in new):
+        return "a value that neither wrote"
+    return "a word that neither wrote" if new else "the assistant's words"
+
+
+def sorted_cases(found: Comparison) -> Table:
+    """For each way, the answers of its draft that it has put right, and those that it has spoilt, by kind."""
+    rows: list[list[Any]] = []
+    names = [*found.models]
+    alone = {name: found.answers_of(name) for name in names}
+    for one in found.standings:
+        if one.kind != "method" or not one.answered:
+            continue
+        draft = one.first or names[int(one.reverse)]
+        other = next(name for name in names if name != draft)
+        answers = found.answers_of(one.name)
+        kinds = Counter(
+            kind_of(answer.text, alone[draft][key].text, alone[other][key].text, cut=answer.finish_reason == "length")
+            for key, answer in answers.items()
+            if alone[draft][key].right and not answer.right
+        )
+        gained = sum(bool(answer.right) and not alone[draft][key].right for key, answer in answers.items())
+        rows.append([one.name, gained, sum(kinds.values()), *(kinds[kind] for kind in _KINDS)])
+    return Table("Spoilt answers, by kind", ["", "put right", "spoilt", *_KINDS], rows)
+
+
+_KINDS: tuple[Kind, ...] = (
+    "a value that neither wrote",
+    "a word that neither wrote",
+    "the assistant's words",
+    "cut or repeated",
+)
+
+
+# Rules.
+
+
+@dataclass(frozen=True)
+class SeamRule:
+    """A rule for one token of the draft.
+
+    Attributes:
+        alpha: the assistant is asked below this probability.
+        beta: its token stands if q > beta * p.
+        floor: and if q is at least this.
+        after: whether the token after a replaced one is asked about, whatever its probability: that was computed for a
+            text that the draft would not have written.
+        whole: whether this goes on to the end of the word or number in which a token was replaced.
+    """
+
+    alpha: float
+    beta: float
+    floor: float = 0.0
+    after: bool = False
+    whole: bool = False
+
+    def asks(self, p: float, text: str, *, fresh: bool, inside: bool) -> bool:
+        """Whether the assistant is asked.
+
+        Args:
+            p: the draft's probability of its token.
+            text: the token.
+            fresh: whether the token before was replaced.
+            inside: whether a token before, in the same word, was replaced.
+        """
+        return p < self.alpha or (self.after and fresh) or (self.whole and inside and text[:1].isalnum())
+
+    def replaces(self, p: float, q: float) -> bool:
+        """Whether the assistant's token, another one, stands."""
+        return q > self.beta * p and q >= self.floor
+
+
+RULES = {
+    "(.5, .5)": SeamRule(0.5, 0.5),
+    "(.5, 1)": SeamRule(0.5, 1),
+    "(.5, .5), q >= .5": SeamRule(0.5, 0.5, floor=0.5),
+    "(.5, .5), and the token after": SeamRule(0.5, 0.5, after=True),
+    "(.5, .5), words to their end": SeamRule(0.5, 0.5, whole=True),
+    "(.5, 1), and the token after": SeamRule(0.5, 1, after=True),
+    "(.5, 1), words to their end": SeamRule(0.5, 1, whole=True),
+    "(.9, 1)": SeamRule(0.9, 1),
+    "(1, 1)": SeamRule(1.01, 1),
+}
+"""Alpha = 1.01 asks about tokens of probability 1, too."""
+
+
+class Server:
+    """A llama.cpp server, asked by ids."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str) -> None:
+        self._client, self._url = client, url
+
+    async def _post(self, path: str, **body: Any) -> Any:
+        answer = await self._client.post(self._url + path, json=body)
+        answer.raise_for_status()
+        return answer.json()
+
+    async def prompt(self, question: str) -> list[int]:
+        """The ids of a user's question in the chat template."""
+        said = await self._post("/apply-template", messages=[{"role": "user", "content": question}])
+        return await self.ids(said["prompt"])
+
+    async def ids(self, text: str) -> list[int]:
+        """The ids of a text, special tokens by their names."""
+        found: list[int] = (await self._post("/tokenize", content=text, add_special=False, parse_special=True))[
+            "tokens"
+        ]
+        return found
+
+    async def draft(self, ids: Sequence[int], count: int) -> list[tuple[int, float, str]]:
+        """The greedy continuation: ids, probabilities and texts."""
+        found = await self._post(
+            "/completion", prompt=ids, n_predict=count, n_probs=1, temperature=0, samplers=["temperature"]
+        )
+        return [
+            (one["id"], math.exp(one["logprob"]), one.get("token", "")) for one in found["completion_probabilities"]
+        ]
+
+    async def text(self, ids: Sequence[int]) -> str:
+        """The text of ids."""
+        found: str = (await self._post("/detokenize", tokens=[*ids]))["content"]
+        return found
+
+
+async def decode(draft: Server, assistant: Server, question: str, rule: SeamRule, end: int) -> tuple[str, int, int]:
+    """The fused answer by a rule, and how many questions and replacements it took."""
+    prompt = await draft.prompt(question)
+    out: list[int] = []
+    asked = replaced = 0
+    fresh = inside = False
+    while len(out) < MAX_TOKENS and end not in out:
+        found = await draft.draft([*prompt, *out], MAX_TOKENS - len(out))
+        changed = False
+        for token, p, text in found:
+            inside = inside and text[:1].isalnum()
+            choice = token
+            if rule.asks(p, text, fresh=fresh, inside=inside):
+                asked += 1
+                answer = await assistant.draft([*prompt, *out], 1)
+                if answer and answer[0][0] != token and rule.replaces(p, answer[0][1]):
+                    choice, replaced = answer[0][0], replaced + 1
+            out.append(choice)
+            fresh = changed = choice != token
+            inside = inside or changed
+            if changed or choice == end:
+                break
+        if not changed:
+            break
+    return await draft.text([one for one in out if one != end]), asked, replaced
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One answer by one rule."""
+
+    rule: str
+    draft: str
+    question: str
+    family: str
+    text: str
+    right: bool
+    asked: int
+    replaced: int
+
+
+async def tried(model: Path, seed: int, share: float) -> list[Tried]:
+    """All rules on development questions, either specialist drafting."""
+    several = questions("development", {family: round(share * count) for family, count in ITEMS.items()})
+    found: list[Tried] = []
+    with served(model, ADAPTERS, CELLS["complementary"], seed) as urls:
+        async with _clients(urls) as (first, second):
+            [end] = await first.ids("<|im_end|>")
+            for name, draft, assistant in (("products", first, second), ("numbers", second, first)):
+                for label, rule in RULES.items():
+                    began = time.monotonic()
+                    found += await _answers(name, draft, assistant, label, rule, several, end)
+                    print(f"{name} drafts, {label}: {time.monotonic() - began:.0f} s", flush=True)
+    return found
+
+
+async def _answers(
+    name: str, draft: Server, assistant: Server, label: str, rule: SeamRule, several: Sequence[Example], end: int
+) -> list[Tried]:
+    found: list[Tried] = []
+    limiter = anyio.CapacityLimiter(3)
+
+    async def one(example: Example) -> None:
+        asked = example.prompt if isinstance(example.prompt, str) else example.prompt[-1].content
+        async with limiter:
+            text, questions_asked, replaced = await decode(draft, assistant, asked, rule, end)
+        right = is_right(example, text)
+        found.append(Tried(label, name, example.key, family_of(example), text, right, questions_asked, replaced))
+
+    async with anyio.create_task_group() as group:
+        for example in several:
+            group.start_soon(one, example)
+    return found
+
+
+@asynccontextmanager
+async def _clients(urls: Sequence[str]) -> AsyncGenerator[list[Server]]:
+    async with httpx.AsyncClient(timeout=300) as client:
+        yield [Server(client, url) for url in urls]
+
+
+def rules_table(found: Sequence[Tried]) -> Table:
+    """Right answers in per cent by each rule, and questions to the assistant an answer."""
+    rows: list[list[Any]] = []
+    for name in dict.fromkeys(one.draft for one in found):
+        for label in dict.fromkeys(one.rule for one in found):
+            mine = [one for one in found if (one.draft, one.rule) == (name, label)]
+            shares = [
+                f"{100 * sum(one.right for one in some) / len(some):.0f}" if some else ""
+                for some in ([one for one in mine if one.family == family] for family in FAMILIES[:3])
+            ]
+            means = (sum(one.asked for one in mine) / len(mine), sum(one.replaced for one in mine) / len(mine))
+            rows.append([name, label, *shares, *(f"{one:.1f}" for one in means)])
+    return Table(
+        "Rules at the seam, on development questions", ["drafts", "rule", *FAMILIES[:3], "asked", "replaced"], rows
+    )
+
+
+def main() -> None:
+    """Print the tables; what was tried is kept."""
+    parser = argparse.ArgumentParser("python -m benchmarks.real_pair.seam", description=main.__doc__)
+    parser.add_argument("what", choices=["sort", "try", "page"])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--share", type=float, default=1.0, help="of the development questions, in (0, 1]")
+    given = parser.parse_args()
+    path = RESULTS / f"seam-{given.seed}.json"
+    if given.what == "sort":
+        print(sorted_cases(read(kept("complementary", given.seed))[ALL]).markdown())
+        return
+    if given.what == "try":
+        found = anyio.run(tried, fetched(), given.seed, given.share)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
+    print(rules_table([Tried(**one) for one in json.loads(path.read_text(encoding="utf-8"))]).markdown())
+
+
+if __name__ == "__main__":
+    main()
