@@ -27,7 +27,7 @@ A whole run is kept in the repository, with its page; of less (--items, --so-far
 steps. With --keep a part is kept, too: beside what there is of other cells under the same protocol."""
 
 RESULTS = FOLDER / "results"
-DOCS = FOLDER.parents[1] / "docs"
+PAGES, SHORT = FOLDER / "pages", FOLDER.parents[1] / "docs" / "laboratory.md"
 WORK = FOLDER / "work"
 JOBS = 3
 """For two cores: a step often waits for its servers."""
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (not given.cells or _cell(one) in given.cells) and (not given.seed or one.seed in given.seed)
     ]
     path, graph = RESULTS / f"{size.name}.jsonl.xz", Graph(given.work)
-    docs = DOCS
+    pages = PAGES
     if given.list:
         print(listing(chosen, graph))
         return
@@ -89,13 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not file.runs:
             parser.error(f"nothing is finished in {given.work}")
         if (file.about["to_come"] and not given.keep) or size.items != planned:
-            docs = given.work / f"{size.name}-{size.items}"
-            path = docs / path.name
+            pages = given.work / f"{size.name}-{size.items}"
+            path = pages / path.name
         elif path.exists():
             file = merged(read_runs(path), file, plain)
         write_runs(path, file)
     others = [read_runs(one) for one in sorted(RESULTS.glob("*.jsonl.xz")) if one.name != path.name]
-    for written in write_pages(read_runs(path), others, docs):
+    for written in write_pages(read_runs(path), others, pages, SHORT if pages == PAGES else None):
         print(written)
 
 

@@ -51,5 +51,5 @@ def all_claims(files: Sequence[RunsFile]) -> str:
 
 
 def _page(file: RunsFile) -> str:
-    name = "laboratory" if file.about["size"] == "quick" else f"laboratory-{file.about['size']}"
+    name = file.about["size"]
     return f"[{file.about['items']} questions]({name}.md#the-papers-claims)"

@@ -106,6 +106,13 @@ def _failed(found: Sequence[Contrast]) -> Iterator[str]:
             yield f"{one.cell} ({'all seeds' if one.seed is None else f'seed {one.seed}'})"
 
 
+def confirmed(path: Path = KEPT) -> str:
+    """The table and the verdict of the kept runs, as Markdown."""
+    found = contrasts(read_runs(path).runs)
+    _, _, rows = table(found).markdown().partition("\n\n")
+    return f"{rows.strip()}\n\n{verdict(found)}"
+
+
 def main() -> None:
     """Print the table and the verdict."""
     parser = argparse.ArgumentParser("python -m benchmarks.lab.confirmation", description=main.__doc__)

@@ -20,9 +20,9 @@ from benchmarks.lab.runs import BEST, Run, RunsFile
 from cosd_api.comparison.contestants import ORACLE
 from cosd_api.wording import counted
 
-__all__ = ["findings", "named"]
+__all__ = ["NOTHING", "findings", "named"]
 
-_NOTHING = "Nothing was concluded of this run yet.\n"
+NOTHING = "Nothing was concluded of this run yet.\n"
 
 
 def named(file: RunsFile) -> str:
@@ -37,10 +37,10 @@ def findings(path: Path, file: RunsFile, found: Scenarios) -> str:
         KeyError: a placeholder names a cell or a way that was not run.
     """
     if not path.exists():
-        return _NOTHING
+        return NOTHING
     words = path.read_text(encoding="utf-8")
     if not words.startswith(named(file)):
-        return _NOTHING
+        return NOTHING
     return re.sub(r"\{(\w+): ([^}]*)\}", lambda one: _figure(one, file, found), words.removeprefix(named(file)))
 
 

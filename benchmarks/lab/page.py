@@ -1,4 +1,4 @@
-"""The page of the laboratory, made from what was kept: docs/laboratory.md, and its figure."""
+"""The page of the laboratory, made from what was kept: benchmarks/lab/pages and docs/laboratory.md."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from benchmarks.lab.analysis import (
 )
 from benchmarks.lab.beyond import mended
 from benchmarks.lab.claims import CONTROLS, PAIRS, Decided, Scenarios, decided, scenarios
+from benchmarks.lab.confirmation import confirmed
 from benchmarks.lab.endless import ENDLESS, long_runs
 from benchmarks.lab.families import families, independent
 from benchmarks.lab.figure import draw, draw_pairs
-from benchmarks.lab.findings import findings
+from benchmarks.lab.findings import NOTHING, findings
 from benchmarks.lab.forgetting import forgetting
 from benchmarks.lab.merging import parts_of
 from benchmarks.lab.numbers import (
@@ -144,7 +145,7 @@ def _about(file: RunsFile, found: Scenarios) -> dict[str, str]:
         "planned": str(size.items),
         "analysis": _analysis(file.about["hash"]),
         "to_come": _to_come(file.about["to_come"]),
-        "name": _name(file),
+        "name": file.about["size"],
         "not_run": _names(name for name in every if name not in ran),
     }
 
@@ -162,12 +163,6 @@ def _part(one: Mapping[str, Any]) -> str:
     library = f", with the library `{one['library'][:12]}`" if one["library"] else ""
     every = ", in every way of the full size" if one.get("every_way") else ""
     return f"{one['date']}, {_minutes(one['seconds'])}{library}{every}: {_names(one['cells'])}"
-
-
-def _name(file: RunsFile) -> str:
-    """The name of the page, without its ending."""
-    size = file.about["size"]
-    return "laboratory" if size == "quick" else f"laboratory-{size}"
 
 
 def _to_come(steps: Sequence[str]) -> str:
@@ -422,14 +417,31 @@ def _claims(title: str, several: Sequence[Decided]) -> Table:
     return Table(title, ["source", "claim", "found, in points", "trainings", "p", "Holm", ""], rows)
 
 
-def write_pages(file: RunsFile, others: Sequence[RunsFile], docs: Path) -> list[Path]:
-    """Write the page, its tables and figures, and the page of all claims, also those of other runs."""
-    found, stem = scenarios(file.runs), docs / _name(file)
-    words = {f"{stem.name}.md": page(file), f"{stem.name}-tables.md": tables(file)}
-    words["laboratory-claims.md"] = all_claims([file, *others])
-    for name, text in words.items():
-        (docs / name).write_text(text, encoding="utf-8")
-    pictures = [stem.with_suffix(".svg"), docs / f"{stem.name}-pairs.svg"]
-    draw(found, pictures[0])
-    draw_pairs(found, pictures[1])
-    return [*(docs / name for name in words), *pictures]
+def write_pages(file: RunsFile, others: Sequence[RunsFile], folder: Path, short: Path | None = None) -> list[Path]:
+    """Write the page, its tables and figures, and the page of all claims, also those of other runs.
+
+    Args:
+        file: the run.
+        others: runs of other sizes, whose claims are listed, too.
+        folder: where the pages are.
+        short: a page on two screens, with its figure beside it, if this run is the one that it is about.
+    """
+    found, name = scenarios(file.runs), file.about["size"]
+    words = {f"{name}.md": page(file), f"{name}-tables.md": tables(file), "claims.md": all_claims([file, *others])}
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {folder / one: text for one, text in words.items()}
+    pictures = [folder / f"{name}.svg", folder / f"{name}-pairs.svg"]
+    if short is not None and (text := short_page(file)) is not None:
+        written[short] = text
+        pictures.append(short.with_suffix(".svg"))
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")
+    for path in pictures:
+        (draw_pairs if path.stem.endswith("-pairs") else draw)(found, path)
+    return [*written, *pictures]
+
+
+def short_page(file: RunsFile) -> str | None:
+    """The page on two screens, with the figures of this run; None if it is about another run."""
+    words = findings(FOLDER / "results" / "short.md", file, scenarios(file.runs))
+    return None if words == NOTHING else words.replace("{confirmation}", confirmed())

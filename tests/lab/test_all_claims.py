@@ -24,9 +24,9 @@ async def test_the_larger_run_decides_what_both_have_tested() -> None:
     rows = [line for line in words.splitlines() if line.startswith("| C") and "**" in line]
     assert len(rows) == len(CLAIMS) + 1 == len(decided_in(small))
     [row] = [line for line in rows if healed in line]
-    assert "**not seen**" in row and "[200 questions](laboratory-full.md#the-papers-claims)" in row
+    assert "**not seen**" in row and "[200 questions](full.md#the-papers-claims)" in row
     [row] = [line for line in all_claims([small]).splitlines() if healed in line]
-    assert "**seen**" in row and "[100 questions](laboratory.md#the-papers-claims)" in row
+    assert "**seen**" in row and "[100 questions](quick.md#the-papers-claims)" in row
     [row] = [line for line in rows if "sure and wrong spoils" in line]
     assert "[100 questions]" in row  # the larger run has nothing for it
     counts = [line for line in words.splitlines() if line.startswith("| *")]

@@ -27,7 +27,8 @@ class Folders:
         self.runs: list[Run] = []
         self.to_come: list[str] = []
         monkeypatch.setattr(lab, "RESULTS", self.results)
-        monkeypatch.setattr(lab, "DOCS", self.docs)
+        monkeypatch.setattr(lab, "PAGES", self.docs)
+        monkeypatch.setattr(lab, "SHORT", tmp_path / "laboratory.md")
         monkeypatch.setattr(lab, "finished", self._finished)
         monkeypatch.setattr("benchmarks.lab.page.draw", _drawn)
         monkeypatch.setattr("benchmarks.lab.page.draw_pairs", _drawn)
@@ -48,22 +49,22 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
 async def test_a_whole_run_is_kept_and_less_does_not_replace_it(folders: Folders) -> None:
     folders.runs = [await run(), await run("n1")]
     folders.main("--so-far")  # everything is finished
-    kept, page = folders.results / "quick.jsonl.xz", folders.docs / "laboratory.md"
+    kept, page = folders.results / "quick.jsonl.xz", folders.docs / "quick.md"
     before = kept.read_bytes(), page.read_bytes()
     assert [one.cell for one in read_runs(kept).runs] == ["a-b", "n1"]
     assert {one.name for one in folders.docs.iterdir()} == {
-        "laboratory.md",
-        "laboratory-tables.md",
-        "laboratory-claims.md",
-        "laboratory.svg",
-        "laboratory-pairs.svg",
+        "quick.md",
+        "quick-tables.md",
+        "claims.md",
+        "quick.svg",
+        "quick-pairs.svg",
     }
     folders.runs, folders.to_come = folders.runs[:1], ["n1: bio"]
     folders.main("--so-far")
     folders.to_come = []
     folders.main("--so-far", "--items", "10")
     assert (kept.read_bytes(), page.read_bytes()) == before
-    assert "| cells and studies | `a-b` |" in (folders.work / "quick-100" / "laboratory.md").read_text(encoding="utf-8")
+    assert "| cells and studies | `a-b` |" in (folders.work / "quick-100" / "quick.md").read_text(encoding="utf-8")
     assert read_runs(folders.work / "quick-10" / "quick.jsonl.xz").about["items"] == 10
     assert read_runs(kept).about["items"] == 100 and len(read_runs(kept).runs) == 2
     folders.to_come = [f"step {at}" for at in range(12)]

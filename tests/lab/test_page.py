@@ -12,13 +12,13 @@ from benchmarks.lab.all_claims import all_claims
 from benchmarks.lab.claims import scenarios
 from benchmarks.lab.findings import findings, named
 from benchmarks.lab.numbers import OF_THESE
-from benchmarks.lab.page import page, tables
+from benchmarks.lab.page import page, short_page, tables
 from benchmarks.lab.protocol import FOLDER, protocol_hash
 from benchmarks.lab.runs import RunsFile, read_runs
 from lab_runs import run
 
 RESULTS = FOLDER / "results"
-DOCS = FOLDER.parents[1] / "docs"
+PAGES, DOCS = FOLDER / "pages", FOLDER.parents[1] / "docs"
 
 
 @cache
@@ -38,17 +38,27 @@ def _without_draws(words: str) -> str:
 @pytest.mark.parametrize("kept", sorted(RESULTS.glob("*.jsonl.xz")), ids=lambda path: path.name)
 def test_the_pages_are_what_was_kept(kept: Path) -> None:
     file = _read(kept)
-    name = "laboratory" if file.about["size"] == "quick" else "laboratory-full"
+    name = file.about["size"]
     for ending, made in (("", page(file)), ("-tables", tables(file))):
-        written = (DOCS / f"{name}{ending}.md").read_text(encoding="utf-8")
+        written = (PAGES / f"{name}{ending}.md").read_text(encoding="utf-8")
         assert _without_draws(written) == _without_draws(made), "run `make lab ARGS=--page`, of the quick size too"
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("few_draws")
+def test_the_short_page_is_of_the_quick_run() -> None:
+    made = short_page(_read(RESULTS / "quick.jsonl.xz"))
+    assert made is not None
+    written = (DOCS / "laboratory.md").read_text(encoding="utf-8")
+    assert _without_draws(written) == _without_draws(made), "run `make lab ARGS='--quick --page'`"
+    assert len(written.split()) < 1000
 
 
 @pytest.mark.extended
 @pytest.mark.usefixtures("few_draws")
 def test_the_page_of_all_claims_is_of_all_that_is_kept() -> None:
     made = all_claims([_read(path) for path in RESULTS.glob("*.jsonl.xz")])
-    written = (DOCS / "laboratory-claims.md").read_text(encoding="utf-8")
+    written = (PAGES / "claims.md").read_text(encoding="utf-8")
     several = [[line.split("|")[1:3] for line in words.splitlines() if "**" in line] for words in (made, written)]
     assert several[0] == several[1], "run `make lab ARGS=--page`"
 
