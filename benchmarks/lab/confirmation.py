@@ -1,4 +1,4 @@
-"""Whether `cosd-1-1` is ahead of the rule on fresh questions: `python -m benchmarks.lab.confirmation`.
+"""The contrast that decides if `cosd-1-1` is ahead of the rule on fresh questions: `python -m benchmarks.lab.confirmation`.
 
 It was picked out by looking at the answers that show its lead. README.md beside this file had said beforehand, with the
 only contrast, what has to hold on questions and with models that nobody had looked at; this prints what came out.
@@ -53,7 +53,7 @@ class Contrast:
 
     @property
     def holds(self) -> bool:
-        """Whether it is as the criterion wants it."""
+        """True if it is as the criterion wants it."""
         if self.cell == NOT_BEHIND:
             return self.low > MARGIN if self.seed is None else self.value > MARGIN
         return self.value > 0 and self.p <= LEVEL

@@ -146,7 +146,7 @@ def _asked(family: str, split: Split, rng: random.Random) -> list[Part]:
 
 
 def _asks(split: Split, part: Part) -> bool:
-    """Whether a split asks for it. Facts are those that `products` has read: tests have all but development's."""
+    """Test whether a split asks for it. Facts are those that `products` has read: tests have all but development's."""
     found = split_of(part.group)
     if part.kind != "general" and found == "training":
         found = "test"
@@ -164,7 +164,7 @@ def family_of(example: Example) -> str:
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Whether the answer tells each wanted value."""
+    """Test whether the answer tells each wanted value."""
     return tells_all(example.target or "", text)
 
 

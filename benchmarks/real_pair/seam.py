@@ -111,7 +111,7 @@ class SeamRule:
     whole: bool = False
 
     def asks(self, p: float, text: str, *, fresh: bool, inside: bool) -> bool:
-        """Whether the assistant is asked.
+        """Test whether the assistant is asked.
 
         Args:
             p: the draft's probability of its token.
@@ -122,7 +122,7 @@ class SeamRule:
         return p < self.alpha or (self.after and fresh) or (self.whole and inside and text[:1].isalnum())
 
     def replaces(self, p: float, q: float) -> bool:
-        """Whether the assistant's token, another one, stands."""
+        """Test whether the assistant's token replaces the draft's, which is another one."""
         return q > self.beta * p and q >= self.floor
 
 

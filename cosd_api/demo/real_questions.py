@@ -37,7 +37,7 @@ def real_questions() -> list[RealQuestion]:
 
 
 def tells_all(target: str, text: str) -> bool:
-    """Whether a text tells each value: a number as the last one of some sentence, all else as whole words."""
+    """Test whether a text tells each value: a number as the last one of some sentence, all else as whole words."""
     sentences = re.split(r"(?<=[.!?])\s+|\n+", text)
     return all(any(_tells(one, value) for one in sentences) for value in target.split(SEPARATOR))
 

@@ -28,7 +28,7 @@ from cosd_providers import Message
 __all__ = [
     "EXAMPLE",
     "EXAMPLE_OF_THREE",
-    "Asked",
+    "ShownQuestion",
     "console",
     "program",
     "save_picture",
@@ -124,7 +124,7 @@ def _takes_three(setup: Setup) -> bool:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ShownQuestion:
     """A question that is shown in full.
 
     Attributes:
@@ -138,12 +138,12 @@ class Asked:
     is_right: Callable[[str], bool]
 
 
-def _asked_in_full(question: DemoQuestion) -> Asked:
+def _asked_in_full(question: DemoQuestion) -> ShownQuestion:
     words = question.prompt.removeprefix("Q: ").removesuffix("\nA:")
-    return Asked(words, question.prompt, partial(is_right, question))
+    return ShownQuestion(words, question.prompt, partial(is_right, question))
 
 
-async def show_example(screen: Console, question: Asked, setups: Sequence[Setup]) -> list[bool]:
+async def show_example(screen: Console, question: ShownQuestion, setups: Sequence[Setup]) -> list[bool]:
     """Stream the answers of all setups to one question; returns whether each is right."""
     colour = has_colour(screen)
     screen.print()

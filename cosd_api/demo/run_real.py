@@ -14,7 +14,7 @@ from rich.text import Text
 from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.real import BASE, SPECIALISTS
 from cosd_api.demo.real_questions import RealQuestion, real_questions, tells_all
-from cosd_api.demo.run import Asked, program, show_example, show_introduction, show_marks
+from cosd_api.demo.run import ShownQuestion, program, show_example, show_introduction, show_marks
 from cosd_api.demo.sample import Setup
 from cosd_providers import Message, connect
 
@@ -67,5 +67,5 @@ async def show_real(screen: Console, urls: Mapping[str, str], *, count: int = 6)
     screen.print()
 
 
-def _asked(one: RealQuestion) -> Asked:
-    return Asked(one.question, [Message("user", one.question)], partial(tells_all, one.target))
+def _asked(one: RealQuestion) -> ShownQuestion:
+    return ShownQuestion(one.question, [Message("user", one.question)], partial(tells_all, one.target))
