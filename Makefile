@@ -14,7 +14,7 @@ PIN     := --constraint constraints.txt --build-constraint constraints.txt
 INSTALL := $(BIN)/python -m pip install -qq --no-input --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real bench lab docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators test-ray check fix lock clean wire
+.PHONY: help demo demo-real bench lab docs test test-all test-browser test-real test-vllm test-sglang test-llama-cpp-python test-evaluators test-ray check fix lock clean dist wire
 
 # Without its caches every worker, and every command that a test runs, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -90,8 +90,16 @@ fix: $(STAMPS)/check  ## Format, and mend what ruff can mend by itself
 
 lock: $(STAMPS)/lock  ## Rewrite constraints.txt from pyproject.toml (ARGS=--upgrade for the newest of everything)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --no-emit-index-url \
-	    --all-extras --group dev --group clients --group lock --no-annotate \
+	    --all-extras --group dev --group clients --group dist --group lock --no-annotate \
 	    --custom-compile-command 'make lock' $(ARGS) pyproject.toml --output-file constraints.txt
+
+dist: $(STAMPS)/dist  ## Build wheel and sdist into dist/, check them, and run the README's program from the wheel alone
+	rm -rf dist build/dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/dist
+	build/dist/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt "$$(ls dist/*.whl)[demo]"
+	cd build/dist && bin/python -P $(CURDIR)/tests/readme_program.py $(CURDIR)/README.md
 
 clean:  ## Remove .venv, builds and caches
 	rm -rf $(VENV) dist build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
@@ -122,6 +130,10 @@ $(STAMPS)/browser: $(STAMPS)/test
 $(STAMPS)/check: $(STAMPS)/test
 	@echo "Installing what the checks need into $(VENV) (only this once) ..."
 	@$(INSTALL) $(PIN) --group check
+	@touch $@
+
+$(STAMPS)/dist: $(STAMPS)/venv $(SOURCES)
+	@$(INSTALL) $(PIN) --group dist
 	@touch $@
 
 $(STAMPS)/lock: $(STAMPS)/venv $(SOURCES)

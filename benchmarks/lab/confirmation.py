@@ -1,4 +1,4 @@
-"""The contrast that decides if `cosd-1-1` is ahead of the rule on fresh questions: `python -m benchmarks.lab.confirmation`.
+"""The contrast that decides if `cosd-1-1` is ahead of the rule: `python -m benchmarks.lab.confirmation`.
 
 It was picked out by looking at the answers that show its lead. README.md beside this file had said beforehand, with the
 only contrast, what has to hold on questions and with models that nobody had looked at; this prints what came out.
