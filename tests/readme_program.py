@@ -1,6 +1,6 @@
 """Runs the README's first program on two bundled models: `make dist` does, in an environment that has the wheel alone.
 
-    python tests/readme_program.py README.md
+python tests/readme_program.py README.md
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def main(readme: str) -> None:
         sys.exit("the README has no program that begins with `from cosd_api import fuse_sync`")
     with bundled_pair() as pair:
         program = found[1].replace("http://gpu1:8080", pair.sums).replace("http://gpu2:8080", pair.facts)
-        print(program)
-        exec(compile(program, "README.md", "exec"), {})  # noqa: S102 - our own page
+        sys.stdout.write(program)
+        exec(compile(program, "README.md", "exec"), {})
 
 
 if __name__ == "__main__":
