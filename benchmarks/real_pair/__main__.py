@@ -15,6 +15,7 @@ import anyio
 
 from benchmarks.real_pair.cells import CELLS, served
 from benchmarks.real_pair.kept import ALL, keep, kept
+from benchmarks.real_pair.page import written
 from benchmarks.real_pair.questions import COUNTS, FAMILIES, GRADER, family_of, questions
 from cosd_api import compare
 from cosd_api.comparison.result import Comparison
@@ -75,7 +76,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, action="append", help="of the trainings (by default 1)")
     parser.add_argument("--share", type=float, default=1.0, help="of the questions, in (0, 1]")
     parser.add_argument("--adapters", type=Path, default=ADAPTERS)
+    parser.add_argument("--page", action="store_true", help="write the tables of the documents from what is kept")
     given = parser.parse_args()
+    if given.page:
+        for path, text in written().items():
+            path.write_text(text, encoding="utf-8")
+            print(path)
+        return
     for name in given.cells or CELLS:
         for seed in given.seed or [1]:
             found = anyio.run(ask, name, seed, given.share, given.adapters)

@@ -1,10 +1,12 @@
-"""The tables of docs/evidence.md, from the kept answers."""
+"""The tables of docs/evidence.md and of the README, from the kept answers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -12,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 
 from benchmarks.real_pair.kept import ALL, kept, read
 from benchmarks.real_pair.questions import COUNTS, FAMILIES, family_of, questions, training_questions
+from benchmarks.real_pair.seam import sorted_cases
 from benchmarks.report import Cell, Table
 from cosd_api.comparison.contrasts import PairedDifference
 from cosd_api.comparison.result import Comparison, standing_of
@@ -87,3 +90,54 @@ def router() -> Callable[[str], bool]:
         return bool(model.predict([question])[0])
 
     return chosen
+
+
+# The documents.
+
+ROOT = Path(__file__).parents[2]
+_SHOWN = {"draft": "`products` alone", "assistant": "`numbers` alone"}
+_README = ("draft", "assistant", "cosd", "cosd-1-1", "average", ROUTER)
+
+
+def written(seed: int = 1) -> dict[Path, str]:
+    """The documents with the tables of the kept runs in their places."""
+    whole = families("complementary", seed)
+    evidence = ROOT / "docs" / "evidence.md"
+    text = _between(evidence.read_text(encoding="utf-8"), "pair", _bare(_named(whole)))
+    for cell in ("merged", "copy", "with-base"):
+        if kept(cell, seed).exists():
+            text = _between(text, cell, _bare(families(cell, seed)))
+    text = _between(text, "seam", _bare(sorted_cases(read(kept("complementary", seed))[ALL])))
+    readme = ROOT / "README.md"
+    return {
+        evidence: text,
+        readme: _between(readme.read_text(encoding="utf-8"), "pair", _bare(_of_readme(whole))),
+    }
+
+
+def _named(table: Table) -> Table:
+    return replace(table, rows=[[_SHOWN.get(str(row[0]), row[0]), *row[1:]] for row in table.rows])
+
+
+def _of_readme(whole: Table) -> Table:
+    """Who answers, each family's right answers, and the time."""
+    at = [*range(1 + len(FAMILIES) + 1), whole.columns.index(_COSTS[-1])]
+    rows = [[row[one] for one in at] for row in _named(whole).rows if row[0] in {*map(_label, _README)}]
+    return Table("", [whole.columns[one] for one in at], rows)
+
+
+def _label(name: str) -> str:
+    return _SHOWN.get(name, name)
+
+
+def _bare(table: Table) -> str:
+    return table.markdown().partition("\n\n")[2].strip()
+
+
+def _between(text: str, name: str, shown: str) -> str:
+    begin, end = (
+        f"<!-- {name}: `python -m benchmarks.real_pair --page` writes this table -->\n",
+        f"<!-- end of {name} -->",
+    )
+    before, rest = text.split(begin)
+    return f"{before}{begin}{shown}\n{end}{rest.split(end, 1)[1]}"
