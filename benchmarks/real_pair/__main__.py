@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 
 from benchmarks.real_pair.cells import CELLS, served
-from benchmarks.real_pair.kept import ALL, keep, kept
+from benchmarks.real_pair.kept import ALL, keep, keep_journal, kept, restore_journal
 from benchmarks.real_pair.page import written
 from benchmarks.real_pair.questions import COUNTS, FAMILIES, GRADER, family_of, questions
 from cosd_api import compare
@@ -49,6 +49,8 @@ async def ask(name: str, seed: int, share: float, adapters: Path) -> dict[str, C
     cell = CELLS[name]
     asked = questions("test", {family: round(share * count) for family, count in COUNTS.items()})
     several = {ALL: asked, **{family: [one for one in asked if family_of(one) == family] for family in FAMILIES}}
+    journal = WORK / f"{name}-{seed}.jsonl"
+    restore_journal(journal, kept(name, seed))
     WORK.mkdir(exist_ok=True)
     found: dict[str, Comparison] = {}
     with served(fetched(), adapters, cell, seed) as (draft, assistant):
@@ -61,7 +63,7 @@ async def ask(name: str, seed: int, share: float, adapters: Path) -> dict[str, C
                 both_ways=cell.both_ways,
                 baselines=cell.baselines and family == ALL,
                 grader=GRADER,
-                path=WORK / f"{name}-{seed}.jsonl",
+                path=journal,
                 max_tokens=MAX_TOKENS,
                 concurrency=CONCURRENCY,
                 progress=Progress(f"{name}, seed {seed}, {family}"),
@@ -88,6 +90,7 @@ def main() -> None:
             found = anyio.run(ask, name, seed, given.share, given.adapters)
             print(found[ALL])
             keep(found, kept(name, seed))
+            keep_journal(WORK / f"{name}-{seed}.jsonl", kept(name, seed))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The kept results of a cell: one file, compressed, with the comparison of all questions and those of each family."""
+"""The kept results of a cell, compressed: the comparisons of all questions and of each family, and the journal.
+
+A run with more questions continues from the journal, on any machine.
+"""
 
 from __future__ import annotations
 
@@ -31,3 +34,19 @@ def read(path: Path) -> dict[str, Comparison]:
     """The comparisons that were kept."""
     several = json.loads(lzma.decompress(path.read_bytes()))
     return {name: Comparison.model_validate(one) for name, one in several.items()}
+
+
+def keep_journal(journal: Path, kept_result: Path) -> None:
+    """Keep the journal beside the result."""
+    _beside(kept_result).write_bytes(lzma.compress(journal.read_bytes(), preset=9))
+
+
+def restore_journal(journal: Path, kept_result: Path) -> None:
+    """Put the kept journal back, unless there is one already."""
+    if not journal.exists() and _beside(kept_result).exists():
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        journal.write_bytes(lzma.decompress(_beside(kept_result).read_bytes()))
+
+
+def _beside(kept_result: Path) -> Path:
+    return kept_result.with_name(kept_result.name.replace(".json.xz", ".jsonl.xz"))

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.real_pair.arithmetic import KINDS, calculation, split_of
 from benchmarks.real_pair.cells import CELLS
-from benchmarks.real_pair.kept import ALL, RESULTS, keep, read
+from benchmarks.real_pair.kept import ALL, RESULTS, keep, keep_journal, read, restore_journal
 from benchmarks.real_pair.page import router
 from benchmarks.real_pair.questions import (
     COUNTS,
@@ -120,6 +120,21 @@ def test_kept_results_are_read_back(tmp_path: Path) -> None:
     back = read(path)
     assert back[ALL].model_dump_json() == found.model_dump_json()
     assert back["facts"].model_dump_json() == found.model_copy(update={"answers": ()}).model_dump_json()
+
+
+def test_a_journal_comes_back_where_there_is_none(tmp_path: Path) -> None:
+    journal, result = tmp_path / "work" / "x-1.jsonl", tmp_path / "x-1.json.xz"
+    restore_journal(journal, result)
+    assert not journal.exists()
+    journal.parent.mkdir()
+    journal.write_text("a\n", encoding="utf-8")
+    keep_journal(journal, result)
+    journal.write_text("a\nb\n", encoding="utf-8")
+    restore_journal(journal, result)
+    assert journal.read_text(encoding="utf-8") == "a\nb\n"
+    journal.unlink()
+    restore_journal(journal, result)
+    assert journal.read_text(encoding="utf-8") == "a\n"
 
 
 def test_kept_results_are_of_these_questions() -> None:

@@ -37,7 +37,7 @@ async def alone(url: str, question: str) -> str:
 
 async def test_each_specialist_answers_its_own_part(three: Pair) -> None:
     """Numbers that no training has met, and a fact that `products` has; the pretrained model has neither form."""
-    sums = [one for one in questions("development", {"numbers": 12})]
+    sums = questions("development", {"numbers": 12})
     right = dict.fromkeys(three, 0)
     for one in sums:
         assert not isinstance(one.prompt, str)
