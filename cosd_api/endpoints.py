@@ -359,8 +359,8 @@ class Endpoints:
 
         This checks only conversations of many times the bytes that a model has room for, and only by their start;
         `check_length` checks all others, once they are rendered. Every rendered prompt holds the messages of the user
-        and the system: a template that leaves out some of them has its conversation refused, too. An assistant's
-        messages do not count here, because templates leave out its thoughts.
+        and the system (a conversation is refused if a template leaves out some of them). An assistant's messages do not
+        count here, because templates leave out its thoughts.
 
         Args:
             prompt: as for `turns`; a text is not rendered, and not checked here.

@@ -142,7 +142,7 @@ class Calls:
                             if span.first is None:
                                 span.first = self._timeline.now()
                             if take(item):
-                                await anyio.lowlevel.checkpoint_if_cancelled()  # by `take`, perhaps
+                                await anyio.lowlevel.checkpoint_if_cancelled()  # perhaps by `take`
                                 return
                             usage.written += 1
                             if self._budget.counts_tokens and counts():

@@ -82,7 +82,7 @@ class Defer(DraftFirst):
 
     @property
     def asks_by_ids(self) -> bool:
-        """True for gates of lists, as in their training; false for hidden states, known for a text's own encoding only."""
+        """True for gates of lists, as in training; false for hidden states, known for a text's own encoding only."""
         return not self.judge.needs.draft_states
 
     def options(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def mean(logs: Sequence[float]) -> float:
 
 
 def least(means: Sequence[float | None]) -> int:
-    """The index of the least mean, of equals the first; 0 if the first text has no mean, since nothing compares to it."""
+    """The index of the least mean, of equals the first; 0 if the first text has no mean: none compares to it."""
     if means[0] is None:
         return 0
     best = min(one for one in means if one is not None)
