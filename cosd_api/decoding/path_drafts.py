@@ -76,7 +76,7 @@ class PathDrafts:
                     await self._calls.generate(
                         0, command, partial(self._take, path.draft), counts=lambda: not path.ended
                     )
-                except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
+                except Exception as error:  # noqa: BLE001 - it matters once the answer waits for the draft
                     if command.draft > self._left:
                         self.error = placed(error, path.job.turns[0].provider)
             self.writing = False
@@ -129,7 +129,7 @@ class PathDrafts:
         return most
 
     def _reaches(self) -> bool:
-        """True if the draft most likely reaches as far after the end of the answer as the last word's encoding needs."""
+        """True if the draft most likely reaches far enough after the end of the answer to encode the last word."""
         path, bound = self._path, self._path.bound
         if len(path.tokens) <= bound or path.encoder is None:
             return False

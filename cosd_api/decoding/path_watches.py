@@ -109,7 +109,7 @@ class PathWatches(Streams):
         with scope:
             try:
                 await self._calls.watch(watch, take)
-            except Exception as error:  # noqa: BLE001 - a single question finds out whether it matters
+            except Exception as error:  # noqa: BLE001 - a single question shows if it matters
                 _log.debug("a watch failed: %s", type(error).__name__)
                 self.ended(watch.watch, failed=True)
                 self._path.tell()
@@ -119,7 +119,7 @@ class PathWatches(Streams):
 
 
 def _follows(one: Watching, ids: Sequence[int]) -> bool:
-    """Test whether a watch's own path and these ids are the same as far as both go, and the watch began within the ids."""
+    """Test whether a watch began within these ids, and its own path agrees with them as far as both go."""
     own = (*one.opened.ids, *(token.id for token in one.tokens))
     size = min(len(ids), len(own))
     return len(ids) >= one.first and tuple(ids[:size]) == own[:size]

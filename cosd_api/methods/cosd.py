@@ -388,7 +388,7 @@ class CoSDDecoder:
         return self._proceed([])
 
     def draft_failed(self, draft: int, error: Exception) -> list[Command]:
-        """Take the failure of the draft: an error once everything before it is settled and the answer has to continue."""
+        """Take the failure of the draft: an error once the text before it is settled and the answer has to continue."""
         if draft != self.schedule.drafts.under_way:
             self.schedule.hedges.failed(draft)
             return []
