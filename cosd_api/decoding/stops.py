@@ -20,7 +20,7 @@ class StopFinder:
     """Looks for stop strings (as UTF-8) where the text has just grown."""
 
     def __init__(self, stops: Sequence[bytes]) -> None:
-        # The longest first, so that of two that end together the longest is found.
+        # The longest comes first, so that of two strings that end together the longer is found.
         self.stops = sorted(set(stops), key=len, reverse=True)
         self.longest = max(map(len, self.stops), default=0)
 

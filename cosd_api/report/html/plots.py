@@ -53,7 +53,7 @@ def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
 
 
 def points(found: Sequence[JudgedPlace]) -> list[tuple[float, float, int, Outcome]]:
-    """Each decision's position in the drawing, its token and its outcome; without those of unknown p."""
+    """Each decision with a known p: its position in the drawing, its token and its outcome."""
     return [
         (round(_x(one.decision.draft_prob), 1), round(_y(one.decision.prob), 1), one.at, one.outcome)
         for one in found
