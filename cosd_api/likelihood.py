@@ -70,8 +70,8 @@ class LikelihoodToken(Record):
     """One token of a text with a requested log-likelihood.
 
     Attributes:
-        text: its text; empty for the end of sequence. Of models that are asked after ids, the characters that it
-            completes, so that the texts join to the continuation: white space before the answer is in none.
+        text: its text; empty for the end of sequence. If models are asked after ids, the characters that it completes,
+            so that the texts join to the continuation; no text holds the white space before the answer.
         end: whether it is the end of sequence.
         source: the model whose distribution counts here: `"draft"`, or an assistant's name.
         logprob: natural logarithm of its probability there; `-inf` for probability 0.

@@ -24,7 +24,7 @@ async def together(
 ) -> AsyncGenerator[asyncio.Task[T]]:
     """Run up to `concurrency` coroutines at a time, and give each as a task that is done.
 
-    `work` is read as needed. Closing the generator cancels what is in progress.
+    `work` is read as needed. Closing the generator cancels the coroutines in progress.
     """
     # Plain tasks, not a task group: a generator may be closed from another task than the one that runs it.
     started: dict[asyncio.Task[T], None] = {}  # tasks that are not given yet
@@ -42,7 +42,7 @@ async def together(
                 coroutine = next(work)
             except StopIteration:
                 return
-            except Exception as error:  # noqa: BLE001 - of what is read to make them: raised in its turn
+            except Exception as error:  # noqa: BLE001 - an error of `work`: raised in its turn
                 coroutine = fail(error)
             task = asyncio.create_task(coroutine)  # noqa: TID251
             task.add_done_callback(end)

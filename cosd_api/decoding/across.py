@@ -2,12 +2,12 @@
 
 ::
 
-    1   the draft model writes on from its own ids, while questions are out                       `PathDrafts.write`
-    2   each assistant goes through the units of its own encoding of what was written             `PathJudge.judge`
-    3   it is asked at the boundaries of its tokens; the first that it would not write differs    `PathJudge._walk`
-    4   where the verifier replaces, it writes its word and what follows                          `PathJudge._fire`
-    5   the draft's path goes on behind that word, in the draft's own encoding                    `_replace`
-    6   what lies before the first open unit of every assistant is final                          `_let_out`
+    1   the draft model continues from its own ids, while questions are in progress               `PathDrafts.write`
+    2   each assistant goes through the units of its own encoding of the text                     `PathJudge.judge`
+    3   it is asked at the boundaries of its tokens, up to the first that it would not write      `PathJudge._walk`
+    4   if the verifier replaces, it writes its word and the next tokens                          `PathJudge._fire`
+    5   the draft's path continues after that word, in the draft's own encoding                   `_replace`
+    6   the text before the first open unit of every assistant is final                           `_let_out`
 
 Units, places and restarts are functions of the draft's path (`paths`), so the text does not depend on timing, on
 batches, or on how far the draft is ahead. The draft continues after the end of the answer as far as the encoding of the

@@ -3,7 +3,7 @@
 ::
 
     1   what a model wrote itself is on its path as it wrote it
-    2   what others wrote is there by the model's own encoding of it                    `Paths.path`
+    2   other models' text is there in the model's own encoding                         `Paths.path`
     3   models with the same ids have one path: the ids of the tokens that were written
 
 In 2, an own id of the model stays if its token ends where a token of the model's encoding of the whole text ends.

@@ -4,14 +4,14 @@
 
     1   every model writes; its span ends with its first word that it began unsurely, or with
         its `words`-th                                                                       `span`
-    2   a model that began its first word unsurely proposes also what it would write behind
+    2   a model that began its first word unsurely also proposes its continuation after
         each of its `beams` - 1 next tokens, up to the end of the first word                 `_beam`
-    3   equal proposals are one; where only one is left, it is taken
+    3   equal proposals are one; if only one is left, it is taken
     4   every model scores every proposal: the mean negative log-likelihood (NLL) of its own
         tokens of it
     5   the proposal with the least mean of these means is taken, without outliers; of equals
         the first listed                                                                     `_combined`
-    6   where the winner ended behind its proposal, the answer ends
+    6   if the winner ended after its proposal, the answer ends
 
 A model is **confident** of a word if the probability of the token with its first byte exceeds the next most probable
 token's by at least `margin`. If the token has no alternatives (it is one character of several tokens, say), the next

@@ -3,11 +3,11 @@
 ::
 
     1   the first model writes a few tokens ahead, greedily: x~_1, x~_2, ...                       `write`
-    2   all others say what is most probable in each of these places                               `asked`
-    3   E = w_1 M_1 + w_2 M_2 + ... over all tokens that any of them lists                         `bounded`
-    4   x~_i stands without a sum if every model would write it, or its mean exceeds 1/2           `decide`
-    5   otherwise the token with the largest mean is written; if it is x~_i, that stands           `decide`
-    6   at the first place where it is another one, what was written ahead is thrown away          `write`
+    2   all other models list their most probable tokens in each of these places                   `asked`
+    3   E = w_1 M_1 + w_2 M_2 + ... over all tokens that any model lists                           `bounded`
+    4   x~_i is kept without a sum if every model would write it, or its mean exceeds 1/2          `decide`
+    5   otherwise the token with the largest mean is written, which may be x~_i                    `decide`
+    6   at the first place with another token, the other tokens ahead are thrown away              `write`
 
 A model's probability of an unlisted token is at most its least listed probability, and at most the mass that its list
 leaves over. So each mean has a lower and an upper bound. The largest is *proved* when its lower bound exceeds the upper

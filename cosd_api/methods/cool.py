@@ -3,13 +3,13 @@
 ::
 
     1   every model writes, on its own path through prompt and answer so far, until some prefix
-        of what it has written ends with a word for every model; the longest such prefix is its
+        of its new text ends with a word for every model; the longest such prefix is its
         segment                                                             (2.2)     `_segment`
-    2   equal segments are one; where only one is left, it is taken
+    2   equal segments are one; if only one is left, it is taken
     3   every model scores every segment: the perplexity of its own tokens of it      (2.3, equation 2)
     4   the segment with the least arithmetic mean over the models is taken; of
         equals the first listed                                             (equation 3)
-    5   where the winner ended behind its segment, the answer ends          (2.3)
+    5   if the winner ended after its segment, the answer ends              (2.3)
 
 Steps 2 to 4 are `perplexity.choose`.
 

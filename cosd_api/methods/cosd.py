@@ -3,13 +3,13 @@
 ::
 
      1-3   the draft model writes greedily: x~_1, x~_2, ...                               `drafted`, `_append`
-     4-7   each assistant says what it would write in the same places: x^_1, x^_2, ...    `answered`, `watched`
+     4-7   each assistant gives its own tokens in the same places: x^_1, x^_2, ...        `answered`, `watched`
      8     for each token, in the order of the text:
      9         if x~ != x^ and p < alpha and q > beta * p     (rule)                      `alignment.judge`
     10         or x~ != x^ and T(p, q) = 1                    (tree)                      `alignment.judge`
     11             keep the draft before it, put x^ in its place                          `_replace`
     12-13          throw the rest of the draft away, and draft again from there           `_discard_after`
-    14     what no assistant contests stands                                              `_settle`
+    14     text that no assistant contests is kept                                        `_settle`
 
 Everything overlaps: a draft streams on while questions are in progress, and answers come in any order. A replacement is
 put into the text as soon as its token is judged, even while an earlier token still waits; if that token is replaced

@@ -4,14 +4,14 @@
 
     1   the draft writes greedily: x~_1, x~_2, ...
     2   s_i: the probability of deferral in the place of x~_i                          `TrainedGate.probability`
-    3   x~_i stands where s_i <= eta
-    4   at the first s_i > eta the assistant writes one token: its most probable one there
-    5   the draft writes on behind it
+    3   x~_i is kept while s_i <= eta
+    4   at the first s_i > eta the assistant writes one token, its most probable there
+    5   the draft continues after it
 
 There are two gates. Each is a verifier, which states the data that the draft has to report (`Needs`)::
 
     s_i = sigma(theta . features)       of the draft's list of probable tokens in that place     `DeferralVerifier`
-    s_i = sigma(bias + theta . h_i)     of its last hidden state behind all before x~_i             `CoLLMVerifier`
+    s_i = sigma(bias + theta . h_i)     of its last hidden state before x~_i                        `CoLLMVerifier`
 
 The second is the gate of Co-LLM (Shen et al., ACL 2024), for whose features hardly any API exists; the first uses the
 data that APIs do report.

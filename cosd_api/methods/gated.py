@@ -3,11 +3,11 @@
 ::
 
     1   the draft model draws some tokens ahead: x_1, x_2, ... ~ M_p                              `_drafted`
-    2   x~_i = argmax M_p and p_i = max M_p are read off what it lists there                      `_preferred`
-    3   each assistant says x^_i = argmax M_q and q_i = max M_q where it could be of consequence  `_heard`
-    4   the gate opens where x~_i != x^_i and the verifier replaces on (p_i, q_i)                 `_judged`
-    5   where it is shut, x_i stands; where it opens first, x_i ~ M_q is drawn in its place       `_write_token`
-    6   behind that the draft model draws again
+    2   x~_i = argmax M_p and p_i = max M_p are read from its list there                          `_preferred`
+    3   each assistant gives x^_i = argmax M_q and q_i = max M_q where these could matter         `_heard`
+    4   the gate opens if x~_i != x^_i and the verifier replaces by (p_i, q_i)                    `_judged`
+    5   while it is shut, x_i is kept; where it first opens, x_i ~ M_q is drawn instead           `_write_token`
+    6   after that the draft model draws again
 
 The gate uses the most probable tokens and never the drawn token. So the text before a token alone decides if it is
 drawn from M_p or from M_q, and its distribution is exactly P_F: no probability is cut off, and no list has to be whole.

@@ -6,11 +6,11 @@ The paper's *base model* B is the draft here, and its *nudging model* N the assi
 
     1   N writes a nudge: its next 16 tokens                                                    `Nudged.write`
     2   if N ends within them, the whole nudge is taken, and the answer is over                 `Nudged.write`
-    3   else its words are taken one by one. The first is always taken; behind each B is
-        asked what it would write, and takes over if it is confident again (its top-1
+    3   else its words are taken one by one. The first is always taken; after each B is
+        asked for its own text, and takes over if it is confident again (its top-1
         probability is at least gamma), or if its first token is a prefix of the next word      `BaseTurn`
-    4   where B never takes over, all words but the last are taken, then 1 again                `Nudged._taken`
-    5   B writes: its first token always, and what follows while it is confident; then 1        `BaseTurn`
+    4   if B never takes over, all words but the last are taken, then 1 again                   `Nudged._taken`
+    5   B writes: its first token always, and more while it is confident; then 1                `BaseTurn`
 
 **Words** come from N's tokenizer if it is known, else from Unicode (`words.unicode_words`): the white space before a
 word is a part of it. The last word of a nudge may be unfinished, so it is taken only if it is the only word. A nudge

@@ -3,9 +3,9 @@
 ::
 
     1   every model answers alone, greedily: to its end, a stop string or max_tokens                  `answers`
-    2   equal answers are one; where only one is left, it is the answer                               `proposed`
+    2   equal answers are one; if only one is left, it is the answer                                  `proposed`
     3   every model scores every answer: the perplexity of its own tokens of that text, and of its
-        end of sequence where the answer ended by itself                                              `choose`
+        end of sequence if the answer ended by itself                                                 `choose`
     4   the answer with the least arithmetic mean over the models; of equals the first listed         `choose`
 
 It is the baseline of Cool-Fusion (arXiv 2407.19807, section 3.3). Each answer is cut before a stop string first, and

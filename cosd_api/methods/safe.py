@@ -3,17 +3,17 @@
 ::
 
     1   the first model, the drafter, writes `ahead` tokens: t_1, t_2, ...                          `write`
-    2   all others, the verifiers, encode the answer with all of these tokens                       `_encode`
+    2   all other models, the verifiers, encode the answer with these tokens                        `_encode`
     3   t_j is a *place* if a token of every verifier's encoding begins where t_j begins
-    4   there each verifier's *own token* is the one that begins; the drafter's is t_j              `DraftAhead.own`
-    5   t_j stands if every verifier's most probable token there is its own token, or if the
+    4   there each verifier's *own token* is the token that begins; the drafter's is t_j            `DraftAhead.own`
+    5   t_j is kept if every verifier's most probable token there is its own token, or if the
         mean over all models of the probability of their own tokens exceeds 1/2                     `_decided`
     6   else E = w_1 M_1 + w_2 M_2 + ... over the tokens that are among the `listed` most
         probable of any model                                                                       `SafePlace.means`
     7   if max E < 1/2, each token of the drafter's vocabulary with E > 0.1 gets, too, the E of
         all other tokens that begin with it                                                         `sharpened`
-    8   the token with the largest E is written. If it is t_j the next token is looked at; else the
-        rest of what was written ahead is thrown away, and the drafter writes again                 `settled`, `write`
+    8   the token with the largest E is written. If it is t_j the next token is decided; else the
+        other tokens written ahead are thrown away, and the drafter writes again                    `settled`, `write`
 
 M_i is the distribution of model i after its own encoding of the text before the place, which is the beginning of the
 encoding in step 2 (for a model that takes no ids, after the text alone); the drafter's is its distribution after its

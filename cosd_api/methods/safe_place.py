@@ -1,6 +1,6 @@
 """One place of SAFE: the models' own tokens and distributions there, and the decision from them. Pure.
 
-The steps are those of `safe`.
+`safe` defines the steps.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 ::
 
-    1   the draft writes some tokens ahead: drawn, x~_i ~ p, or its most probable ones             `_drafted`
+    1   the draft writes some tokens ahead: drawn, x~_i ~ p, or its most probable tokens           `_drafted`
     2   the assistant lists its distribution q in each place                                       `_heard`
-    3   x~_i stands with probability min(1, q(x~_i) / p(x~_i)); p is 1 for a most probable token    `_kept`
-    4   otherwise a token drawn from the positive part of q - p, normalised, stands in its place    `_rest`
-    5   and the draft writes again from there; where all are kept the assistant draws one more      `write`
+    3   x~_i is kept with probability min(1, q(x~_i) / p(x~_i)); p is 1 for a greedy token          `_kept`
+    4   otherwise a token drawn from the positive part of q - p, normalised, replaces it            `_rest`
+    5   and the draft writes again from there; if all are kept the assistant draws one more         `write`
 
 So each token is distributed as q, whatever the draft is (Leviathan et al., ICML 2023). Lists are finite, and unlisted
 tokens count as 0, so the distribution of a token is within t + d of q in total variation: t is the mass that the

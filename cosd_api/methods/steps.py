@@ -7,7 +7,7 @@ The *small model* is the draft here, and the *large model* the assistant.
     1   the small model writes a step: up to and including a blank line, or to its end             `_step`
     2   the large model is asked for a score of it, from 0 to 9: one token                         `_score`
     3   the step is kept if the score is at least 7; else the large model writes the step          `write`
-    4   where the step that is taken ends with its writer's end of sequence, the answer ends too
+    4   if the step that is taken ends with its writer's end of sequence, the answer ends too
 
 **A step** ends with the first two line feeds in a row that follow anything but white space in it; the rest of a token
 after them is dropped. A step has up to `step_tokens` tokens, and not more than `max_tokens` leaves. It also ends with a

@@ -3,12 +3,12 @@
 ::
 
     1   the model draws `samples` whole answers                                                    `_sampled`
-    2   of each answer that counts which `answer` finds in it; of equal ones there is one          `found_in`
-    3   if the most frequent one is that of at least `threshold` of the samples, nobody else is
+    2   of each sample only the part that `answer` finds counts; equal parts are one answer        `found_in`
+    3   if at least a share `threshold` of the samples has one answer, no other model is
         asked; otherwise the next model goes through 1 to 3                                        `is_consistent`
     4   each sample votes for its answer: with the weight of its model times the model's
         consistency                                                                                `consistency`
-    5   the answer with the most votes is taken, in the words of the first sample that gave it     `vote`
+    5   the answer with the most votes is taken, in the words of its first sample                  `vote`
 
 **Consistency** of a model with n answers: 1/n + (1 - 1/n) (1 - H / log m), where H is the entropy of the shares of its
 m different answers; 1 where m = 1. So answers that all differ, equally often, weigh 1/n each.

@@ -199,6 +199,6 @@ def condition_of(verifier: BaseModel) -> str:
 
 
 def tie_of(verifier: Verifier, tie: float) -> float:
-    """The tie with which a verifier decides: 0 if it replaces every differing token, since the text is the assistant's."""
+    """The tie with which a verifier decides: 0 if it replaces all that differs, since the text is the assistant's."""
     greedy = not decides_by_place(verifier) and verifier.replaces(1.0, 0.0)
     return tie if needs_of(verifier).ties and not greedy else 0.0

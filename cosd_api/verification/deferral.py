@@ -5,11 +5,11 @@ its tokens. With p the token's probability, a_1 >= a_2 >= ... the probabilities 
 r = 1 - p - a_1 - a_2 - ... the rest (at least 0):
 
     top         p
-    margin      p - a_1; where no other is listed, as of a character of several tokens, p - min(p, r)
+    margin      p - a_1; without alternatives, as for a character of several tokens, p - min(p, r)
     entropy     of (p, a_1, a_2, ..., r), in nats
     number      1 if the token's first character, white space aside, is a digit
-    word        1 if that is a letter behind white space: the token begins a word
-    part        1 if that is a letter, and nothing is before it
+    word        1 if that is a letter after white space: the token begins a word
+    part        1 if that is a letter without white space before it
     end         1 for the end of sequence
 """
 

@@ -25,8 +25,8 @@ class SurpriseVerifier(PlaceVerifier):
     Attributes:
         gamma: the assistant finds the draft's token improbable below this probability, in (0, 1].
         beta: the probability of the assistant's token must exceed `beta` times the probability of the draft's.
-        window: places that are asked about together, at least, while the draft is being written. It changes the cost
-            only: the text is the same.
+        window: least number of places in a question while the draft is being written. It changes the cost only: the
+            text is the same.
 
     Raises:
         pydantic.ValidationError: a number is out of range.
@@ -48,7 +48,7 @@ class SurpriseVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """The assistants' lists: with their own token they are so long that the least probable token is below `gamma`."""
+        """The assistants' lists: with one token more than listed, the least probable is below `gamma`."""
         return Needs(alternatives=math.floor(1 / self.gamma), window=self.window)
 
     @property
