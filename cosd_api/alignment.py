@@ -40,7 +40,7 @@ class Decision:
     Attributes:
         assistant: index of the assistant.
         text: the assistant's text there, as bytes.
-        p: the draft's probability of its least probable token there; None where unknown.
+        p: the draft's probability of its least probable token there; None if unknown.
         q: the assistant's, likewise.
         agreed: whether both wrote the same.
         fired: whether they differ and the verifier chose the assistant.

@@ -69,12 +69,12 @@ class Fusion:
             which shows its answers everywhere. The text is the same.
         on_assistant_error: `"raise"` ends an answer with the error when it waits for an assistant that has failed for
             good; the error's `partial` is the result so far. `"draft"` continues without the assistant: tokens that it
-            might have changed have `token.verified` False, and a warning says from where on and why. Its answers about
-            later positions are discarded and drafting restarts there, so the result depends on where it failed, not
-            when. An assistant that is down from the start is left out of the whole answer; an assistant that cannot be
-            used at all (no such model, say) is an error either way. If a failure may pass, the answers of the next 30
-            seconds leave out the assistant; then one answer tries it again. An assistant that hangs has failed after
-            its `connect(timeout=...)`.
+            might have changed have `token.verified` False, and a warning has the first place and the reason. Its
+            answers about later positions are discarded and drafting restarts there, so the result depends on the place
+            of the failure, not its time. An assistant that is down from the start is left out of the whole answer; an
+            assistant that cannot be used at all (no such model, say) is an error either way. If a failure may pass, the
+            answers of the next 30 seconds leave out the assistant; then one answer tries it again. An assistant that
+            hangs has failed after its `connect(timeout=...)`.
         on_special_tokens: if a message holds a special token of a model as text (`<|im_end|>`), it stays text with an
             endpoint that takes token ids. If an endpoint takes only text, its model reads it as the token: `"warn"`
             adds a warning to the result, `"refuse"` raises before the first token.
@@ -151,7 +151,7 @@ class Fusion:
         written beside it, as a file of its own.
 
         Args:
-            path: YAML, or JSON where the name ends in `.json`.
+            path: YAML, or JSON if the name ends in `.json`.
             comment: lines at the top of the file, in YAML.
 
         Raises:
@@ -303,12 +303,12 @@ class Fusion:
         """The log-likelihood of `continuation` after `prompt`, under the distribution that the fusion decodes greedily.
 
         CoSD with `unit="token"` writes the most probable token of the *gated mixture*: the assistant's distribution
-        where the two models' most probable tokens differ and the verifier replaces, and the draft's elsewhere. It is
-        defined for models with one tokenizer. Models with the same ids read the draft's encoding of the continuation
-        after their prompts, and after the white space that their chat templates write before every answer; other
-        models, and servers that take no ids, read prompt and continuation as one text. Each model gets one scoring
-        request, and one question more if the tokens that it lists leave its most probable token open. Without an
-        assistant it would be another distribution, so `on_assistant_error` means nothing here.
+        if the two models' most probable tokens differ and the verifier replaces, else the draft's. It is defined for
+        models with one tokenizer. Models with the same ids read the draft's encoding of the continuation after their
+        prompts, and after the white space that their chat templates write before every answer; other models, and
+        servers that take no ids, read prompt and continuation as one text. Each model gets one scoring request, and one
+        question more if the tokens that it lists leave its most probable token open. Without an assistant it would be
+        another distribution, so `on_assistant_error` means nothing here.
 
         Args:
             prompt: see `stream`; empty text for models that have a beginning-of-sequence token.
@@ -331,7 +331,7 @@ class Fusion:
         return await log_likelihood_of(self.endpoints, self.settings, context, continuation, checked)
 
     async def estimate(self, prompt: Prompt, *, max_tokens: int | None = None, **refused: Never) -> Estimate:
-        """Estimate what an answer to `prompt` may cost at each endpoint: see `Estimate`.
+        """Estimate the cost of an answer to `prompt` at each endpoint: see `Estimate`.
 
         Nothing is generated. The servers count the tokens of the prompt, and at first report their properties (some by
         a few requests of one token).

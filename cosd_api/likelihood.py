@@ -2,8 +2,8 @@
 
 With `unit="token"` Algorithm 1 is greedy decoding of the **gated mixture**, a distribution over next tokens::
 
-    x~ = argmax M_p(. | x)       what the draft would write after the text x
-    x^ = argmax M_q(. | x)       what an assistant would
+    x~ = argmax M_p(. | x)       the draft's own token after the text x
+    x^ = argmax M_q(. | x)       an assistant's own token
     P_F(. | x) = M_q(. | x)      if x^ != x~ and the verifier replaces (max M_p, max M_q)
                  M_p(. | x)      otherwise
 
@@ -221,7 +221,7 @@ async def _check_endpoints(turns: Sequence[RenderedPrompt], names: Sequence[str]
     """Refuse models that do not report the data of the gated mixture.
 
     Raises:
-        UnsupportedError: the message says what would work.
+        UnsupportedError: the message names a remedy.
     """
     if facts.unit != "token":
         words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
@@ -347,7 +347,7 @@ class _GatedMixture:
                 raise self._refusal(model, f"{words}, from byte {self._starts[place]} on", hint)
 
     async def _choices(self, model: int, places: Mapping[int, Token | None]) -> dict[int, _Preferred]:
-        """A model's most probable token at each of some places; of equally probable tokens the one that it takes.
+        """A model's most probable token at each of some places; of equally probable tokens its own choice.
 
         Args:
             model: its index.

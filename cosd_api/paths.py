@@ -34,7 +34,7 @@ _SPACES = (
     rb"\xe3\x80\x80",
 )
 """White space beyond ASCII, in UTF-8."""
-_VISIBLE = (  # as soon as the first bytes of a character tell
+_VISIBLE = (  # decided by the first bytes of a character
     rb"[\x21-\x7f\xc3-\xe0\xe4-\xff]|\xc2[^\x85\xa0]|\xe1(?:[^\x9a]|\x9a[^\x80])"
     rb"|\xe2(?:[^\x80\x81]|\x80[^\x80-\x8a\xa8\xa9\xaf]|\x81[^\x9f])|\xe3(?:[^\x80]|\x80[^\x80])"
 )
@@ -119,7 +119,7 @@ class DraftPath:
         tokens: as the model wrote them, parts of characters included; an end of sequence comes last.
         ends: byte offset of the end of each.
         text: their bytes.
-        kept: number of tokens at the start that no restart encodes again, whatever replaces the later tokens.
+        kept: number of tokens at the start that no restart encodes again, for any replacement of later tokens.
         over: true if no more tokens come though there is no end of sequence: the context is full, or a limit is
             reached.
     """

@@ -102,7 +102,7 @@ def iterate_sync(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]
     try:
         while (item := items.get()) is not _END:
             yield item
-        future.result()  # raises what went wrong
+        future.result()  # raises the error of `work`
     finally:
         future.cancel()
         while item is not _END and not _in_its_thread():  # also during garbage collection, which must not wait

@@ -107,7 +107,7 @@ def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | 
     draft's.
 
     Returns:
-        None where the draft has not written far enough.
+        None if the draft has not written far enough.
     """
     at = unit.start
     for count, token in enumerate(tokens):

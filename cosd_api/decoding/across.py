@@ -242,7 +242,7 @@ class AcrossTokenizers(AnswerWriter):
         while self._emitted < self._final(first) and not self.over:
             self._put(self._emitted)
             self._emitted += 1
-        # An assistant that has stopped waits for those that starve.
+        # An assistant that has stopped waits for starving assistants.
         if self.over or not all(not one.open or one.first >= len(path.tokens) or one.starving for one in judging):
             return
         if self._drafts.error is not None:

@@ -72,7 +72,7 @@ class Calls:
 
         Args:
             model: its index.
-            command: from where, and how far.
+            command: the text to continue, and the length.
             take: gets each token, and one `DraftEnd` at last; it returns true if no more tokens are wanted, which ends
                 the request.
             counts: while false, tokens do not count against the limits, because only the bill is awaited. Called only

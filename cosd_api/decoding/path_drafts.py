@@ -44,7 +44,7 @@ class PathDrafts:
         self._ready = draft if isinstance(draft, Ready) else None
         self._scope = anyio.CancelScope()
         self._left = 0  # number of the last draft that a replacement has ended
-        self._begun = 0  # tokens of the path before those that the draft wrote since the start or a replacement
+        self._begun = 0  # tokens of the path before the draft's own since the start or a replacement
         self._again = b""  # the text that a draft that takes text only has to write once more
         self._stuck = -1  # number of tokens of the path at which it failed to do so
 

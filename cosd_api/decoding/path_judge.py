@@ -180,10 +180,11 @@ class PathJudge:
         except Exception:
             if len(new) == 1:
                 raise
-            # What failed together may fail for a place that the answer never comes to: each is asked when it does.
+            # A joint question may fail for a place that the answer never reaches, so each place is asked when it is
+            # reached.
 
     async def _ask_text(self, hearing: PathHearing, units: Sequence[PathUnit]) -> None:
-        """Ask an assistant that takes text only what it would write from the start of each unit."""
+        """Ask an assistant that takes text only for its own text from the start of each unit."""
         new = [one for one in units if one.by_text and one.first not in hearing.proposals and self._contestable(one)]
         if not new:
             return

@@ -31,7 +31,7 @@ class PathWatches(Streams):
     """The watches of one answer, each of an assistant on its own path.
 
     Args:
-        assistants: those that are asked by watches.
+        assistants: the assistants that are asked by watches.
         calls: the requests.
         path: the draft's path, with the assistants in use.
     """

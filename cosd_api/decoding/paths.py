@@ -2,7 +2,7 @@
 
 ::
 
-    1   what a model wrote itself is on its path as it wrote it
+    1   a model's own text is on its path as it wrote it
     2   other models' text is there in the model's own encoding                         `Paths.path`
     3   models with the same ids have one path: the ids of the tokens that were written
 

@@ -44,7 +44,7 @@ class Pace:
         draft_length: tokens of a drafting round; None drafts without rounds.
         max_ahead: tokens drafted beyond the settled text, at most; an open unit is always completed.
         in_flight: requests to one assistant at a time, at most.
-        hedge: drafts started ahead of a verdict, at most so many at a time.
+        hedge: largest number of drafts ahead of a verdict at a time.
         patient: while drafting continues, a first question waits for more to join it.
         needs: of the verifier.
         ids: whether the models have the same ids, and are asked after them.

@@ -25,7 +25,7 @@ class StopFinder:
         self.longest = max(map(len, self.stops), default=0)
 
     def find(self, text: bytearray, grown: int) -> Stop | None:
-        """The occurrence that ends first among those that end in the last `grown` bytes of `text`."""
+        """The occurrence that ends first within the last `grown` bytes of `text`."""
         if not self.stops or not grown:
             return None
         base = max(0, len(text) - grown - self.longest + 1)

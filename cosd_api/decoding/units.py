@@ -83,7 +83,7 @@ class Hearing(Enum):
     OPEN = auto()  # it has to be asked
     ASKED = auto()  # a question is in progress
     WATCHED = auto()  # a watch answers it
-    FAILED = auto()  # a question about this unit alone failed
+    FAILED = auto()  # a question about only this unit failed
     DONE = auto()  # it has judged the unit, or its judgement cannot matter any more
     LOST = auto()  # it failed for good, and the answer continues without it
     WITHOUT_P = auto()  # it differs, and the draft has to be asked for the probability of its own token
@@ -283,5 +283,5 @@ class DraftUnit:
 
 
 def _q(verdict: Verdict) -> float:
-    """An assistant's probability of its token; 0 where unknown."""
+    """An assistant's probability of its token; 0 if unknown."""
     return (verdict.decision.q if verdict.decision else None) or 0.0

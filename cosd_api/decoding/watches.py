@@ -24,7 +24,9 @@ from cosd_api.decoding.units import DraftUnit, Hearing
 from cosd_providers.contract import Proposal, ServerInfo, Token
 
 LAG = 8
-"""Largest distance in tokens of a watch to a later place that waits for it; a watch opened there reads them at once."""
+"""Largest distance in tokens of a watch to a later place that waits for it; a watch opened there reads these tokens at
+once.
+"""
 
 AHEAD = 32
 """Tokens that a watch may write beyond the answer so far: more tokens would most likely be in vain."""
@@ -50,7 +52,7 @@ def is_watched(draft: ServerInfo, assistant: ServerInfo, slower: float | None) -
     A user's own choice of a strategy comes first (`Capabilities.watch`). By default a server that is best asked about
     one place after another (llama.cpp) gets a watch, if it can keep up: a watch writes the whole answer, but single
     questions hardly more than every fifth token. So the server must have a machine of its own, by the hosts of the
-    URLs, where it takes no time from the draft; and it must not be much slower than the draft.
+    URLs, so that it takes no time from the draft; and it must not be much slower than the draft.
 
     Args:
         draft: the draft's server.
@@ -123,12 +125,12 @@ class Streams(ABC):
     """The streams that are left open in one answer, at most one for each assistant.
 
     Args:
-        assistants: those that are asked by watches.
+        assistants: the assistants that are asked by watches.
         alternatives: other tokens that are listed with each token.
         number: gives the number of one more request.
 
     Attributes:
-        assistants: those that are still asked so.
+        assistants: the assistants that are still asked by watches.
     """
 
     def __init__(self, assistants: Iterable[int], alternatives: int, number: Callable[[], int]) -> None:
@@ -188,12 +190,12 @@ class Watches(Streams):
     """The watches of one answer by models with the same ids.
 
     Args:
-        assistants: those that are asked by watches.
+        assistants: the assistants that are asked by watches.
         alternatives: other tokens that are listed with each token.
         number: gives the number of one more request.
 
     Attributes:
-        released: whether a place was left to a request since this was last looked at.
+        released: whether a place was left to a request since `released` was last read.
     """
 
     def __init__(self, assistants: Iterable[int], alternatives: int, number: Callable[[], int]) -> None:

@@ -102,7 +102,7 @@ class Average(Weighted):
         return replace(self, temperature=temperature)
 
     def options(self) -> dict[str, Any]:
-        """Its own settings, as a result records them: those that mean something at its temperature."""
+        """Its own settings, as a result records them: only settings that matter at its temperature."""
         found = super().options()
         for name in ("ahead", "listed") if self.temperature else ("temperature",):
             del found[name]

@@ -2,15 +2,15 @@
 
 ::
 
-    1   a model that has nothing left to say at the end of the text, or whose token may end
-        there, says what its next token may be: the `listed` most probable ones              `asked`
-    2   what a model may write is a table of byte strings (its branches) with masses of sum 1     `Branches`
-    3   the mass of a symbol, a byte or the end of sequence, is that of all strings that
+    1   a model without branches at the end of the text, or whose token may end
+        there, lists its next tokens: the `listed` most probable                             `asked`
+    2   a model's next text is a table of byte strings (its branches) with masses of sum 1        `Branches`
+    3   the mass of a symbol, a byte or the end of sequence, is the mass of all strings that
         begin with it; the mean of the masses over the models, by weight, is its probability  `step`
     4   the symbol with the largest mean is written
     5   each model keeps the strings that begin with it, without it, and their masses are
         made to sum to 1 again                                                               `Branches.follow`
-    6   back to 1 where a model is to be asked, else to 3; the end of sequence ends the answer
+    6   back to 1 if a model has to be asked, else to 3; the end of sequence ends the answer
 
 **Branches.** A string of a table is the rest of a token. The empty string means *a token ends here*: its mass is the
 mass of the tokens that end where the text ends. As soon as it exceeds `ENDS` both branches are kept: the longer tokens

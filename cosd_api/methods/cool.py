@@ -164,7 +164,7 @@ class MostSegments:
 
 
 def most_segments(prompt: Reading, tokens: int) -> MostSegments:
-    """The highest cost of the segments of an answer of so many tokens."""
+    """The highest cost of the segments of an answer of `tokens` tokens."""
     requests = scored = written = 0
     for left in range(tokens, 0, -1):
         before, segment = prompt.most + FINER * (tokens - left), FINER * min(LONGEST, left)

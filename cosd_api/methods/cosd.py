@@ -200,7 +200,7 @@ class CoSD(DraftFirst):
 
     @property
     def asks_by_ids(self) -> bool:
-        """True unless tokens are drawn, or the verifier looks at hidden states."""
+        """True unless tokens are drawn, or the verifier uses hidden states."""
         return not self.temperature and not needs_of(self.verifier).draft_states
 
     @property
@@ -212,7 +212,7 @@ class CoSD(DraftFirst):
         """The decoder of one answer.
 
         Raises:
-            UnsupportedError: the verifier looks at lists of tokens, and words are judged.
+            UnsupportedError: the verifier uses lists of tokens, and words are judged.
         """
         self.examine_unit(job.unit, job.turns[0].provider.name)
         return CoSDDecoder.of(job, self.verifier)
@@ -222,7 +222,7 @@ def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
     """Refuse an assistant that lists fewer tokens at a place than the verifier wants.
 
     Raises:
-        UnsupportedError: the message says what would work.
+        UnsupportedError: the message names a remedy.
     """
     most = info.capabilities.top_k
     if most < wanted:
@@ -237,7 +237,7 @@ def check_draft(info: ServerInfo, verifier: Verifier) -> None:
     """Refuse a draft that does not report the verifier's data: lists of tokens, or hidden states.
 
     Raises:
-        UnsupportedError: the message says what would work.
+        UnsupportedError: the message names a remedy.
     """
     needs, can = needs_of(verifier), info.capabilities
     wanted, most = needs.draft_alternatives, can.top_k

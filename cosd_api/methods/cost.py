@@ -100,7 +100,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A number: at least, expected where no past answer is known, and at most."""
+    """A number: at least, expected if no past answer is known, and at most."""
 
     low: int
     expected: float

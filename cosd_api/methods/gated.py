@@ -49,7 +49,7 @@ def check_sampling(models: Models, needed_by: str) -> None:
 
 
 def check_draws(models: Models, needed_by: str) -> tuple[str, ...]:
-    """Check that every model draws, in whatever way.
+    """Check that every model draws, in its own way or the server's.
 
     Returns:
         Warnings about models that draw in their server's own way.

@@ -49,7 +49,7 @@ class Route(Written):
     streams token by token. Each model's weight is among the scores of `FusionResult.segments`.
 
     Attributes:
-        tau: the temperature of the weights, which are the softmax of -NLL / tau, where NLL is the mean negative
+        tau: the temperature of the weights, which are the softmax of -NLL / tau; NLL is the mean negative
             log-likelihood of the prompt. It does not change the choice of the model.
 
     Raises:

@@ -23,8 +23,8 @@ after that text. This token is c or, if c is not in its vocabulary, the beginnin
 the listed probability counts. M_i(c) is 0 if no token of that encoding begins there, because model i would never write
 c there, and if c holds bytes that are no characters, which cannot be sent. A looked-up probability is never more than
 the `listed` tokens of the model leave over: in rare cases a look-up reads the text before the place as other tokens
-than those before the list. A token is in the drafter's vocabulary if it is among its `listed` tokens, or a look-up
-finds it whole.
+than those after which the list was made. A token is in the drafter's vocabulary if it is among its `listed` tokens, or
+a look-up finds it whole.
 
 Only probabilities that can matter are looked up. An unknown probability lies between 0 and the larger of two numbers:
 the mass that the model's list leaves over, and the probabilities that it lists for beginnings of c. So each E has

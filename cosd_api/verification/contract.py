@@ -92,7 +92,7 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class WithNeeds(Protocol):
-    """A verifier that states what it needs."""
+    """A verifier that states its needs."""
 
     @property
     def needs(self) -> Needs:

@@ -48,7 +48,7 @@ class SurpriseVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """The assistants' lists: with one token more than listed, the least probable is below `gamma`."""
+        """The assistants' lists, so long that with the own token the least probable is below `gamma`."""
         return Needs(alternatives=math.floor(1 / self.gamma), window=self.window)
 
     @property

@@ -24,7 +24,7 @@ from cosd_api.report.html.elements import element, in_line
 from cosd_api.report.html.regions import shapes_of
 from cosd_api.types import CustomVerifier, FusedToken
 
-# The plane of p and q: where the verifier replaces, and where the decisions of this answer are.
+# The plane of p and q: the region where the verifier replaces, and the decisions of this answer.
 
 _SIDE = 320.0
 _LEFT, _TOP = 48.0, 14.0
