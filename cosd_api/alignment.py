@@ -45,7 +45,7 @@ class Decision:
         agreed: whether both wrote the same.
         fired: whether they differ and the verifier chose the assistant.
         draft: the draft's text there.
-        coin: a number of its own by which the verifier decided, if it has one; this and the next are for the record.
+        coin: the verifier's own number by which it decided, if any; `coin` and `draft_q` are for the record.
         draft_q: the assistant's probability of the draft's text, or its upper bound, if the verifier needs it.
         ask: number of the question that brought the answer.
         strategy: the way in which the endpoint was asked, if its provider reports it.

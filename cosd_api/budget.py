@@ -15,7 +15,7 @@ BYTES = 4
 """Bytes of text in a token, if no better number is known."""
 
 _SPILL = 16
-"""Tokens beyond its limit that the questions of an answer may write, which count when they are billed."""
+"""Tokens beyond its limit that the questions of an answer may write; they count when they are billed."""
 _ROOM = 2
 """An answer beside others may bill at least this many times the largest bill of its kind."""
 

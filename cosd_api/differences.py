@@ -1,8 +1,8 @@
 """The first difference of a unit, and the two probabilities there: the same judgement in answers and in training. Pure.
 
-An assistant agrees with a unit of the draft's path if at every place of it its most probable token is its own token
-there (`paths.PathUnit`). An assistant that takes text only agrees if its text from the unit's start spells the draft's
-text (`text_paths.spelled`). They differ at the first place where the assistant writes another token::
+An assistant agrees with a unit of the draft's path if at every place of the unit its most probable token is its own
+token there (`paths.PathUnit`). An assistant that takes text only agrees if its text from the unit's start spells the
+draft's text (`text_paths.spelled`). They differ at the first place where the assistant writes another token::
 
     q   the least probability of the assistant's choices at the places since the unit's start
     p   the least probability of the draft's tokens from the unit's start that begin before the differing token's end

@@ -1,4 +1,4 @@
-r"""Paths of models with different ids through one answer: encodings, lookahead, units, and the way back after a word.
+r"""Paths of models with different ids through one answer: encodings, lookahead, units, and restarts after a word.
 
 A model is asked after ids: after its own encoding of the answer, never after a text that ends at the place. Models have
 often not seen the encoding of a text's end: GPT-2's tokenizer makes two tokens of the new lines in `"end.\n\nThe"`, but
@@ -270,7 +270,7 @@ def common(one: bytes | bytearray, other: bytes | bytearray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PathUnit:
-    """Draft tokens that one assistant judges together, at the boundaries of its own tokens.
+    """Draft tokens that one assistant judges together, at the boundaries of the assistant's own tokens.
 
     Attributes:
         first, last: indices of its first draft token and of the draft token after its last.
@@ -425,7 +425,7 @@ def completes(tokens: Sequence[Token], count: int) -> bool:
 
 
 async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token], encoder: Encoder) -> Restart | None:
-    """The draft's path with an assistant's word in it.
+    """The draft's path after an assistant's word was put into it.
 
     The word is the fewest tokens (eight at most) that complete it and end at a boundary of the draft's encoding of the
     answer and the assistant's next words; else the most tokens that end between characters.

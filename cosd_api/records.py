@@ -42,9 +42,9 @@ _R = TypeVar("_R", bound=Record)
 
 
 def _slim(record: _R) -> _R:
-    """The record, of which all fields were given, with the set of their names that all of its kind share.
+    """A record with all fields given, which shares the set of their names with all records of its kind.
 
-    A set of its own takes more memory than the rest of it.
+    A set of its own would take more memory than the rest of the record.
     """
     object.__setattr__(record, "__pydantic_fields_set__", _all_fields(type(record)))
     return record

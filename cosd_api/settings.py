@@ -80,7 +80,7 @@ class AnswerLimits:
         """The limits as given.
 
         Raises:
-            SettingError: one of them is invalid.
+            SettingError: a setting is invalid.
         """
         chosen: dict[str, Any] = {**given, "stop": check_stop(given.get("stop")), "own": check_own(given.get("own"))}
         limits = cls(**chosen)
@@ -132,7 +132,7 @@ class LikelihoodLimits:
         """The limits as given.
 
         Raises:
-            SettingError: one of them is invalid.
+            SettingError: a setting is invalid.
         """
         limits = cls(**given)
         if not isinstance(limits.end, bool):
@@ -171,7 +171,7 @@ class Tuning:
             asked for a few tokens at a time (if its endpoint continues it by token ids).
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     hedge: int = 0

@@ -1,4 +1,4 @@
-"""The thin sync face: one event loop in one background thread, for the whole process."""
+"""The thin synchronous interface: one event loop in one background thread, for the whole process."""
 
 from __future__ import annotations
 

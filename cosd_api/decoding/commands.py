@@ -27,7 +27,7 @@ class Placed:
         replaced: on the first token of a replacement, the draft's tokens that it replaced.
         verified: whether every assistant that could have changed it was heard.
         draft: number of the draft that wrote it, or that wrote the text it replaced.
-        at: when it was placed, in seconds of the driver's clock.
+        at: time at which it was placed, in seconds of the driver's clock.
         reason: why it is there, in words, if no decision about the draft gives the reason.
         unit: number of its unit or segment in the answer, from 0; once it is settled.
         round: of drafting, from 1; once it is settled.
@@ -97,7 +97,7 @@ class Ask:
         assistant: its index; `DRAFT` asks the draft model itself for a probability that its stream did not show.
         text: the response, up to the last of the places or beyond.
         questions: one for each place.
-        alternatives: how many other tokens to list with each of its own.
+        alternatives: number of other tokens to list with each own token.
         paths: the ids before each place, if the models have the same ids: then each place is asked for one token.
     """
 
@@ -126,7 +126,7 @@ class Watch:
         text: the response up to the place at which it begins.
         ids: the path of the same place.
         max_tokens: at most.
-        alternatives: how many other tokens to list with each of its own.
+        alternatives: number of other tokens to list with each own token.
     """
 
     watch: int
@@ -254,7 +254,7 @@ class Report:
             `tie`.
         off_path: units that an assistant was asked about after a cut text; None if they are not counted.
         unjudged: units that were kept though an answer could have changed them; None if they are not counted.
-        lost: the assistants that it continues without.
+        lost: the assistants without which it continues.
         segments: of methods that decide segment by segment.
         warnings: of the method itself.
         weights: of the models, if the method measured them.

@@ -33,7 +33,7 @@ class Encodings:
         turn, sent = self._turns[model], sendable(text)
         try:
             pieces = await turn.provider.tokenize(turn.prompt + sent)
-        except UnsupportedError:  # of this text it cannot be known
+        except UnsupportedError:  # the encoding of this text cannot be known
             return None
         found: dict[int, bytes] = {}
         at = len(sent.encode()) - sum(len(piece.data) for piece in pieces)
@@ -61,7 +61,7 @@ class Encodings:
         try:
             for part in (text, data):
                 found[part] = known.get(part) or await turn.provider.tokenize(turn.prompt + part.decode())
-        except ProviderError:  # of this text it cannot be known
+        except ProviderError:  # the encoding of this text cannot be known
             return False
         self._known[model] = found
         before, after = found[text], found[data]

@@ -75,7 +75,7 @@ class PathJudge:
         units, open_at, enough = list[PathUnit](), hearing.first, False
         while open_at < min(path.bound, len(path.tokens)) and len(units) < _MOST_UNITS and not enough:
             quiet = self._quiet(open_at, same=hearing.same, skip=path.job.skip)
-            over = path.over  # as the unit finds it
+            over = path.over  # as of the start of the unit
             unit = None if quiet is not None else await self._unit(hearing, open_at)
             if quiet is not None:
                 unit = self._unjudged(open_at, quiet)
@@ -119,7 +119,7 @@ class PathJudge:
         return PathUnit(first, last, self._path.offset(first), self._path.offset(last))
 
     def _alone(self, hearing: PathHearing) -> bool:
-        """True if an assistant is best asked about one place after another."""
+        """True if single questions about one place after another are best for an assistant."""
         places, assistant = self._path.job.pace.places, hearing.model - 1
         return assistant in self.watches.assistants or (bool(places) and places[assistant] == 1)
 

@@ -66,7 +66,7 @@ class Pace:
 
     @property
     def listed(self) -> int:
-        """Other tokens that a draft lists with each of its own, by hedging and by the verifier's needs."""
+        """Number of other tokens that a draft lists with each own token, for hedges, the verifier and the record."""
         return max(self.hedge, self.needs.draft_alternatives, self.shown)
 
     @property
@@ -76,7 +76,7 @@ class Pace:
 
     @property
     def alternatives(self) -> int:
-        """Other tokens that an assistant lists with each of its own: a tie is with the second choice."""
+        """Number of other tokens that an assistant lists with each own token: a tie is with the second choice."""
         return max(self.judged_by, self.shown)
 
     @property
@@ -140,7 +140,7 @@ class Schedule:
         if hedge is not None:
             self.drafts.take_over(hedge)
             return hedge
-        commands.extend(self.hedges.tidy())  # first of all, so that their servers are free
+        commands.extend(self.hedges.tidy())  # these come first, so that their servers are free
         if draft:
             commands.append(draft)
         drafting = self.drafts.under_way is not None
@@ -242,7 +242,7 @@ class Drafts:
         return cancelled
 
     def discard(self) -> list[CancelDraft]:
-        """Cancel the draft in progress and continue none of it."""
+        """Cancel the draft in progress, and let no draft continue it."""
         self._continuation = self.error = None
         return self.cancel()
 
@@ -402,7 +402,7 @@ class Questions:
         return gone
 
     def void(self) -> list[CancelAsk]:
-        """Cancel the requests none of whose answers can matter any more."""
+        """Cancel the requests whose answers can no longer matter."""
         self.more = True
         void = [
             ask

@@ -96,7 +96,7 @@ class Verdict:
     Attributes:
         hearing: its state.
         alone: whether its question failed together with others, and has to be asked again by itself.
-        error: why it failed or was lost.
+        error: the reason why it failed or was lost.
         decision: the decision from its answer, once it was heard.
         replacement: its token, if the verifier replaces.
         unanswered: whether it had no answer.
@@ -258,7 +258,7 @@ class DraftUnit:
                 self.token = replace(self.token, prob=one.prob)
 
     def is_heard(self, could_change: Contestable) -> bool:
-        """True if no assistant was lost that could have changed it."""
+        """True if no assistant that could have changed it was lost."""
         winner, last = self.winner, len(self.verdicts)
         if winner is not None and _q(winner) == 1:  # no assistant listed later could have been more confident
             last = self.verdicts.index(winner)

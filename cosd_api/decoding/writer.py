@@ -90,7 +90,7 @@ class AnswerWriter(Asker):
 
     @property
     def conversation(self) -> Sequence[Message] | None:
-        """The prompt, if it is one."""
+        """The prompt, if it is a conversation."""
         return self._job.conversation
 
     @property

@@ -73,7 +73,7 @@ class AdaFuse(ByPerplexity):
         outliers: ratio of the largest NLL of a proposal to the least above which both are left out; at least 1.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "adafuse"

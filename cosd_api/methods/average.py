@@ -1,4 +1,4 @@
-"""Averaging: every token is the most probable one of the weighted mean of all models' distributions.
+"""Averaging: every token is the most probable token of the weighted mean of all models' distributions.
 
 ::
 
@@ -77,7 +77,7 @@ class Average(Weighted):
             then.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "average"

@@ -57,7 +57,7 @@ class Cascade(Written):
         tau: the assistant answers if the quantile is above tau, in nats: 0.69 is a probability of one half.
 
     Raises:
-        SettingError: one of them is out of its range.
+        SettingError: a setting is out of its range.
     """
 
     name: ClassVar[str] = "cascade"

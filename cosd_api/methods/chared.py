@@ -81,7 +81,7 @@ class CharED(Weighted):
         listed: number of a model's most probable tokens that count, at least 20; further tokens have no probability.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "chared"

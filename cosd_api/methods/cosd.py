@@ -59,7 +59,7 @@ from cosd_api.verification import RuleVerifier, Verifier, decides_by_place, dige
 from cosd_providers.contract import DraftEnd, Proposal, ServerInfo, Token
 from cosd_providers.errors import UnsupportedError
 
-_SURE = 0.99  # a verifier that contests such a token contests about every one
+_SURE = 0.99  # a verifier that contests such a token contests nearly every token
 
 
 class Phase(Enum):
@@ -84,7 +84,7 @@ class CoSD(DraftFirst):
             only).
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "cosd"

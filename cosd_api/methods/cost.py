@@ -42,7 +42,7 @@ class Plan:
 
     Attributes:
         max_tokens: of the answer.
-        models: how many there are.
+        models: their number.
         pace: the schedule of methods that draft.
         skip: whether to leave out questions whose answers cannot matter.
         contested: the part of the draft's tokens about which answers can matter, by assumption.
@@ -72,8 +72,8 @@ class Plan:
 class Reading:
     """The prompt as one model reads it, in tokens: at least, most likely and at most.
 
-    `by_token` says how its endpoint scores a text; see `Capabilities.scores_by_token`. `pauses`: a draft there
-    continues from its own tokens, so that its first request is short.
+    `by_token`: whether its endpoint scores a text token by token; see `Capabilities.scores_by_token`. `pauses`: whether
+    a draft there continues from its own tokens, so that its first request is short.
     """
 
     least: int

@@ -38,7 +38,7 @@ def check_sampling(models: Models, needed_by: str) -> None:
     """Check that every model draws from its own distribution, its end of sequence included.
 
     Raises:
-        UnsupportedError: one of them does not.
+        UnsupportedError: a model does not.
     """
     for name, info in models:
         can = info.capabilities
@@ -55,7 +55,7 @@ def check_draws(models: Models, needed_by: str) -> tuple[str, ...]:
         Warnings about models that draw in their server's own way.
 
     Raises:
-        UnsupportedError: one of them does not draw.
+        UnsupportedError: a model does not draw.
     """
     for name, info in models:
         if not (info.capabilities.sampling or info.capabilities.draws):
@@ -74,7 +74,7 @@ def check_gate(models: Models) -> None:
     """Check that every model shows its most probable tokens, and draws.
 
     Raises:
-        UnsupportedError: one of them does not.
+        UnsupportedError: a model does not.
     """
     check_sampling(models, "CoSD with a temperature")
     for name, info in models:

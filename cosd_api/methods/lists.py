@@ -24,7 +24,7 @@ def lists_needed(models: Models, method: str, *, others: int = 1) -> None:
         others: the number of tokens that it needs beside the most probable token.
 
     Raises:
-        UnsupportedError: one of them does not.
+        UnsupportedError: a model does not.
     """
     for name, info in models:
         can = info.capabilities

@@ -82,7 +82,7 @@ class Nudging(Written):
         nudge_tokens: tokens that the nudging model writes each time. An answer of no more tokens is all its own.
 
     Raises:
-        SettingError: one of them is out of its range.
+        SettingError: a setting is out of its range.
     """
 
     name: ClassVar[str] = "nudging"

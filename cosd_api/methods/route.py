@@ -119,7 +119,7 @@ async def scored(writer: AnswerWriter) -> Mapping[int, float | None]:
 
 
 def prompt_nll(tokens: Sequence[Token]) -> float | None:
-    """The mean negative log-likelihood of these tokens; a first one without a probability does not count."""
+    """The mean negative log-likelihood of these tokens; a first token without a probability does not count."""
     return perplexity(tokens[1:] if tokens and tokens[0].prob is None else tokens, "token")
 
 

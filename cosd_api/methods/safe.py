@@ -80,7 +80,7 @@ class Safe(Weighted):
         listed: each model's most probable tokens that are candidates.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "safe"

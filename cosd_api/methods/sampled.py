@@ -1,4 +1,4 @@
-"""Sampled speculative decoding: a draft writes ahead, and chance keeps its tokens so that the assistant's law remains.
+"""Sampled speculative decoding: chance keeps a draft's tokens so that the assistant's distribution is preserved.
 
 ::
 

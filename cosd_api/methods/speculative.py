@@ -56,7 +56,7 @@ class Speculative(Method):
         greedy: the former name of `temperature`: False for 1 and True for 0, until release 0.2.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "speculative"

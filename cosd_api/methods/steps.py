@@ -67,7 +67,7 @@ AGAIN = "Continue your answer exactly where it stops. Repeat nothing, and do not
 _STEP = re.compile(rb"\S.*?\n\n", re.DOTALL)
 _BEST = 9
 _TRIES = 3
-"""Replies without a score, and none with one, after which a model is not asked again."""
+"""Replies without a score after which a model is not asked again, if it has given no score."""
 _NO_STEP = Passage((), 0, None)
 _ALONE = "no assistant is heard"
 _UNGRADED = "the assistant gives no scores, and writes the rest"
@@ -89,7 +89,7 @@ class Steps(Written):
         keep: the least score, from 0 to 9, of a step that is kept.
         step_tokens: tokens of a step, at most.
         question: the request for the score.
-        cue: the beginning of the reply to it.
+        cue: the beginning of the reply to that request.
         again: the request to continue, for a model that does not continue a partial answer.
 
     Raises:

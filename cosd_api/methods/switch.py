@@ -78,7 +78,7 @@ class Switch(Weighted):
             white space at their ends.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "switch"
