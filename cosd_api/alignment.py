@@ -1,8 +1,8 @@
-"""Judging one token, as Algorithm 1 has it: pure functions, no I/O, no state.
+"""Judgement of one token by Algorithm 1: pure functions, no I/O, no state.
 
-A verdict depends on nothing but the text before the token, the token, and what the assistant would write there. That is
-why skipping, batching, concurrency and any draft length leave the fused text as it is. Tokens are compared by their
-ids, or where no ids are shown by their text, as in equation (3) of the paper; equation (4) is that they differ.
+A verdict depends only on the text before the token, the token, and the assistant's own token there. So skipping,
+batching, concurrency and the draft length do not change the fused text. Tokens are compared by their ids, or by their
+text if no ids are shown, as in equation (3) of the paper; equation (4) is that they differ.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ WRITTEN_WITHOUT_SPACES = (
 
 @dataclass(slots=True)
 class Decision:
-    """One token of the draft, or several, that an assistant was heard about.
+    """A decision about one or several tokens of the draft, for which an assistant was heard.
 
     Attributes:
         assistant: index of the assistant.
-        text: what the assistant wrote there, as bytes.
-        p: the draft's probability of its least probable token there; None where unknown.
+        text: the assistant's text there, as bytes.
+        p: the draft's probability of its least probable token there; None if unknown.
         q: the assistant's, likewise.
-        agreed: both wrote the same.
-        fired: they differ and the verifier chose the assistant.
+        agreed: whether both wrote the same.
+        fired: whether they differ and the verifier chose the assistant.
         draft: the draft's text there.
-        coin: a number of its own by which the verifier decided, if it has one; this and the next are for the record.
-        draft_q: the assistant's probability of the draft's text, or the most that it can be, if the verifier wants it.
+        coin: the verifier's own number by which it decided, if any; `coin` and `draft_q` are for the record.
+        draft_q: the assistant's probability of the draft's text, or its upper bound, if the verifier needs it.
         ask: number of the question that brought the answer.
         strategy: the way in which the endpoint was asked, if its provider reports it.
-        tied: they agree because the draft's token is the assistant's second choice, as probable as its first.
+        tied: whether they agree because the draft's token is the assistant's second choice, as probable as its first.
         count: number of the draft's tokens.
     """
 
@@ -82,14 +82,14 @@ def judge(
     needs_q: bool = True,
     tie: float = 0.0,
 ) -> Decision:
-    """Judge a draft token against what one assistant would write in its place (equations 3 to 6).
+    """Judge a draft token against one assistant's own token in its place (equations 3 to 6).
 
     Args:
         mine: the draft's token.
         theirs: the assistant's.
-        replaces: the verifier's decision where they differ and `p` is known.
+        replaces: the verifier's decision, called if they differ and `p` is known.
         assistant: its index, for the decision.
-        needs_q: whether `replaces` looks at `q`. If so, an unknown `q` never replaces.
+        needs_q: whether `replaces` uses `q`. If so, an unknown `q` never replaces.
         tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
     """
     p, q, agreed = mine.prob, theirs.prob, same(mine, theirs)
@@ -103,7 +103,7 @@ def judge(
 
 
 def same(mine: Token, theirs: Token) -> bool:
-    """The same token: equal ids or two ends, where ids are shown; else equal text."""
+    """Test whether two tokens are the same: equal ids or two ends, if ids are shown; else equal text."""
     if mine.id is None or theirs.id is None:
         return mine.data == theirs.data and mine.end == theirs.end
     return mine.id == theirs.id or (mine.end and theirs.end)
@@ -120,16 +120,16 @@ def ties(mine: Token, theirs: Token, tie: float) -> bool:
 
 
 def least(tokens: Sequence[Token]) -> float | None:
-    """The probability of a span: that of its least probable token."""
+    """The probability of a span, which is its least probable token's."""
     return join(list(tokens)).prob
 
 
 def most_probable(mine: Token, theirs: Token) -> float | None:
-    """The probability that a model gives a token in place of its own, or the most that it can be.
+    """The probability that a model gives a token in place of its own, or an upper bound of it.
 
-    Where the token is not listed, it has at most what the listed ones leave over. It is also at most as probable as
-    each of a list, unless it may be what no list holds: parts of a character, or an end that is not reported. A list
-    may be shorter than was wanted, where such tokens were among the most probable.
+    An unlisted token has at most the mass that the listed tokens leave over. It is also at most as probable as each
+    listed token, unless no list can hold it: a part of a character, or an end that is not reported. A list may be
+    shorter than requested, if such tokens were among the most probable.
 
     Args:
         mine: the token.

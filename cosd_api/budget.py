@@ -1,4 +1,4 @@
-"""Limits of requests and billed tokens: of one answer, over all of its endpoints, and of many answers together."""
+"""Limits of requests and billed tokens: of one answer over all of its endpoints, and of many answers together."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cosd_providers.errors import BudgetError, BudgetTimeoutError, ProviderError
 from cosd_providers.usage import Usage
 
 BYTES = 4
-"""Bytes of text in a token, where nothing better is known."""
+"""Bytes of text in a token, if no better number is known."""
 
 _SPILL = 16
-"""Tokens beyond its limit that the questions of an answer may write, which count when they are billed."""
+"""Tokens beyond its limit that the questions of an answer may write; they count when they are billed."""
 _ROOM = 2
-"""An answer beside others may bill this many times what the largest one of its kind has billed, at least."""
+"""An answer beside others may bill at least this many times the largest bill of its kind."""
 
 _OR = 'or let the answer end there: on_budget="end" (--on-budget end).'
 
 
 class Spending(Usage):
-    """Usage of one call of a provider, with an estimate of what it has cost until its bill is there.
+    """Usage of one call of a provider, with an estimate of its cost until its bill comes.
 
     Attributes:
         guess: estimate of the tokens that it reads.
@@ -41,13 +41,15 @@ class Spending(Usage):
         self.written = 0
 
     def sent(self, now: float) -> None:
-        """Record that a request goes out; see `Usage`. It counts here until the call is over, its time at once."""
+        """Record that a request goes out; see `Usage`. It counts here until the call is over; its time counts in the
+        ledger at once.
+        """
         super().sent(now)
         self._ledger.sent(now)
         self._ledger.requests -= 1
 
     def answered(self, now: float) -> None:
-        """Record that the first token or answer is here; see `Usage`."""
+        """Record that the first token or answer has come; see `Usage`."""
         super().answered(now)
         self._ledger.answered(now)
 
@@ -58,10 +60,10 @@ class Spending(Usage):
 
     @property
     def unbilled(self) -> int:
-        """Tokens that it has most likely cost beyond what was billed; 0 before it was sent."""
+        """Tokens that the call has most likely cost beyond its bill; 0 before it was sent."""
         if not self.requests + self.retries:
             return 0
-        # A draft is one request, whose bill replaces the guess; of a question there may be several.
+        # A draft is one request, whose bill replaces the guess; a question may take several requests.
         read = 0 if self._drafts and self.prompt_tokens else max(0, self.guess - self.prompt_tokens)
         return read + max(0, self.written - self.completion_tokens)
 
@@ -79,17 +81,16 @@ class Budget:
     """The limits of one answer, checked before every request.
 
     No request is sent after a limit is reached. Tokens count as the servers bill them. Requests in flight count by
-    estimate until billed: the tokens of a draft as they come, and the text that is read at the rate at which this
-    endpoint billed earlier text. Before its first bill, the prompt counts as the draft's endpoint counts it, if it
-    does, else at four bytes a token; places that are asked about together read their text once. Requests that are
-    never billed, because the server reports nothing or because they were cancelled, stay estimated. So what is in
-    flight can overshoot a limit, as can an estimate that was too low; after one that was too high the answer ends a
-    little early.
+    estimate until billed: a draft's tokens as they come, and read text at the rate of the endpoint's earlier bills.
+    Before an endpoint's first bill, the prompt counts as the draft's endpoint counts it, if it does, else at four bytes
+    a token; places in one question read their text once. Requests that are never billed, because the server reports
+    nothing or because they were cancelled, stay estimated. So requests in flight can overshoot a limit, as can too low
+    an estimate; after too high an estimate the answer ends a little early.
 
     Args:
         ledgers: the draft's first, then the assistants'.
-        max_requests: generation requests, retries included. Requests that find out what a server is count nowhere: not
-            here, not as tokens, and not in `FusionResult.usage`.
+        max_requests: generation requests, retries included. Requests that discover a server's properties count nowhere:
+            not here, not as tokens, and not in `FusionResult.usage`.
         max_billed_tokens: tokens read and written.
     """
 
@@ -112,11 +113,11 @@ class Budget:
 
     @property
     def never_billed(self) -> list[int]:
-        """An estimate of the tokens, for each endpoint, of calls that are over and will not be billed."""
+        """An estimate, for each endpoint, of the tokens of calls that are over and will not be billed."""
         return [*self._never_billed]
 
     def expect(self, prompt: int, size: int, *, counted: bool) -> None:
-        """Check, before anything is sent, that some answer can keep the limits.
+        """Check, before any request is sent, that some answer can keep the limits.
 
         Args:
             prompt: tokens of the prompt that the draft reads.
@@ -151,7 +152,7 @@ class Budget:
             yield call
             whole = True
         except ProviderError:
-            refused = not call.written  # most likely nothing was read
+            refused = not call.written  # most likely no text was read
             raise
         finally:
             self._under_way.remove(call)
@@ -194,7 +195,7 @@ class Budget:
 
 
 def timed_out(seconds: float, *, started: bool) -> BudgetTimeoutError:
-    """The error for an answer that took too long; one that was not `started` has no text to end with."""
+    """The error for an answer that took too long; an answer that was not `started` has no text to end with."""
     if started:
         words = f"the answer took longer than timeout={seconds:g} seconds"
         hint = f"Allow more (generate(timeout=...), or --timeout), {_OR}"
@@ -214,13 +215,13 @@ def _reached(limit: str, words: str, hint: str = f"Allow more, {_OR}") -> Budget
 
 @dataclass
 class SharedLimit:
-    """Limit of billed tokens of many answers, shared by those that are asked for at the same time.
+    """Limit of billed tokens of many answers, shared by the answers in progress.
 
     Attributes:
         most: the limit; None without one.
-        billed: tells the tokens that have been billed.
-        workers: number of answers that may be asked for at the same time, now.
-        reached: whether what is left did not do for an answer.
+        billed: returns the number of tokens billed so far.
+        workers: number of answers that may be in progress at a time, now.
+        reached: whether the rest of the limit was not enough for an answer.
     """
 
     most: int | None
@@ -228,21 +229,21 @@ class SharedLimit:
     workers: int = 0
     reached: bool = False
     _reserved: int = field(default=0, init=False)  # tokens that the answers in flight may bill
-    _flying: int = field(default=0, init=False)  # answers that are being asked for
+    _flying: int = field(default=0, init=False)  # answers in progress
     _largest: dict[str, int] = field(default_factory=dict[str, int], init=False)  # bill of an answer, by kind
-    _landed: anyio.Event = field(default_factory=anyio.Event, init=False)  # set, and replaced, when one is there
+    _landed: anyio.Event = field(default_factory=anyio.Event, init=False)  # set, and replaced, when an answer has come
 
     async def share(self, name: str, guess: int, least: int, goes_on: Callable[[], bool]) -> int | None:
-        """The tokens that an answer may bill: an equal share of what is left, or all of it once nothing is in flight.
+        """The tokens that an answer may bill: an equal share of the rest, or all of the rest once nothing is in flight.
 
-        Where the share might not do, the answers in flight are waited for. None if there is no limit, or if what is
-        left does not do: then the limit is reached.
+        If the share might not be enough, the call waits for the answers in flight. None if there is no limit, or if the
+        rest is not enough: then the limit is reached.
 
         Args:
-            name: kind of the answer: those of one kind bill about as much.
+            name: kind of the answer: answers of one kind bill about as much.
             guess: tokens that its first answer may bill.
             least: tokens without which the answer need not be tried.
-            goes_on: tells if anything is to be asked any more.
+            goes_on: returns whether any answer is still wanted.
         """
         if self.most is None:
             return None
@@ -261,12 +262,12 @@ class SharedLimit:
         return None
 
     def take(self, share: int | None) -> None:
-        """Count an answer that is asked for now, and reserve its share."""
+        """Count an answer as in progress, and reserve its share."""
         self._flying += 1
         self._reserved += 0 if share is None else share + _SPILL
 
     def give_back(self, share: int | None) -> None:
-        """Count an answer as there, whatever became of it."""
+        """Count an answer as no longer in progress, whatever its outcome."""
         self._flying -= 1
         self._reserved -= 0 if share is None else share + _SPILL
         self._notify()
@@ -281,11 +282,11 @@ class SharedLimit:
         self._largest[name] = max(self._largest.get(name, 0), billed)
 
     def words(self) -> str:
-        """The reason why nothing more is asked, where it is reached."""
+        """The reason why no more answers are requested, once the limit is reached."""
         words = f"max_billed_tokens={self.most} is reached ({self.billed():,} were billed)"
         return f"{words}: allow more, and what is known is not asked again"
 
     def _notify(self) -> None:
-        """Wake those who wait for a part of the limit."""
+        """Wake the tasks that wait for a part of the limit."""
         self._landed.set()
         self._landed = anyio.Event()

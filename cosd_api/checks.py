@@ -1,4 +1,4 @@
-"""Checks of what a caller gives: each returns it, or raises a `SettingError` that says what to do."""
+"""Checks of a caller's values: each check returns the value, or raises a `SettingError` with a remedy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def missing_members(given: object) -> list[str]:
 
 
 def takes_text(provider: Provider) -> bool:
-    """True if its `generate` takes a prompt and a text, as providers did before `contract.Context`."""
+    """True if its `generate` takes a prompt and a text, as in providers before `contract.Context`."""
     return list(inspect.signature(provider.generate).parameters)[:2] == ["prompt", "text"]
 
 
@@ -73,7 +73,7 @@ def check_unit(unit: Unit | None) -> Unit | None:
 
 
 def check_installed(module: str, needed: str, extra: str) -> None:
-    """Check that a package of an extra can be imported, before work that takes long.
+    """Check that a package of an extra can be imported, before long work.
 
     Args:
         module: its name, such as `"sklearn"`.
@@ -153,7 +153,7 @@ def check_temperature(value: float) -> float:
     """The temperature as given: 0 for the most probable tokens, 1 for draws from the models' own distributions.
 
     Raises:
-        SettingError: it is neither: at another one a server changes the probabilities that are compared.
+        SettingError: it is neither: at another temperature a server changes the probabilities that are compared.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or value not in (0, 1):
         words = "0 takes the most probable tokens, 1 draws from the models' own distributions, and servers change the"
@@ -162,7 +162,7 @@ def check_temperature(value: float) -> float:
 
 
 def check_count(name: str, value: int, *, least: int = 1) -> int:
-    """The number as given: a whole one, at least `least`.
+    """The number as given: whole, and at least `least`.
 
     Raises:
         SettingError: it is not.
@@ -220,7 +220,7 @@ def check_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     """Stop strings as a tuple; one string alone is one stop string.
 
     Raises:
-        SettingError: one of them is empty or not a string.
+        SettingError: a stop string is empty or not a string.
     """
     if not (stop is None or isinstance(stop, str | Sequence)):
         raise SettingError(f"stop must be a string or several, not {stop!r}")

@@ -1,4 +1,4 @@
-"""A circuit breaker for assistants: after a failure, not every answer of a fusion waits for one that is down."""
+"""A circuit breaker for assistants: after a failure, not every answer of a fusion waits for the failed assistant."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class CircuitBreaker:
     """The state of each assistant of a fusion.
 
     *Closed*: it is asked. A failure *opens* its circuit: answers that start in the next `OPEN_SECONDS` leave it out.
-    Then it is *half-open*: the next answer tries it, and others leave it out meanwhile; `answered` closes it, `failed`
-    opens it again.
+    Then it is *half-open*: the next answer tries it, and other answers leave it out meanwhile; `answered` closes it,
+    `failed` opens it again.
 
     Args:
         clock: a monotonic clock, in seconds.
@@ -37,7 +37,7 @@ class CircuitBreaker:
     def left_out(self) -> dict[int, ProviderError]:
         """The assistants that an answer which starts now leaves out, with the reason.
 
-        It tries those whose time is over, and is the only one to do so for the next `OPEN_SECONDS`.
+        This answer tries the assistants whose time is over, and no other answer does so for the next `OPEN_SECONDS`.
         """
         now = self._clock()
         left_out: dict[int, ProviderError] = {}

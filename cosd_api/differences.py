@@ -1,13 +1,13 @@
-"""The first difference of a unit, and the two probabilities there: one judgement for answers and for training. Pure.
+"""The first difference of a unit, and the two probabilities there: the same judgement in answers and in training. Pure.
 
-An assistant agrees with a unit of the draft's path if at every place of it its most probable token is its own token
-there (`paths.PathUnit`). One that takes text only agrees if what it writes from the unit's start spells the draft's
-text (`text_paths.spelled`). At the first place where it writes something else they differ::
+An assistant agrees with a unit of the draft's path if at every place of the unit its most probable token is its own
+token there (`paths.PathUnit`). An assistant that takes text only agrees if its text from the unit's start spells the
+draft's text (`text_paths.spelled`). They differ at the first place where the assistant writes another token::
 
     q   the least probability of the assistant's choices at the places since the unit's start
     p   the least probability of the draft's tokens from the unit's start that begin before the differing token's end
 
-Behind a difference that stands, the next unit begins at the first common boundary behind the differing token.
+After a difference that is kept, the next unit begins at the first common boundary after the differing token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cosd_api.text_paths import spelled
 from cosd_providers.contract import Token
 
 AskedPlace = tuple[int, tuple[int, ...]]
-"""A byte offset in the answer, and the ids after which an assistant is asked there."""
+"""A byte offset in the answer, and the assistant's ids before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Difference:
     """A token that an assistant would not write as the draft did.
 
     Attributes:
-        at: byte offset in the answer at which it begins.
-        end: the draft's tokens that begin before this byte are replaced, or stand, with it.
-        ids: the assistant's before it; None if it takes text only.
-        walked: the assistant's tokens from the unit's start on, up to and including the one that it would write.
-        own: that one, and those behind it that are known.
+        at: byte offset in the answer at which the token begins.
+        end: the draft's tokens that begin before this byte are replaced, or kept, together.
+        ids: the assistant's ids before the token; None if the assistant takes text only.
+        walked: the assistant's tokens from the unit's start on, up to and including the token that it would write.
+        own: the token that it would write, and its known tokens after that.
     """
 
     at: int
@@ -54,11 +54,11 @@ class Walk:
     """One pass over the places of a unit, as far as answers are known.
 
     Attributes:
-        heard: the assistant's choice at each place, in order; of one that takes text only, its tokens in the unit.
-        difference: the first one, at the last of these places; None if they agree so far.
+        heard: the assistant's choice at each place, in order; if it takes text only, its tokens in the unit.
+        difference: the first difference, at the last of these places; None if they agree so far.
         missing: the first place that is not answered.
-        silent: the assistant could not answer at the next place.
-        tied: a choice counts as its own token by a tie.
+        silent: whether the assistant could not answer at the next place.
+        tied: whether a choice counts as its own token by a tie.
     """
 
     heard: tuple[Token, ...]
@@ -69,7 +69,7 @@ class Walk:
 
 
 def asked_places(unit: PathUnit, bound: int) -> list[AskedPlace]:
-    """The places of a unit before byte `bound`; none if its bytes stand unjudged."""
+    """The places of a unit before byte `bound`; empty if its bytes are kept unjudged."""
     encoding = unit.encoding
     return [] if encoding is None else [(at, encoding.ids[:count]) for at, count in unit.places(bound)]
 
@@ -83,7 +83,7 @@ def walk(
         draft: the draft's path.
         unit: the unit.
         bound: byte offset before which places are judged.
-        answers: the assistant's most probable token after the ids before each place; None where it has none.
+        answers: the assistant's most probable token after the ids before each place; None if it has no answer there.
         tie: difference of log probabilities within which its two most probable ids count as equal.
     """
     heard, tied = list[Token](), False
@@ -107,16 +107,16 @@ def walk(
 
 
 def walk_text(draft: DraftPath, unit: PathUnit, bound: int, tokens: Sequence[Token]) -> Walk | None:
-    """Compare what an assistant that takes text only writes from the start of a unit with the draft's text.
+    """Compare the draft's text with the tokens that an assistant writes from the start of a unit, by text only.
 
     Args:
         draft: the draft's path.
         unit: the unit.
-        bound: byte offset before which differences count; that of the draft's end of sequence always does.
-        tokens: what the assistant writes, in answer to `text_paths.unit_question`; none if it has no answer.
+        bound: byte offset before which differences count; a difference at the draft's end of sequence always counts.
+        tokens: the assistant's tokens, in answer to `text_paths.unit_question`; empty if it has no answer.
 
     Returns:
-        None where the draft has not written far enough.
+        None if the draft has not written far enough.
     """
     known = spelled(draft, unit, tokens)
     if known is None:
@@ -134,7 +134,7 @@ def walk_text(draft: DraftPath, unit: PathUnit, bound: int, tokens: Sequence[Tok
 
 
 def is_own(theirs: Token, own: int | None) -> bool:
-    """Test whether a model's choice is its own token at a place, by its id; None stands for the end of sequence."""
+    """Test whether a model's choice is its own token at a place, by its id; `own` is None for the end of sequence."""
     return theirs.end if own is None else theirs.id == own
 
 
@@ -149,15 +149,15 @@ def ties(theirs: Token, own: int | None, tie: float) -> bool:
 
 
 def begun_before(draft: DraftPath, first: int, end: int) -> int:
-    """Index behind the last draft token that begins before byte `end`; at least the token `first` does."""
+    """Index after the last draft token that begins before byte `end`; at least the token `first` does."""
     tokens = range(first, len(draft.tokens))
     return next((at for at in tokens if draft.ends[at] >= end), len(draft.tokens) - 1) + 1
 
 
 def next_start(draft: DraftPath, unit: PathUnit, end: int) -> int:
-    """Index of the draft token at which the next unit begins, behind a difference that stands and ends at byte `end`.
+    """Index of the draft token at which the next unit begins, after a kept difference that ends at byte `end`.
 
-    It is the first common boundary from there on within the unit, else the unit's end.
+    The next unit begins at the first common boundary from there on within this unit, else at its end.
     """
     if unit.encoding is None:
         return unit.last

@@ -44,9 +44,9 @@ _OTHER_TOKENS = 'Leave unit out, or give unit="word": such models are compared b
 _ONE_TOKENIZER = 'If you know that they have, give unit="token"; method="cosd" fuses models with any tokenizers.'
 _CONTINUES = "Else use a server that continues a text or a partial reply, such as vLLM or llama.cpp's."
 _SPECIAL = 8  # special tokens that a server may put around a prompt, at most
-_COUNTED = 16  # characters for each token that there is room for, of a prompt whose start is counted first
+_COUNTED = 16  # characters of a prompt's start that are counted first, for each token of room
 _COUNTED_AT_LEAST = 1024
-_CUT = 24  # extra tokens allowed when a text is cut inside a token
+_CUT = 24  # extra tokens allowed if a text is cut inside a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class Facts:
     Attributes:
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
-        unit: what is judged together.
-        ids: whether all models have the same ids, and take those of the answer.
-        shares: of each assistant, whether it has the draft's ids; empty where that was not found out.
+        unit: the tokens judged together.
+        ids: whether all models have the same ids, and take the answer's.
+        shares: of each assistant, whether it has the draft's ids; empty if that is not known.
         warnings: for any answer.
-        cues: for each chat model its name and what its template writes before an answer.
-        without: the assistants that the answer leaves out, by their index, and why.
+        cues: for each chat model its name and the text that its template writes before an answer.
+        without: the assistants that the answer leaves out, by their index, with the reason.
     """
 
     draft: Endpoint
@@ -74,7 +74,7 @@ class Facts:
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
     def across(self, method: Method) -> bool:
-        """True if a method judges the models as models of which some have ids of their own, or take none."""
+        """True if a method judges the models across tokenizers: some have ids of their own, or take none."""
         return method.asks_by_ids and not self.ids and self.unit == "word"
 
     def warnings_for(self, prompt: str | Sequence[Message]) -> tuple[str, ...]:
@@ -96,20 +96,20 @@ class Endpoints:
     Args:
         draft: URL or provider.
         assistant: one or several of them.
-        unit: what is judged together; None compares the tokenizers.
-        method: what the models are to serve.
+        unit: the tokens judged together; None compares the tokenizers.
+        method: the method that the models serve.
         spares: whether an answer continues without an assistant that is down (`on_assistant_error="draft"`).
-        tokens: whether single tokens are wanted, so that models that take no ids are compared by what they encode.
+        tokens: whether single tokens are wanted, so that models that take no ids are compared by their encodings.
 
     Attributes:
         breaker: the assistants that have failed lately.
-        lateness: of this process, by the verdicts that it has heard.
+        lateness: of this process, measured by its verdicts.
         speeds: of the models, in the answers so far.
-        room: tokens that a prompt may have at most: of the models without which there is no answer, the least. None
-            before they are discovered, and where nothing is known.
+        room: tokens that a prompt may have at most: the least number among the models that an answer needs. None before
+            their discovery, and if no number is known.
 
     Raises:
-        SettingError: one of them is neither a URL nor a provider.
+        SettingError: a server is neither a URL nor a provider.
     """
 
     def __init__(
@@ -159,12 +159,12 @@ class Endpoints:
             await stack.aclose()
 
     async def discover(self) -> Facts:
-        """Discover the servers, for an answer that starts now; each is asked once.
+        """Discover the servers, for an answer that starts now; each describes itself once.
 
         Raises:
             FusionClosedError: they are not open.
-            UnsupportedError: one of them cannot serve the method.
-            ProviderError: one of them failed, and no answer continues without it.
+            UnsupportedError: a server cannot serve the method.
+            ProviderError: a server failed, and no answer continues without it.
         """
         if self._stack is None:
             raise FusionClosedError("open the fusion first: async with Fusion(...) as fusion:")
@@ -179,10 +179,10 @@ class Endpoints:
             return replace(self._facts, without=without)
 
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
-        """Ask one assistant what it is; if it is down it is left out (`without`)."""
+        """Let one assistant describe itself; if it is down it is left out (`without`)."""
         try:
             self._infos[at] = await self.assistants[at].describe()
-        except (ModelChoiceError, UnsupportedError):  # a mistake in how it is used, which no waiting mends
+        except (ModelChoiceError, UnsupportedError):  # a mistake of the user, which waiting does not correct
             raise
         except ProviderError as error:
             if not self.spares:
@@ -215,7 +215,7 @@ class Endpoints:
             if unit == "token":
                 self._refuse_other_tokens(named, vocabularies)
         ids = bool(shares) and all(shares)
-        if unit is None and self.method.compares_tokenizers:  # in doubt about one that is down, words
+        if unit is None and self.method.compares_tokenizers:  # words, if one that is down leaves a doubt
             unit = "token" if ids else "word"
             if not ids and everybody and self._compared:  # by their encodings of the test text
                 unit = await _common_unit([self.draft, *self.assistants], infos)
@@ -231,7 +231,7 @@ class Endpoints:
     def _refuse_other_tokens(
         self, named: Sequence[tuple[str, ServerInfo]], vocabularies: Sequence[Vocabulary | None]
     ) -> None:
-        """Refuse single tokens as the unit of models whose ids are known to mean other things, if words would do."""
+        """Refuse single tokens as the unit of models with other ids than the draft's, if words would do."""
         first, *others = vocabularies
         if self._compared:
             return
@@ -245,7 +245,7 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=_OTHER_TOKENS)
 
     async def _vocabularies(self, infos: Sequence[ServerInfo]) -> list[Vocabulary | None]:
-        """The fingerprints of the models' vocabularies; None of one that takes no ids."""
+        """The fingerprints of the models' vocabularies; None for a model that takes no ids."""
         everybody = zip([self.draft, *self.assistants], infos, strict=True)
         return await concurrently([partial(vocabulary, *one) for one in everybody])
 
@@ -265,12 +265,12 @@ class Endpoints:
             own: messages of single models for this answer, by name.
 
         Returns:
-            The draft's and the assistants' prompts, and the facts as they are then.
+            The draft's and the assistants' prompts, and the updated facts.
 
         Raises:
-            SettingError: the prompt is text, and a model has messages of its own; or nobody has such a name.
-            UnsupportedError: one of them takes no messages, or not these.
-            ProviderError: one of them failed.
+            SettingError: the prompt is text, and a model has messages of its own; or no model has such a name.
+            UnsupportedError: a model takes no messages, or not these.
+            ProviderError: a model failed.
         """
         everybody = [self.draft, *self.assistants]
         self.check_own(own)
@@ -292,9 +292,9 @@ class Endpoints:
         return turns, replace(facts, without=without)
 
     def apart(self, method: Method, turns: Sequence[RenderedPrompt], facts: Facts) -> Facts:
-        """The facts of one answer: models have the same path only if their templates write the same before it.
+        """The facts of one answer: models have the same path only if their templates write the same text before it.
 
-        Where tokens are compared, and the user has not asked for that, they are judged as models with other ids then.
+        If tokens are compared without the user's request, such models are judged as models with other ids.
 
         Args:
             method: of the answer.
@@ -324,16 +324,18 @@ class Endpoints:
         return await _turn([self.draft, *self.assistants][at], whole, on_special_tokens)
 
     def named(self, endpoint: str) -> str:
-        """The name of the model whose server an error names, the draft's first; `"unknown"` if it is nobody's."""
+        """The name of the model whose server an error names, the draft's first; `"unknown"` if no model has this
+        server.
+        """
         several = zip([DRAFT, *self.names], [self.draft, *self.assistants], strict=True)
         told = {endpoint, urlsplit(endpoint).netloc} - {""}
         return next((name for name, one in several if {one.name, one.name.rpartition("@")[2]} & told), "unknown")
 
     def check_own(self, own: Mapping[str, object]) -> None:
-        """Refuse own messages of a model that is not there.
+        """Refuse own messages of an unknown model.
 
         Raises:
-            SettingError: nobody has such a name; the message lists the names.
+            SettingError: no model has such a name; the message lists the names.
         """
         names = [DRAFT, *self.names]
         for name in own:
@@ -341,32 +343,32 @@ class Endpoints:
                 raise SettingError(f"own has messages for {name!r}, and the models are {', '.join(names)}")
 
     def _refuse_own(self, own: OwnByName) -> None:
-        """Refuse a text as the prompt where a model has messages of its own: only templates put these into a prompt."""
+        """Refuse a text as the prompt if a model has messages of its own: only templates put these into a prompt."""
         for name, provider in zip([DRAFT, *self.names], [self.draft, *self.assistants], strict=True):
             if own.get(name) or (isinstance(provider, OwnMessages) and provider.own_messages):
                 words = f"{name} has messages of its own, and the prompt is text, which no template renders"
                 raise SettingError(f'{words}: give a list of messages, [{{"role": "user", "content": ...}}]')
 
     def plain(self, prompt: str | Sequence[Message]) -> list[RenderedPrompt]:
-        """The prompt's text for the draft and each assistant, as no chat template renders it."""
+        """The prompt's text for the draft and each assistant, without any chat template."""
         text = prompt if isinstance(prompt, str) else "\n\n".join(message.content for message in prompt)
         return [RenderedPrompt(provider, text) for provider in [self.draft, *self.assistants]]
 
     async def check_messages(self, prompt: str | Sequence[Message], facts: Facts, own: OwnByName = _NOBODYS) -> Facts:
-        """Check that no model has to read a conversation that is far too long for it, before any template renders it.
+        """Refuse a conversation that is far too long for a model, before any template renders it.
 
-        Only conversations of many times the bytes that a model has room for are looked at, and only by their start;
-        `check_length` knows of all others, once they are rendered. What the user and the system say is in every
-        rendered prompt: a conversation of which a template leaves out some of that is refused. What an assistant said
-        counts for nothing here: templates leave out its thoughts.
+        This checks only conversations of many times the bytes that a model has room for, and only by their start;
+        `check_length` checks all others, once they are rendered. Every rendered prompt holds the messages of the user
+        and the system (a conversation is refused if a template leaves out some of them). An assistant's messages do not
+        count here, because templates leave out its thoughts.
 
         Args:
-            prompt: as for `turns`; a text is not rendered, and not looked at.
+            prompt: as for `turns`; a text is not rendered, and not checked here.
             facts: about the endpoints.
             own: messages of single models for this answer, by name.
 
         Returns:
-            The facts as they are then; see `check_length`.
+            The updated facts; see `check_length`.
 
         Raises:
             ContextLengthError: the conversation is too long for a model.
@@ -383,10 +385,10 @@ class Endpoints:
         return await self._checked(check, facts)
 
     async def check_length(self, turns: Sequence[RenderedPrompt], facts: Facts) -> Facts:
-        """Check, as far as it is known, that every model has room for its prompt and one token.
+        """Check that every model has room for its prompt and one token, if its room is known.
 
-        Assistants that the answer leaves out are not checked. One without room is left out, too, where the answer may
-        continue without it.
+        Assistants that the answer leaves out are not checked. An assistant without room is left out, too, if the answer
+        may continue without it.
 
         Returns:
             The facts as they are then.
@@ -403,7 +405,7 @@ class Endpoints:
         return await self._checked(check, facts)
 
     async def _checked(self, check: Callable[[int, str], Awaitable[None]], facts: Facts) -> Facts:
-        """Check each model that the answer has; an assistant without room, or down, is left out where it may be."""
+        """Check each model of the answer; an assistant that has no room, or is down, is left out if possible."""
         without = dict(facts.without)
 
         async def tried(at: int, name: str) -> None:
@@ -431,14 +433,14 @@ async def _turn(provider: Provider, messages: Sequence[Message], on_special_toke
 
 
 class _Counts:
-    """Numbers of tokens of texts, each counted once by one of the models that have the same ids."""
+    """Numbers of tokens of texts, each counted once, by any of the models with the same ids."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
         self._counting = anyio.Lock()
 
     async def of(self, provider: Provider, text: str) -> int:
-        """The number of a text; a model that fails to count leaves it to the next."""
+        """The number of a text's tokens; if a model fails to count, the next model does."""
         async with self._counting:
             if text not in self._known:
                 self._known[text] = await token_count(provider, text)
@@ -449,10 +451,10 @@ async def _check_length(name: str, turn: RenderedPrompt, counts: _Counts) -> Non
     provider, prompt = turn.provider, turn.prompt
     info = await provider.describe()
     room = _room(info)
-    # No token is shorter than a byte, so that most prompts need not be counted.
+    # No token is shorter than a byte, so most prompts need not be counted.
     if room is None or len(prompt.encode()) + _SPECIAL <= room or not info.capabilities.tokenize:
         return
-    with suppress(UnsupportedError):  # whose bytes are not known, such as those of a text that is normalized
+    with suppress(UnsupportedError):  # the tokens' bytes are not known, as for a normalised text
         if await _starts_with_more(provider, prompt, room, _CUT, counts):
             raise _too_long(name, info, f"more than {room}", room)
         count = await counts.of(provider, prompt)
@@ -461,20 +463,20 @@ async def _check_length(name: str, turn: RenderedPrompt, counts: _Counts) -> Non
 
 
 async def _check_start(name: str, provider: Provider, contents: Sequence[str]) -> None:
-    """Check a conversation that is far too long by the start of what is in any rendered form of it."""
+    """Refuse a conversation that is far too long, by the start of the text that is in any rendered form of it."""
     info = await provider.describe()
     room = _room(info)
     size = sum(map(len, contents))
     if room is None or size <= _start_of(room) or not info.capabilities.tokenize:
         return
     with suppress(UnsupportedError):
-        # Where two messages meet there are other tokens than in the prompt, as where a text is cut.
+        # Between two messages there are other tokens than in the prompt, as at a cut of a text.
         if await _starts_with_more(provider, "\n\n".join(contents), room, _CUT * len(contents), _Counts()):
             raise _too_long(name, info, f"more than {room}", room)
 
 
 async def _starts_with_more(provider: Provider, text: str, room: int, cuts: int, counts: _Counts) -> bool:
-    """Test whether a part of a long text has more tokens than there is room for, and `cuts` more.
+    """Test whether a part of a long text has more than `room + cuts` tokens.
 
     The work grows with the room, not with the text.
     """
@@ -492,7 +494,7 @@ def _start_of(room: int) -> int:
 
 
 def _room(info: ServerInfo) -> int | None:
-    """Tokens that a prompt may have at most; None if that is not known."""
+    """Tokens that a prompt may have at most; None if the number is not known."""
     limits = [limit for limit in (info.longest_prompt, (info.context or 0) - 1) if limit is not None and limit >= 0]
     return min(limits, default=None)
 
@@ -529,7 +531,7 @@ def _provider(role: str, given: object) -> Provider:
 
 def _not_a_provider(role: str, given: object) -> str:
     missing = missing_members(given)
-    if not isinstance(given, type) and missing != missing_members(None):  # somebody has written most of one
+    if not isinstance(given, type) and missing != missing_members(None):  # the class has most of a provider's methods
         words = f"{role} is not a whole provider: {type(given).__name__} lacks {', '.join(missing)}"
         return f"{words}. A class that wraps a provider derives from cosd_providers.ForwardingProvider"
     more = ": connect(url, report=report) makes a provider of it" if isinstance(given, Snapshot) else ""

@@ -1,4 +1,4 @@
-"""The errors of a fusion itself, as one tree; those of an endpoint are in `cosd_providers.errors`.
+"""The errors of a fusion itself, as one tree; the errors of an endpoint are in `cosd_providers.errors`.
 
 ::
 
@@ -15,11 +15,11 @@ __all__ = ["FusionClosedError", "FusionError", "GradingError", "SettingError", "
 
 
 class FusionError(Exception):
-    """A mistake in how a fusion is used."""
+    """A mistake in the use of a fusion."""
 
 
 class SettingError(FusionError, ValueError):
-    """An invalid setting; the message says why and what to do."""
+    """An invalid setting; the message has the reason and a remedy."""
 
 
 class FusionClosedError(FusionError, RuntimeError):
@@ -27,8 +27,8 @@ class FusionClosedError(FusionError, RuntimeError):
 
 
 class GradingError(FusionError):
-    """An answer that a grader can call neither right nor wrong; the message says why and what to do."""
+    """An answer that a grader can call neither right nor wrong; the message has the reason and a remedy."""
 
 
 class TraceError(FusionError, ValueError):
-    """A trace that cannot be read or is inconsistent; the message says where."""
+    """A trace that cannot be read or is inconsistent; the message has the place."""

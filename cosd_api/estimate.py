@@ -41,10 +41,10 @@ class EndpointEstimate(_Model):
 
     Attributes:
         prompt_tokens: of the prompt, for this model.
-        counted: whether the endpoint counted them; otherwise they are a guess from the prompt's bytes.
+        counted: whether the endpoint counted them; otherwise the number is a guess from the prompt's bytes.
         requests: generation requests.
         billed_tokens: tokens read, from a cache or not, and written.
-        written_tokens: those of the most likely number that are written.
+        written_tokens: the written tokens, a part of `billed_tokens.expected`.
     """
 
     prompt_tokens: int
@@ -57,16 +57,16 @@ class EndpointEstimate(_Model):
 class Estimate(_Model):
     """The cost of one answer, without retries.
 
-    `low` is an answer of one token about which nobody is asked. `high` is the worst case of the method. For CoSD every
-    token is replaced, and all that could be drafted behind it was drafted, asked about and thrown away each time: its
-    requests grow with the square of `max_tokens`, its tokens with the cube (with `max_ahead` less). Few answers come
-    near it: plan with `expected`, and set `max_billed_tokens` to bound a bill.
+    `low` is an answer of one token about which no assistant is asked. `high` is the worst case of the method. For CoSD
+    every token is replaced, and each time the longest possible draft after it is written, asked about and thrown away:
+    requests grow with the square of `max_tokens`, tokens with the cube (with `max_ahead` less). Few answers come near
+    this: plan with `expected`, and set `max_billed_tokens` to bound a bill.
 
     Attributes:
         max_tokens: of the answer.
         endpoints: by name, as in `FusionResult.usage`; empty if the method makes no forecast.
         answers: number of past answers of this fusion that `expected` is based on; 0 uses the assumptions alone.
-        assumptions: the basis of the numbers, in words; or that there are none.
+        assumptions: the basis of the numbers, in words; or a note that there are no numbers.
     """
 
     max_tokens: int
@@ -125,7 +125,7 @@ class Past:
         answers: their number.
         tokens: their tokens.
         size: their bytes.
-        looked_back: for each token the bytes before it, which a request there has to read, added up.
+        looked_back: the sum over all tokens of the bytes before each, which a request there has to read.
         spent: by endpoint.
     """
 
@@ -155,7 +155,7 @@ async def estimate(
     """Estimate the cost of an answer to a prompt.
 
     Raises:
-        ProviderError: an endpoint failed when it was asked what it is, or how many tokens the prompt has.
+        ProviderError: an endpoint failed to describe itself, or to count the tokens of the prompt.
     """
     turns, facts = await endpoints.turns(asked, settings.on_special_tokens, await endpoints.discover())
     facts = endpoints.apart(settings.method, turns, facts)
@@ -199,7 +199,7 @@ async def estimate(
 
 
 def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[float, float, float] | None:
-    """Requests, billed tokens, and those of them that are written, at the cost of past answers for each token."""
+    """Requests, billed tokens and written tokens, at the cost of past answers for each token."""
     spent = past.spent.get(name)
     if spent is None or not past.looked_back:
         return None
@@ -229,7 +229,7 @@ def guessed(prompt: str) -> int:
 
 
 def prompt_tokens(turns: Sequence[RenderedPrompt], spans: Sequence[RequestSpan]) -> int:
-    """The tokens of the prompt alone, by the bills of the requests in which models wrote, the draft's first.
+    """The tokens of the prompt alone, by the bills of requests in which models wrote, the draft's first.
 
     Args:
         turns: the prompts of the draft and the assistants.

@@ -1,4 +1,4 @@
-"""A process that is ours, as that of a `cosd` command is: its event loop, and its garbage collector."""
+"""A process of our own, such as a `cosd` command: its event loop, and its garbage collector."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Args = TypeVarTuple("Args")
 
 
 def event_loop_name() -> str:
-    """The event loop of a command, with its version where it is a library's."""
+    """The event loop of a command, with its version if it is a library's."""
     name = event_loop()
     return name if name == "asyncio" else f"{name} {metadata.version(name)}"
 
 
 def run_async(function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
-    """`anyio.run` in a process that is ours."""
+    """Run a function as `anyio.run` does, in a process of our own."""
     with own_process() as loop:
         return anyio.run(function, *args, backend_options={"use_uvloop": loop == "uvloop"})
 
 
 @contextmanager
 def own_process() -> Iterator[EventLoop]:
-    """A block in which the process is ours alone: the name of the event loop to run.
+    """A block in which the process is our own; gives the name of the event loop to run.
 
-    In it the garbage collector begins after 10,000 new objects, not after 700 (2,000 in later Pythons), and passes over
-    those that are there already. Fusions leave next to no garbage in cycles, but many objects that live for a while:
-    the collector would look at them again and again, and stop all streams meanwhile.
+    In the block the garbage collector begins after 10,000 new objects, not after 700 (2,000 in later Pythons), and
+    skips objects from before the block. Fusions leave next to no garbage in cycles, but many objects that live for a
+    while: the collector would visit them again and again, and stop all streams meanwhile.
     """
     _log.debug("event loop: %s", event_loop_name())
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()

@@ -1,7 +1,7 @@
-"""Parts for new methods, verifiers and applications, beside those of `cosd_api`, `cosd_api.types` and `cosd_providers`.
+"""Parts for new methods, verifiers and applications, beside `cosd_api`, `cosd_api.types` and `cosd_providers`.
 
-The comparison, the trainings, the gateway, batches, the command line, reports and integrations stand on these four
-modules alone. Names here may change with any release before 1.0; the changelog names those that do.
+The comparison, the trainings, the gateway, batches, the command line, reports and integrations use only these four
+modules. Names here may change with any release before 1.0; the changelog lists the changes.
 """
 
 from __future__ import annotations

@@ -42,54 +42,54 @@ if TYPE_CHECKING:
 
 
 class Fusion:
-    """A draft model that writes, assistants that are asked, and a verifier that decides between them.
+    """A draft model, assistants that judge its text, and a verifier that decides between them.
 
-    A fusion owns the connections to endpoints given as URLs and remembers what it found out about the servers, so keep
-    one for many prompts. It can answer many at once. Constructing it does no I/O.
+    A fusion owns the connections to endpoints given as URLs and remembers properties of the servers, so keep one for
+    many prompts. It can answer many prompts at once. Constructing it does no I/O.
 
     Args:
         draft: URL of a server, or a provider (`cosd_api.connect`).
-        assistant: the same, or several of them: every assistant judges every unit, and of those that would replace
-            it the most confident one does.
-        models: instead of both, for methods in which all models are equal: two or more of them. In results the first
-            is called the draft, and the others assistants.
+        assistant: the same, or several of them: every assistant judges every unit, and the most confident of the
+            assistants that would replace the unit does so.
+        models: instead of both, two or more models, for methods in which all models are equal. In results the first is
+            called the draft, and the others assistants.
         method: the way to fuse: an object such as `CoSD(verifier=..., unit=...)`, or its name, for its defaults.
-            `verifier` and `unit` are short for those of `CoSD`, the default.
+            `verifier` and `unit` are short for the arguments of `CoSD`, the default.
         verifier: `RuleVerifier(alpha=0.5, beta=0.5)` by default, as in the paper. `AgreementVerifier` for an assistant
             that does not report the probabilities of its tokens.
         unit: the draft tokens judged together: `"token"` (Algorithm 1 to the letter), or `"word"` for models with
             different tokenizers. By default the two encodings of a test text are compared; `"word"` when in doubt.
         tie: difference of two log probabilities within which an assistant that has the draft's ids is in agreement,
-            if the draft's token is its second choice. The same model gives one token slightly different probabilities
-            when it reads and when it writes it; `cosd probe` measures how different. By default 0.02. 0 counts equal
-            probabilities only. Verifiers that replace whatever differs have none.
+            if the draft's token is its second choice. The same model gives a token slightly different probabilities
+            when it reads and when it writes the token; `cosd probe` measures the difference. By default 0.02. 0 counts
+            equal probabilities only. Verifiers that replace every differing token have no tie.
         draft_length: draft in rounds of this many tokens, each followed by its verification. By default one draft
-            streams on and verification keeps up with it. It changes the cost only: the text is the same.
-        ask: `"contestable"` asks an assistant only where its answer could change the text; `"all"` asks about
-            every unit, to see its answers everywhere. The text is the same.
+            streams on and verification keeps up with it. This setting changes the cost only: the text is the same.
+        ask: `"contestable"` asks an assistant only if its answer could change the text; `"all"` asks about every unit,
+            which shows its answers everywhere. The text is the same.
         on_assistant_error: `"raise"` ends an answer with the error when it waits for an assistant that has failed for
             good; the error's `partial` is the result so far. `"draft"` continues without the assistant: tokens that it
-            might have changed have `token.verified` False, and a warning says from where on and why. Its answers about
-            later positions are discarded and drafting restarts there, so the result depends on where it failed, not
-            when. An assistant that is down from the start is left out of the whole answer; one that cannot be used at
-            all (no such model, say) is an error either way. The answers of the next 30 seconds leave out one whose
-            failure may pass; then one of them tries it again. An assistant that hangs has failed after its
-            `connect(timeout=...)`.
-        on_special_tokens: where a message holds a special token of a model as text (`<|im_end|>`), it stays text with
-            an endpoint that takes token ids. With one that takes only text, the model reads it as the token: `"warn"`
-            says so in the result's warnings, `"refuse"` raises before the first token.
+            might have changed have `token.verified` False, and a warning has the first place and the reason. Its
+            answers about later positions are discarded and drafting restarts there, so the result depends on the place
+            of the failure, not its time. An assistant that is down from the start is left out of the whole answer; an
+            assistant that cannot be used at all (no such model, say) is an error either way. If a failure may pass, the
+            answers of the next 30 seconds leave out the assistant; then one answer tries it again. An assistant that
+            hangs has failed after its `connect(timeout=...)`.
+        on_special_tokens: if a message holds a special token of a model as text (`<|im_end|>`), it stays text with an
+            endpoint that takes token ids. If an endpoint takes only text, its model reads it as the token: `"warn"`
+            adds a warning to the result, `"refuse"` raises before the first token.
         tuning: requests and drafted tokens traded for time, see `Tuning`. The text is the same.
-        temperature: 1 draws every token from the models' own distributions, by methods that can; 0 is greedy. It is a
-            statement of the method, and by default the method's own: see its settings.
+        temperature: 1 draws every token from the models' own distributions, by methods that can; 0 is greedy. The
+            setting is the method's own, as is its default: see the method's settings.
 
     Attributes:
         settings: as given, checked.
-        limits: of answers that are given none of their own: those of a settings file.
+        limits: the defaults for an answer's limits, from a settings file.
         endpoints: the servers.
 
     Raises:
         SettingError: a setting is invalid; the message has the reason.
-        cosd_providers.ProviderError: from every method, if an endpoint failed.
+        cosd_providers.ProviderError: an endpoint failed; every method may raise it.
     """
 
     @spell_out_options(FusionOptions, FusionSettings)
@@ -118,12 +118,12 @@ class Fusion:
         """Make a fusion of a settings file (`FusionConfig` describes its fields). Sends nothing yet.
 
         Args:
-            path: of the file, in YAML or JSON; or its content, a `FusionConfig`.
-            overrides: arguments of `Fusion`, and limits of an answer, in place of those of the file. A `method`
-                replaces the file's method with all of its settings.
+            path: the path of the file, in YAML or JSON; or its content, a `FusionConfig`.
+            overrides: arguments of `Fusion`, and limits of an answer, that replace the file's. A `method` replaces the
+                file's method with all of its settings.
 
         Raises:
-            OSError: the file cannot be read, or one that it names.
+            OSError: the file, or a file that it names, cannot be read.
             SettingError: it is invalid, or an override is; the message has the file, the line and the field.
         """
         from cosd_api.config.file import FusionConfig  # noqa: PLC0415 - imports every method
@@ -151,13 +151,13 @@ class Fusion:
         written beside it, as a file of its own.
 
         Args:
-            path: YAML, or JSON where the name ends in `.json`.
-            comment: lines to stand above it, in YAML.
+            path: YAML, or JSON if the name ends in `.json`.
+            comment: lines at the top of the file, in YAML.
 
         Raises:
             OSError: a file cannot be written.
-            SettingError: a provider, a verifier or an argument of `connect` is an object of your own, or a key stands
-                in `extra_body`; nothing is written.
+            SettingError: a provider, a verifier or an argument of `connect` is an object of your own, or `extra_body`
+                holds a key; nothing is written.
         """
         from cosd_api.config.saving import config_of  # noqa: PLC0415 - imports every method
 
@@ -193,27 +193,28 @@ class Fusion:
 
         Args:
             prompt: text that all models continue; or a conversation, a list of messages (`Message`, or dictionaries
-                with `role` and `content`), which each of them reads through its own chat template. A last message of
-                the assistant is continued.
+                with `role` and `content`), which each model reads through its own chat template. A last message of the
+                assistant is continued.
             max_tokens: of the answer, its end of sequence included; 256 by default.
             stop: strings; the answer ends before the first one.
             timeout: seconds for the whole answer.
             max_requests: generation requests to all endpoints together, retries included.
             max_billed_tokens: tokens read and written by all endpoints together, as they bill them; see
                 `cosd_api.budget.Budget` for the exact count.
-            on_budget: at one of these three limits `"raise"` raises `BudgetError`; `"end"` ends the answer with what is
-                verified (`finish_reason="budget"`, and `stop_reason` says which), unless no server is known yet.
-            seed: of what is drawn, where the method draws. The same seed and prompt give the same answer from servers
-                that repeat themselves, and each prompt has draws of its own. By default a random one, which the
-                result records.
+            on_budget: at one of these three limits `"raise"` raises `BudgetError`; `"end"` ends the answer with its
+                verified text (`finish_reason="budget"`, and `stop_reason` names the limit), unless no server is known
+                yet.
+            seed: of the random draws, if the method draws. The same seed and prompt give the same answer from servers
+                that repeat themselves, and each prompt has draws of its own. By default a random seed, which the result
+                records.
             own: messages of single models for this answer, by name (`"draft"`, `"assistant"`, `"assistant 1"`): text is
-                a system message, or a list of messages. They stand before the conversation, go to that model's server
-                alone, and are in no result. Those of `connect(url, system=..., messages=...)` stand before them.
-            alternatives: other tokens to list with each token of the answer (`FusedToken.alternatives`), 0 to 20, where
+                a system message, or a list of messages. They precede the conversation, go to that model's server alone,
+                and are in no result. The messages of `connect(url, system=..., messages=...)` precede them.
+            alternatives: other tokens to list with each token of the answer (`FusedToken.alternatives`), 0 to 20, if
                 `cosd` (or `defer`) judges models with the same token ids. They change neither the text nor a decision.
 
         Raises:
-            SettingError: one of them is invalid, or means nothing to the method.
+            SettingError: a limit is invalid, or means nothing to the method.
             ProviderError: while reading; its `partial` is the result so far, None before the first request.
         """
         refuse_settings(limits, Fusion.stream)
@@ -221,7 +222,7 @@ class Fusion:
 
     @spell_out_options(AnswerOptions, AnswerLimits)
     async def generate(self, prompt: Prompt, **limits: Unpack[AnswerOptions]) -> FusionResult:
-        """Generate a whole answer. Arguments and errors are those of `stream`."""
+        """Generate a whole answer. Arguments and errors are the same as in `stream`."""
         refuse_settings(limits, Fusion.generate)
         return await self._generate(prompt, self._checked(limits))
 
@@ -272,8 +273,8 @@ class Fusion:
 
         Args:
             prompts: see `stream`, as are the limits.
-            concurrency: answers in progress at a time, also while an earlier one is slow: up to three times as many
-                complete ones wait for their turn.
+            concurrency: answers in progress at a time, also while an earlier answer is slow: up to three times as many
+                complete answers wait for their turn.
             order: `"given"` keeps the order of the prompts; `"completed"` gives each answer as soon as it is complete.
             on_error: `"raise"` ends the loop with the first error; `"return"` gives a `ProviderError` (its `partial` is
                 the result so far), or the `SettingError` of an invalid prompt, in place of the answer.
@@ -302,24 +303,24 @@ class Fusion:
         """The log-likelihood of `continuation` after `prompt`, under the distribution that the fusion decodes greedily.
 
         CoSD with `unit="token"` writes the most probable token of the *gated mixture*: the assistant's distribution
-        where the two models' most probable tokens differ and the verifier replaces, and the draft's elsewhere. It is
-        defined for models with one tokenizer. Models with the same ids read the draft's encoding of the continuation
-        behind their prompts, and behind the white space that their chat templates write before every answer; others,
-        and servers that take no ids, prompt and continuation as one text. Each model is sent one scoring request, and
-        one question more where the tokens that it lists leave its most probable one open. With an assistant missing it
-        would be another distribution: `on_assistant_error` means nothing here.
+        if the two models' most probable tokens differ and the verifier replaces, else the draft's. It is defined for
+        models with one tokenizer. Models with the same ids read the draft's encoding of the continuation after their
+        prompts, and after the white space that their chat templates write before every answer; other models, and
+        servers that take no ids, read prompt and continuation as one text. Each model gets one scoring request, and one
+        question more if the tokens that it lists leave its most probable token open. Without an assistant it would be
+        another distribution, so `on_assistant_error` means nothing here.
 
         Args:
             prompt: see `stream`; empty text for models that have a beginning-of-sequence token.
             continuation: text; it may be empty with `end=True`.
-            end: whether the answer ends behind it: the end of sequence then counts as its last token.
+            end: whether the answer ends after it: the end of sequence then counts as its last token.
             timeout: seconds.
             max_requests: requests to all endpoints together, retries included.
             max_billed_tokens: tokens read and written by all endpoints together, as they bill them.
 
         Raises:
             SettingError: the method is not CoSD, or judges words; or an argument is invalid.
-            UnsupportedError: an endpoint does not report what is needed; the tokenizers differ, or that white space;
+            UnsupportedError: an endpoint does not report the needed data; the tokenizers, or that white space, differ;
                 or, after text, a place has no distribution: one character of several tokens, or a token that begins in
                 the prompt.
             BudgetError: a limit is reached.
@@ -330,10 +331,10 @@ class Fusion:
         return await log_likelihood_of(self.endpoints, self.settings, context, continuation, checked)
 
     async def estimate(self, prompt: Prompt, *, max_tokens: int | None = None, **refused: Never) -> Estimate:
-        """Estimate what an answer to `prompt` may cost at each endpoint: see `Estimate`.
+        """Estimate the cost of an answer to `prompt` at each endpoint: see `Estimate`.
 
-        Nothing is generated. Servers are asked how many tokens the prompt has, and at first what they are (some by a
-        few requests of one token).
+        Nothing is generated. The servers count the tokens of the prompt, and at first report their properties (some by
+        a few requests of one token).
         """
         refuse_settings(refused, Fusion.estimate)
         if max_tokens is None:
@@ -382,7 +383,7 @@ async def fuse(
     models: Sequence[str | Provider] | None = None,
     **settings: Unpack[FuseOptions],
 ) -> FusionResult:
-    """Fuse one answer: open and close a `Fusion` for it. Arguments are those of `Fusion` and `Fusion.stream`."""
+    """Fuse one answer: open and close a `Fusion` for it. It takes the arguments of `Fusion` and `Fusion.stream`."""
     refuse_settings(settings, fuse)
     limits: AnswerOptions = {}
     own: FusionOptions = {}
@@ -406,7 +407,7 @@ async def log_likelihood(
 ) -> LogLikelihood:
     """The log-likelihood of one continuation: open and close a `Fusion` for it.
 
-    Arguments are those of `Fusion` and `Fusion.log_likelihood`.
+    It takes the arguments of `Fusion` and `Fusion.log_likelihood`.
     """
     refuse_settings(settings, log_likelihood)
     limits: LikelihoodOptions = {}

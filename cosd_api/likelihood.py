@@ -2,21 +2,21 @@
 
 With `unit="token"` Algorithm 1 is greedy decoding of the **gated mixture**, a distribution over next tokens::
 
-    x~ = argmax M_p(. | x)       what the draft would write after the text x
-    x^ = argmax M_q(. | x)       what an assistant would
+    x~ = argmax M_p(. | x)       the draft's own token after the text x
+    x^ = argmax M_q(. | x)       an assistant's own token
     P_F(. | x) = M_q(. | x)      if x^ != x~ and the verifier replaces (max M_p, max M_q)
                  M_p(. | x)      otherwise
 
-Of several assistants that would replace, the most confident one's distribution counts, ties to the first listed. The
+If several assistants would replace, the most confident assistant's distribution counts, ties to the first listed. The
 gated mixture is this library's, not the paper's.
 
 Each model scores the text once, and lists the most probable tokens beside each of its tokens. A second request to a
-model is needed only where the list leaves its choice open: where two tokens are equally probable, and where one that
-is not listed (part of a character, say) could be more probable than all that are.
+model is needed only if the list leaves its choice open: if two tokens are equally probable, or an unlisted token (part
+of a character, say) could be more probable than all listed tokens.
 
-Models with the same ids, on servers that take them, read the draft's encoding of the text behind each one's prompt, as
-a fusion asks them; the others read prompt and text as one text. White space that their chat templates write before
-every answer is the first part of that encoding, and of its probability; with different such space they have no path in
+Models with the same ids, on servers that take ids, read the draft's encoding of the text after each model's prompt, as
+in a fusion; other models read prompt and text as one text. White space that their chat templates write before every
+answer is the first part of that encoding, and of its probability; with different such space they have no path in
 common, and no likelihood.
 """
 
@@ -59,26 +59,27 @@ from cosd_providers.text import readable
 from cosd_providers.usage import Usage
 
 _LISTED = 20
-"""Alternatives to ask for: what servers usually list. The more there are, the fewer places are asked about again."""
+"""Alternatives to request: as many as servers usually list. The more there are, the fewer places are asked about again.
+"""
 
 _ANOTHER = "the draft's server read another text than the continuation"
 _OTHER = "Each model by itself can score such a text: Provider.score."
 
 
 class LikelihoodToken(Record):
-    """One token of a text whose log-likelihood was asked for.
+    """One token of a text with a requested log-likelihood.
 
     Attributes:
-        text: its text; empty for the end of sequence. Of models that are asked after ids, the characters that it
-            completes, so that the texts join to the continuation: white space before the answer is in none.
+        text: its text; empty for the end of sequence. If models are asked after ids, the characters that it completes,
+            so that the texts join to the continuation; no text holds the white space before the answer.
         end: whether it is the end of sequence.
         source: the model whose distribution counts here: `"draft"`, or an assistant's name.
         logprob: natural logarithm of its probability there; `-inf` for probability 0.
         is_greedy: whether the fusion would write it here.
         draft_text: the draft's most probable token here (x~); empty for the end of sequence.
         draft_prob: its probability (max M_p).
-        decisions: one for each assistant, about its most probable token (x^); empty where no assistant could replace
-            the draft's.
+        decisions: one for each assistant, about its most probable token (x^); empty if no assistant could replace the
+            draft's token.
     """
 
     text: str
@@ -96,9 +97,9 @@ class LogLikelihood(Record):
 
     Attributes:
         total: natural logarithm of the continuation's probability given the prompt: the sum over its tokens.
-        is_greedy: whether the fusion would write exactly these tokens: each is the most probable one of the gated
-            mixture. Of tokens that are equally probable it is the one that the server takes.
-        tokens: the continuation, token by token, and the end of sequence if that was asked for.
+        is_greedy: whether the fusion would write exactly these tokens: each is the most probable token of the gated
+            mixture. Of equally probable tokens it is the token that the server takes.
+        tokens: the continuation, token by token, and the end of sequence if requested.
         usage: requests and billed tokens per endpoint, by name.
         requests: the requests, in the order in which they were sent.
         seconds: the time it took.
@@ -217,10 +218,10 @@ def _usage(ledgers: Mapping[str, Usage]) -> dict[str, EndpointUsage]:
 
 
 async def _check_endpoints(turns: Sequence[RenderedPrompt], names: Sequence[str], facts: Facts) -> None:
-    """Refuse models that do not report what the gated mixture is made of.
+    """Refuse models that do not report the data of the gated mixture.
 
     Raises:
-        UnsupportedError: the message says what would work.
+        UnsupportedError: the message names a remedy.
     """
     if facts.unit != "token":
         words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
@@ -250,7 +251,7 @@ class _Preferred:
 
 
 def _has_no_distribution(token: Token) -> bool:
-    """True for what has nothing beside it: one character of several tokens, or a token that begins in the prompt."""
+    """True for a token without alternatives: one character of several tokens, or a token that begins in the prompt."""
     return token.prob is None or (token.prob < 1 and not token.alternatives)
 
 
@@ -281,7 +282,7 @@ class _GatedMixture:
         self._prompt = digest_of(calls.turns[0].prompt)
         self._names = names
         self._text = text
-        self._given: list[list[Token]] = []  # by model: the tokens of the continuation, with what is listed there
+        self._given: list[list[Token]] = []  # by model: the tokens of the continuation, with their alternatives
         self._starts: list[int] = []  # byte offset of each token
 
     async def tokens(self, *, end: bool) -> list[LikelihoodToken]:
@@ -299,14 +300,14 @@ class _GatedMixture:
         return [self._token(at, drafted[at], [one.get(at) for one in heard], texts[at]) for at in sorted(drafted)]
 
     def _texts(self) -> list[str]:
-        """The text of each token; of one that is asked after ids the characters that it completes."""
+        """The text of each token; if models are asked after ids, the characters that it completes."""
         if self._path is None:
             return [readable(token.data) for token in self._given[0]]
         characters = codecs.getincrementaldecoder("utf-8")()
         return [characters.decode(token.data) for token in self._given[0]]
 
     async def _encoded(self) -> Path:
-        """The draft's encoding of the continuation, on which all models with its ids are asked."""
+        """The draft's encoding of the continuation, which all models with its ids follow."""
         turn = self._calls.turns[0]
         with self._located(0):
             found = await Encoder(by_ids(turn.on_path).encode, turn.lead).upto(self._text, len(self._text))
@@ -322,7 +323,7 @@ class _GatedMixture:
             return [self._known_end(token) for token in found]
 
     def _known_end(self, token: Token) -> Token:
-        """A token as an end of sequence, where its id ends one of the models; so are those beside it."""
+        """A token as an end of sequence, if its id ends one of the models; likewise its alternatives."""
         beside = tuple(self._known_end(one) for one in token.alternatives)
         if self._ends is not None and token.id in self._ends:
             return replace(token, data=b"", end=True, alternatives=beside)
@@ -346,11 +347,11 @@ class _GatedMixture:
                 raise self._refusal(model, f"{words}, from byte {self._starts[place]} on", hint)
 
     async def _choices(self, model: int, places: Mapping[int, Token | None]) -> dict[int, _Preferred]:
-        """A model's most probable token at each of some places; of equally probable ones the one that it takes.
+        """A model's most probable token at each of some places; of equally probable tokens its own choice.
 
         Args:
             model: its index.
-            places: the places, each with the token to prefer among equally probable ones.
+            places: the places, each with the token to prefer among equally probable tokens.
         """
         found: dict[int, _Preferred] = {}
         for place, wish in places.items():
@@ -371,7 +372,7 @@ class _GatedMixture:
         return found
 
     def _listed(self, given: Token) -> list[Token]:
-        """The most probable tokens in a place, all that are equally probable; empty if the list does not show them."""
+        """All equally most probable tokens in a place; empty if the list does not show them."""
         if _has_no_distribution(given):
             return []
         if self._path is None:
@@ -381,7 +382,7 @@ class _GatedMixture:
         return [replace(one, alternatives=tuple(others)) for one in (first, *equal)]
 
     def _choice(self, model: int, place: int, proposal: Proposal | None) -> _Preferred:
-        """The token that a model would write at a place."""
+        """A model's own token at a place."""
         if proposal is None:
             words = f"the {self._names[model]} could not say what it would write {self._where(place)}"
             raise self._refusal(model, words)
@@ -449,7 +450,7 @@ class _GatedMixture:
 
     @contextmanager
     def _located(self, model: int) -> Iterator[None]:
-        """Give errors the endpoint that they are about."""
+        """Add the model's endpoint to errors."""
         try:
             yield
         except ProviderError as error:

@@ -8,12 +8,12 @@ from cosd_api.decoding.commands import Loss
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken
 from cosd_api.verification import Verifier
 
-_TIMES = 10  # a warning is due when asking weighs this many times what drafting does
+_TIMES = 10  # a warning is due if asking weighs this many times as much as drafting
 _CACHED = 0.1  # weight of a token that was read from a cache: it takes little time, and services charge about as little
 
 
 def reencoded(seen: bool) -> list[str]:
-    """A warning that the draft endpoint read its own text back as other tokens than it wrote."""
+    """A warning that the draft endpoint read its own text back as other tokens than those it wrote."""
     note = (
         "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
         "the answer may depend on draft_length, max_ahead and hedge"
@@ -27,7 +27,7 @@ def unanswered(places: int) -> list[str]:
 
 
 def losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[FusedToken]) -> list[str]:
-    """The assistants that the answer continued without, since where, and why."""
+    """The assistants without which the answer continued, with the place and the reason."""
     notes: list[str] = []
     for assistant, loss in sorted(lost.items()):
         unverified = sum(not token.verified for token in tokens[loss.token :])
@@ -43,7 +43,7 @@ def losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[Fuse
 
 
 def unreported(read: Mapping[str, int]) -> list[str]:
-    """The endpoints that do not report how many tokens they read, with an estimate of it."""
+    """The endpoints that do not report the number of tokens read, with an estimate of it."""
     return [
         f"{name} does not report how many tokens it has read: about {tokens} of them, by the length of the text, are "
         "in no bill here, and count as an estimate where max_billed_tokens is given"
@@ -53,11 +53,11 @@ def unreported(read: Mapping[str, int]) -> list[str]:
 
 
 def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: Verifier | None) -> list[str]:
-    """A warning that asking has cost many times what drafting did, with remedies. Tokens from a cache weigh a tenth.
+    """A warning that asking has cost many times as much as drafting, with remedies. Tokens from a cache weigh a tenth.
 
     Args:
         usage: of the endpoints, by name.
-        read: tokens that they are estimated to have read without reporting them.
+        read: the estimated tokens that they have read without reporting them.
         verifier: of the method; None if it has none.
     """
     mine, others = usage[DRAFT], [one for name, one in usage.items() if name != DRAFT]
@@ -81,5 +81,5 @@ def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: 
 
 
 def _weight(several: Sequence[EndpointUsage]) -> float:
-    """Tokens read and written, with less weight for those from a cache."""
+    """Tokens read and written, with less weight for tokens from a cache."""
     return sum(one.billed_tokens - (1 - _CACHED) * one.cached_tokens for one in several)

@@ -1,11 +1,12 @@
-r"""Paths of models with different ids through one answer: encodings, lookahead, units, and the way back after a word.
+r"""Paths of models with different ids through one answer: encodings, lookahead, units, and restarts after a word.
 
-A model is asked after ids: after its own encoding of the answer, never after a text that ends at the place. The end of
-a text is often encoded as the model has never seen it: GPT-2's tokenizer makes two tokens of the new lines in
-`"end.\n\nThe"`, and one of those that a text ends in. So a place is encoded with what the draft wrote behind it
-(`look`), and only the boundaries of the assistant's own tokens are places (equation 3 of the paper, made exact).
+A model is asked after ids: after its own encoding of the answer, never after a text that ends at the place. Models have
+often not seen the encoding of a text's end: GPT-2's tokenizer makes two tokens of the new lines in `"end.\n\nThe"`, but
+one of new lines that end a text. So a place is encoded together with the text that the draft wrote after it (`look`),
+and only the boundaries of the assistant's own tokens are places (equation 3 of the paper, made exact).
 
-All offsets are in bytes of the answer. Everything is a function of the draft's path alone, whatever was asked before.
+All offsets are in bytes of the answer. Everything is a function of the draft's path alone, independent of earlier
+requests.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cosd_providers.text import continues_word, first_character, whole
 
 FARTHEST = 64
 """Characters of lookahead, and of a unit, at most."""
-_WITHOUT_SPACES = 32  # characters of lookahead where none of them is white space
+_WITHOUT_SPACES = 32  # characters of lookahead if none of them is white space
 _WINDOW = 4 * FARTHEST  # bytes that hold as many characters
 _SPACES = (
     rb"\xc2[\x85\xa0]",
@@ -33,7 +34,7 @@ _SPACES = (
     rb"\xe3\x80\x80",
 )
 """White space beyond ASCII, in UTF-8."""
-_VISIBLE = (  # as soon as the first bytes of a character tell
+_VISIBLE = (  # decided by the first bytes of a character
     rb"[\x21-\x7f\xc3-\xe0\xe4-\xff]|\xc2[^\x85\xa0]|\xe1(?:[^\x9a]|\x9a[^\x80])"
     rb"|\xe2(?:[^\x80\x81]|\x80[^\x80-\x8a\xa8\xa9\xaf]|\x81[^\x9f])|\xe3(?:[^\x80]|\x80[^\x80])"
 )
@@ -48,18 +49,18 @@ Encode = Callable[[str], Awaitable[Sequence[Piece]]]
 
 
 def look(text: bytes, at: int, *, ended: bool) -> int | None:
-    """The end of the lookahead of a place: nothing behind it can change the tokens before the place.
+    """The end of the lookahead of a place: no text after it can change the tokens before the place.
 
-    It is the first character of the second word that begins behind the place, or 64 characters (32 without any white
-    space), or the end of the answer.
+    The lookahead ends after the first character of the second word that begins after the place, after 64 characters (32
+    without any white space), or with the answer.
 
     Args:
-        text: what the draft wrote, in whole characters.
+        text: the draft's text, in whole characters.
         at: the place, between characters.
         ended: whether the draft's end of sequence follows the text.
 
     Returns:
-        None where the draft has not written that far.
+        None if the draft has not written that far.
     """
     characters = text[at : at + _WINDOW].decode("utf-8", "surrogateescape")
     end, words, spaces, before = at, 0, False, "."
@@ -76,22 +77,22 @@ def look(text: bytes, at: int, *, ended: bool) -> int | None:
 
 
 def word_starts(text: bytes, at: int) -> bool:
-    """Test whether a word starts at a place between characters; each does in scripts without spaces."""
+    """Test whether a word starts at a place between characters; in scripts without spaces, one starts at each."""
     here = first_character(text[at : at + 4])
     return not here or here.isspace() or text[:at][-4:].decode("utf-8", "ignore")[-1:].isspace() or is_unspaced(here)
 
 
 def ends_unit(text: bytes, at: int) -> bool:
-    """Test whether a unit ends at a common boundary: where a word starts.
+    """Test whether a unit ends at a common boundary: it does if a word starts there.
 
-    Each decision is then about whole words, and a replacement is one. `benchmarks/units.py` measures the alternative,
-    by which every common boundary ends a unit.
+    Each decision is then about whole words, and a replacement is a whole word. `benchmarks/units.py` measures the
+    alternative, in which every common boundary ends a unit.
     """
     return word_starts(text, at)
 
 
 def word_around(text: bytes, at: int) -> tuple[int, int]:
-    """The word that holds byte `at`: where it starts, and where the next one does, or the text ends."""
+    """The word that holds byte `at`: its start, and the start of the next word or the end of the text."""
     start, end = at, at + 1
     while start and not _starts(text, start):
         start -= 1
@@ -106,7 +107,7 @@ def _starts(text: bytes, at: int) -> bool:
 
 
 def is_safe_cut(text: bytes, at: int) -> bool:
-    """Test whether one space stands between two visible characters here: all tokenizers that know words cut there."""
+    """Test for a single space between two visible characters: all tokenizers that know words cut there."""
     return _SAFE_CUT.match(text, at) is not None
 
 
@@ -115,11 +116,12 @@ class DraftPath:
     """The draft model's own path, as far as it has written it.
 
     Attributes:
-        tokens: as the model wrote them, parts of characters included; an end of sequence is the last.
+        tokens: as the model wrote them, parts of characters included; an end of sequence comes last.
         ends: byte offset of the end of each.
         text: their bytes.
-        kept: number of tokens at its start that no restart encodes again, whatever replaces the others.
-        over: nothing more comes, though there is no end of sequence: the context is full, or a limit is reached.
+        kept: number of tokens at the start that no restart encodes again, for any replacement of later tokens.
+        over: true if no more tokens come though there is no end of sequence: the context is full, or a limit is
+            reached.
     """
 
     tokens: list[Token] = field(default_factory=list[Token])
@@ -135,7 +137,7 @@ class DraftPath:
 
     @property
     def written(self) -> bytes:
-        """The text in whole characters; bytes that never complete a character stand in no encoding."""
+        """The text in whole characters; no encoding holds bytes that never complete a character."""
         return bytes(self.text[: whole(bytes(self.text))])
 
     def add(self, token: Token) -> None:
@@ -154,7 +156,7 @@ class DraftPath:
         return whole(bytes(self.text[max(0, end - 4) : end])) == end - max(0, end - 4)
 
     def fixed(self, first: int) -> int:
-        """The number of tokens that stay whatever replaces the token `first`: those before the last word before it.
+        """The number of tokens that no replacement of the token `first` changes: all before the last word before it.
 
         At most eight tokens before it may be encoded again.
         """
@@ -195,25 +197,25 @@ class Encoded:
 
 
 class Encoder:
-    """The encodings of an answer by one model; only what is behind a safe cut is encoded again.
+    """The encodings of an answer by one model; only the text after a safe cut is encoded again.
 
-    A safe cut is taken as one where the encoding was seen to have a boundary there.
+    A safe cut counts only if the encoding has shown a boundary there.
 
     Args:
         encode: the model's own.
-        lead: white space before every answer, in which the model's path begins: a token of only that ends at byte 0,
-            and one that goes on into the answer where it ends there.
+        lead: white space before every answer, with which the model's path begins. A token of only this white space ends
+            at byte 0; a token that continues into the answer ends at its own end there.
     """
 
     def __init__(self, encode: Encode, lead: str = "") -> None:
         self._encode = encode
         self._lead = lead
-        self._text: bytes | None = None if lead else b""  # what is known
+        self._text: bytes | None = None if lead else b""  # the text whose encoding is known
         self._known = Encoded((), ())
         self._cuts: tuple[tuple[int, int], ...] = ((0, 0),)  # byte offset and tokens before
 
     async def upto(self, text: bytes, end: int) -> Encoded | None:
-        """The encoding of the first `end` bytes, which are whole characters; None if it does not spell them.
+        """The encoding of the first `end` bytes, which are whole characters; None if its tokens do not spell them.
 
         Raises:
             ProviderError: the server failed.
@@ -233,7 +235,7 @@ class Encoder:
             return None
         pieces = await self._encode(tail) if tail else ()
         if sum(len(piece.data) for piece in pieces) != end - start:
-            return None  # it normalises the text: its tokens have no places there
+            return None  # the tokenizer normalises the text, so its tokens have no places there
         sizes = accumulate(len(piece.data) for piece in pieces)
         found = Encoded(
             known.ids[:count] + tuple([piece.id for piece in pieces]),
@@ -241,12 +243,12 @@ class Encoder:
         )
         starts = [match.start() for match in _SAFE_CUT.finditer(given, cut + 1)]
         more = [(at, tokens) for at in starts if (tokens := found.count(at)) is not None]
-        if self._text is before:  # else somebody else has encoded another text meanwhile
+        if self._text is before:  # else a concurrent call has encoded another text
             self._text, self._known, self._cuts = given, found, (*cuts, *more)
         return found
 
     async def apart(self, text: bytes) -> Encoded | None:
-        """The encoding of a text by itself; None if it does not spell it.
+        """The encoding of a text by itself; None if its tokens do not spell the text.
 
         Raises:
             ProviderError: the server failed.
@@ -255,7 +257,7 @@ class Encoder:
 
 
 def common(one: bytes | bytearray, other: bytes | bytearray) -> int:
-    """The number of bytes that two texts begin with alike."""
+    """The length in bytes of the common beginning of two texts."""
     most = min(len(one), len(other))
     if one[:most] == other[:most]:
         return most
@@ -268,15 +270,15 @@ def common(one: bytes | bytearray, other: bytes | bytearray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PathUnit:
-    """Draft tokens that one assistant judges together, at the boundaries of its own tokens.
+    """Draft tokens that one assistant judges together, at the boundaries of the assistant's own tokens.
 
     Attributes:
-        first, last: indices of its first draft token and of the one behind its last.
+        first, last: indices of its first draft token and of the draft token after its last.
         start, end: byte offsets in the answer.
-        encoding: the assistant's; None if the bytes stand unjudged, as they begin inside one of its tokens.
+        encoding: the assistant's; None if the bytes are kept unjudged, because they begin inside one of its tokens.
         count: how many of its tokens lie before the unit.
-        cut: whether its start had to be made a boundary: the assistant is asked after a text cut there.
-        by_text: whether the assistant takes text only, and writes on from the unit's start.
+        cut: whether the text had to be cut at its start, so that the assistant is asked after a cut text.
+        by_text: whether the assistant takes text only, and continues from the unit's start.
     """
 
     first: int
@@ -290,7 +292,7 @@ class PathUnit:
 
     @property
     def judged(self) -> bool:
-        """False if its bytes stand, whatever the assistant would write."""
+        """False if its bytes are kept, whatever the assistant would write."""
         return self.by_text or self.encoding is not None
 
     def places(self, bound: int) -> list[tuple[int, int]]:
@@ -310,10 +312,11 @@ class PathUnit:
 async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool = False) -> PathUnit | None:
     """The unit that begins with a draft token.
 
-    It ends behind the first draft token that the assistant's encoding has a boundary at, where a word starts or eight
-    tokens have passed. Where it begins inside a token of that encoding, the bytes up to the first common boundary stand
-    unjudged; if there is none within eight tokens, or none of a unit within 64 characters, its start is made one.
-    Behind the assistant's own word it always is: there it ended the word, whatever the draft puts directly behind.
+    It ends after the first draft token at whose end the assistant's encoding has a boundary, if a word starts there or
+    eight tokens have passed. If the unit begins inside a token of that encoding, the bytes up to the first common
+    boundary are kept unjudged. If there is no common boundary within eight tokens, or the unit does not end within 64
+    characters, the text is cut at its start. After the assistant's own word the text is always cut: the assistant ended
+    the word there, whatever the draft writes directly after it.
 
     Args:
         draft: the draft model's path.
@@ -322,13 +325,13 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool
         own: whether the assistant wrote the word before.
 
     Returns:
-        None where the draft has not written far enough. Where it will not, `next_unit` never gives a unit.
+        None if the draft has not written far enough. If it never does, `next_unit` never gives a unit.
 
     Raises:
         ProviderError: the server that encodes failed.
     """
     start, text = draft.offset(first), draft.written
-    written, ended = len(draft.tokens), draft.ended  # as the text is: the draft may write on while a text is encoded
+    written, ended = len(draft.tokens), draft.ended  # as of this text: the draft may write more during an encoding
     if draft.tokens[first].end:
         at = len(text)
         encoding = await encoder.upto(text, at)
@@ -375,7 +378,7 @@ def next_token(draft: DraftPath, first: int) -> PathUnit:
 
 
 async def _cut_at(encoder: Encoder, text: bytes, at: int, end: int) -> Encoded | None:
-    """The encodings of a text up to a place, and of what follows it."""
+    """The encoding of a text, made of the encodings of its parts before and after a place."""
     before, behind = await encoder.upto(text, at), await encoder.apart(text[at:end])
     if before is None or behind is None:
         return None
@@ -384,11 +387,11 @@ async def _cut_at(encoder: Encoder, text: bytes, at: int, end: int) -> Encoded |
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The draft's path behind a replacement.
+    """The draft's path after a replacement.
 
     Attributes:
         keep: how many of its tokens stay.
-        ids: of what follows them, in the draft model's own encoding; None for each if it takes text only.
+        ids: of the tokens after them, in the draft model's own encoding; None for each if it takes text only.
         ends: byte offset of the end of each.
         text: the answer, to the end of the replacement.
         cut: whether the draft's encoding had to be cut there.
@@ -410,7 +413,7 @@ def end_of_word(tokens: Sequence[Token]) -> int:
 
 
 def completes(tokens: Sequence[Token], count: int) -> bool:
-    """Test whether a word ends behind the first tokens, at a boundary between characters."""
+    """Test whether a word ends after the first tokens, at a boundary between characters."""
     data = b"".join(token.data for token in tokens[:count])
     if whole(data) != len(data):
         return False
@@ -422,10 +425,10 @@ def completes(tokens: Sequence[Token], count: int) -> bool:
 
 
 async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token], encoder: Encoder) -> Restart | None:
-    """The draft's path with an assistant's word in it.
+    """The draft's path after an assistant's word was put into it.
 
-    The word is the fewest tokens (eight at most) behind which the draft's encoding of the answer, and of what the
-    assistant would write next, has a boundary and the word is complete; else the most that end between characters.
+    The word is the fewest tokens (eight at most) that complete it and end at a boundary of the draft's encoding of the
+    answer and the assistant's next words; else the most tokens that end between characters.
 
     Args:
         draft: the draft model's path.

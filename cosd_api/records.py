@@ -42,9 +42,9 @@ _R = TypeVar("_R", bound=Record)
 
 
 def _slim(record: _R) -> _R:
-    """The record, of which all fields were given, with the set of their names that all of its kind share.
+    """A record with all fields given, which shares the set of their names with all records of its kind.
 
-    A set of its own takes more memory than the rest of it.
+    A set of its own would take more memory than the rest of the record.
     """
     object.__setattr__(record, "__pydantic_fields_set__", _all_fields(type(record)))
     return record
@@ -62,16 +62,16 @@ class TokenDecision(Record):
         assistant: its name.
         text: its text there; empty for its end of sequence.
         prob: its probability of its least probable token there, in [0, 1]; None if not reported.
-        agreed: whether it wrote what the draft wrote, or finds both as probable (`tied`).
-        fired: whether it differed and the verifier replaces. Of several that fire, the most confident replaces: the
-            token's `source`.
+        agreed: whether it wrote the draft's text, or finds both as probable (`tied`).
+        fired: whether it differed and the verifier replaces. If several decisions fire, the most confident assistant
+            replaces: the token's `source`.
         reason: the decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
         draft_text: the draft's text there: the tokens that were judged together.
         draft_prob: the draft's probability of the least probable of them.
-        coin: the number by which a verifier such as `RandomVerifier` decided: its coin there, or of `DeferralVerifier`
-            and `CoLLMVerifier` the probability of deferral.
-        draft_text_prob: the assistant's probability of the draft's text, or the most that it can be, where a verifier
-            such as `SurpriseVerifier` looks at it.
+        coin: the number by which a verifier such as `RandomVerifier` decided: its coin there, or the probability of
+            deferral by `DeferralVerifier` and `CoLLMVerifier`.
+        draft_text_prob: the assistant's probability of the draft's text, or its upper bound, if a verifier such as
+            `SurpriseVerifier` uses it.
         strategy: the way in which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.
         request: the `number` of the question among `FusionResult.requests`.
         tied: whether the draft's token is its second choice, as probable as its own within `settings.tie`.
@@ -123,13 +123,13 @@ class TokenDecision(Record):
 
 
 class ListedToken(Record):
-    r"""Another token that the author of a token of the answer listed in its place.
+    r"""Another token that the author of a token of the answer listed in the same place.
 
     Attributes:
         text: its text; empty for the end of sequence. Bytes that are no characters stand as `\xff`.
-        prob: the probability of it in [0, 1], by the same model.
+        prob: its probability in [0, 1], by the same model.
         end: whether it is the end of sequence.
-        raw: its bytes in hexadecimal, where they are no characters.
+        raw: its bytes in hexadecimal, if they are no characters.
     """
 
     text: str
@@ -156,32 +156,32 @@ class FusedToken(Record):
     r"""One token of the answer.
 
     Attributes:
-        text: its text; empty for the end of sequence. Bytes that are no characters stand as `\xff`. Where models were
-            asked after ids (`settings.contexts`), the characters that it completes: empty for a part of one, and the
-            whole character on the part that ends it, so that the texts join to the answer.
+        text: its text; empty for the end of sequence. Bytes that are no characters are written as `\xff`. If models
+            were asked after ids (`settings.contexts`), the characters that it completes: empty for a part of a
+            character, and the whole character on the part that ends it, so that the texts join to the answer.
         source: `"draft"`, or the name of the assistant whose word it is.
         end: whether it is the end of sequence.
         draft_prob: the draft's probability in [0, 1] of this token, or of the tokens that it replaced (the
             least probable of them).
-        assistant_prob: the assistant's probability of its text there; None if none was asked or it is not reported.
-            With several assistants, that of the most confident.
+        assistant_prob: the assistant's probability of its text there; None if no assistant was asked or the probability
+            is not reported. With several assistants, the most confident assistant's.
         replaced: on the first token of a replacement, the draft's text that it replaced.
-        asked: whether an assistant was asked about it; it is not where no answer could change the text.
-        verified: whether every assistant was heard that could have changed it. It is False only in an answer that
+        asked: whether an assistant was asked about it; none is asked if no answer could change the text.
+        verified: whether every assistant that could have changed it was heard. It is False only in an answer that
             continued without a failed assistant (`on_assistant_error="draft"`).
-        reason: the decision in words; None where nobody was asked.
-        decisions: one for each assistant that was asked. Empty where it had no answer, where its token reaches beyond
-            the unit (it is judged with the next), and where no answer could matter any more.
+        reason: the decision in words; None if no assistant was asked.
+        decisions: one for each assistant that was asked. An assistant's decision is missing if it had no answer, if its
+            token reaches beyond the unit (it is judged with the next), or if its answer could no longer matter.
         replaced_tokens: on the first token of a replacement, the draft's tokens that it replaced.
         unit: number of its unit in the answer, or of its segment, from 0.
         round: the drafting round that it belongs to, from 1, as `FusionResult.iterations` counts them.
-        draft: the `number`, among `FusionResult.requests`, of the draft that wrote it or what it replaced.
+        draft: the `number`, among `FusionResult.requests`, of the draft that wrote it or the text it replaced.
         placed_at: seconds from the start of the answer until it was placed there.
-        final_at: seconds until nothing could change it any more.
-        raw: its bytes in hexadecimal, where `text` does not say them.
-        id: its id, where the draft was asked after ids.
+        final_at: seconds until it was final.
+        raw: its bytes in hexadecimal, if `text` does not show them.
+        id: its id, if the draft was asked after ids.
         alternatives: other tokens in its place, by the model whose word it is (`source`), the most probable first; as
-            many as were asked for (`alternatives=`) and listed.
+            many as were requested (`alternatives=`) and listed.
     """
 
     text: str
@@ -222,8 +222,8 @@ class FusedToken(Record):
     ) -> Self:
         """The record of a token that the decoder placed, final by `now`; `names` are the assistants'.
 
-        `characters` are those that a token by id completes; None for a token of whole characters. `alternatives` is the
-        number of other tokens to list with it, at most.
+        `characters`: the characters that a token by id completes; None for a token of whole characters. `alternatives`
+        is the number of other tokens to list with it, at most.
         """
         data = placed.token.data
         raw = unreadable(data) if characters is None else None if characters.encode() == data else data.hex()
@@ -269,7 +269,7 @@ def unreadable(data: bytes) -> str | None:
 
 
 def data_of(text: str, raw: str | None) -> bytes:
-    """The bytes of a record's text: those in hexadecimal, where there are some."""
+    """The bytes of a record's text: the hexadecimal bytes, if it has some."""
     return text.encode() if raw is None else bytes.fromhex(raw)
 
 
@@ -284,11 +284,11 @@ class SegmentCandidate(Record):
 
     Attributes:
         sources: the names of the models that proposed it, in the order given.
-        text: the text; empty where a model was not chosen, by a method that chooses before it lets one write.
-        end: whether the answer ends behind it.
-        scores: by model: its measure of the text, such as the perplexity; None where it was not asked or cannot say.
-        mean: what the scores come to together, or what else the candidates are compared by: the least is taken. None
-            where nothing was measured.
+        text: the text; empty for a model that was not chosen, by a method that chooses before any model writes.
+        end: whether the answer ends after it.
+        scores: by model: its measure of the text, such as the perplexity; None if it was not asked or cannot give one.
+        mean: the mean of the scores, or another number by which the candidates are compared: the least is taken. None
+            if nothing was measured.
     """
 
     sources: tuple[str, ...]
@@ -303,7 +303,7 @@ class Segment(Record):
 
     Attributes:
         candidates: the texts that were proposed.
-        winner: index of the one that was taken.
+        winner: index of the candidate that was taken.
         reason: why, in words.
     """
 
@@ -364,20 +364,20 @@ class EndpointUsage(Record):
 class Request(Record):
     """One request of an answer: a draft, or a question to an assistant about one or many places.
 
-    It may be several at the level of HTTP: `EndpointUsage.requests` counts those.
+    It may be several HTTP requests: `EndpointUsage.requests` counts these.
 
     Attributes:
         number: drafts are counted from 1, and so are questions, watches and scores together.
         endpoint: `"draft"`, or the assistant's name.
         kind: `"draft"`; `"hedge"`, a draft that was started ahead of a verdict; `"question"`; `"watch"`, a stream of an
-            assistant that answers each place that it passes; or `"score"`, a text whose probability was asked for.
-        at: byte offset in the answer, as it was then, that it continues; of a question, that of its first place.
+            assistant that answers each place that it passes; or `"score"`, a request for the probability of a text.
+        at: byte offset in the answer, at that time, which it continues; for a question, its first place.
         start: seconds from the start of the answer until it was sent.
         first: seconds until its first token; None for questions, and if none came.
         end: seconds until it was over.
         tokens: tokens that it wrote, of a draft or a watch.
-        places: places that it asked about, or answered.
-        outcome: `"cancelled"` if it could not matter any more, such as a draft behind a replacement.
+        places: number of places that it asked about, or answered.
+        outcome: `"cancelled"` if it could no longer matter, such as a draft after a replacement.
     """
 
     number: int
@@ -393,7 +393,7 @@ class Request(Record):
 
     @classmethod
     def of(cls, span: RequestSpan, names: Sequence[str]) -> Self:
-        """The record of a span; `names` are those of all endpoints, the draft's first."""
+        """The record of a span; `names`: of all endpoints, the draft's first."""
         return _slim(
             cls(
                 number=span.number,
@@ -411,7 +411,7 @@ class Request(Record):
 
 
 class Endpoint(Record):
-    """One model behind one server, as it was when the answer was made.
+    """One model of one server, as it was when the answer was made.
 
     `engine` and `model` are `"unknown"` for an assistant that was down (`on_assistant_error="draft"`).
     """
@@ -436,9 +436,9 @@ class Timings(Record):
     Attributes:
         total: from its start to its end.
         first_token: until its first token was final; None without one.
-        per_token: per token, without what discovery took; None without tokens.
-        discovery: the part of `total` in which the servers were asked what they are. Only the first answer of a
-            `Fusion` waits for that.
+        per_token: per token, without `discovery`; None without tokens.
+        discovery: the part of `total` in which the servers described themselves. Only the first answer of a `Fusion`
+            waits for that.
     """
 
     total: Seconds

@@ -1,4 +1,4 @@
-"""A recorded answer, judged again: from what both models said to the text."""
+"""A recorded answer, judged again: from the recorded tokens and probabilities of the models to the text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cosd_api.records import DRAFT, FusedToken, Segment, TokenDecision
 from cosd_api.verification import Place, Verifier, needs_of, verifier_at
 from cosd_providers.text import readable
 
-_ROUNDING = 1e-9  # of the larger of two means, as methods take it
+_ROUNDING = 1e-9  # relative to the larger of two means, as in the methods
 
 
 def replayed(
@@ -24,13 +24,13 @@ def replayed(
         verifier: judges each decision again, by the recorded probabilities.
         assistants: their names, in the order given.
         stops: whether a stop string may have ended it.
-        drawn: whether tokens were drawn: a replacement is any token of the assistant's.
+        drawn: whether tokens were drawn; then a replacement may be any token of the assistant.
 
     Returns:
         The answer's bytes.
 
     Raises:
-        TraceError: the verifier decides otherwise than was recorded, or the record is inconsistent.
+        TraceError: the verifier decides otherwise than recorded, or the record is inconsistent.
     """
     text = b""
     numbered = enumerate(tokens, 1)
@@ -42,7 +42,7 @@ def replayed(
         firing = [decision for number, token in found for decision in _fired(token, number, verifier, assistants)]
         winner = max(firing, key=lambda one: (one.prob or 0.0, -assistants.index(one.assistant)), default=None)
         word = _replacement(found)
-        # A stop string may have taken a replacement away, and left what was said of the tokens before it.
+        # A stop string may have removed a replacement, but not the decisions about the tokens before it.
         cut = stops and last == len(tokens)
         if winner is None and word:
             number, token = word[0]
@@ -59,13 +59,13 @@ def replayed(
 
 
 def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> bytes:
-    """Put together the text from the segments that were chosen, each chosen again.
+    """Put together the text from the chosen segments, each chosen again.
 
-    Where the models' measures are recorded, the least mean wins, and of equals the first listed. A stop string, a limit
-    or an error may have cut the text back, over several segments.
+    If the models' measures are recorded, the least mean wins, and of equal means the first listed. A stop string, a
+    limit or an error may have cut the text back, over several segments.
 
     Raises:
-        TraceError: another text should have been chosen, or the tokens are not the text that was.
+        TraceError: another text should have been chosen, or the tokens are not the chosen text.
     """
     text = b""
     for number, segment in enumerate(segments):
@@ -91,13 +91,13 @@ def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> byte
 
 
 def _least(means: Sequence[float]) -> int:
-    """The index of the least mean, of equals the first; a difference of rounding is none."""
+    """The index of the least mean, of equal means the first; a difference of rounding does not count."""
     least = min(means)
     return next(at for at, one in enumerate(means) if one == least or one - least <= _ROUNDING * abs(least))
 
 
 def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, FusedToken]]:
-    """The tokens of a unit, with their numbers, that are an assistant's word: all from the first of them on."""
+    """The tokens of a unit, with their numbers, that are an assistant's word: all from the first replaced token on."""
     start = next((at for at, (_, token) in enumerate(unit) if token.replaced is not None), len(unit))
     for at, (number, token) in enumerate(unit):
         spelled = token.id is not None or readable(token.data) == token.text  # a part of a character has no text
@@ -154,5 +154,5 @@ def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *
     cut = winner.text.startswith(stands) or winner.text.encode().startswith(data)  # perhaps inside a character
     if (
         whole or (not stands and token.end) or not cut
-    ):  # the last one may have been cut, within a template's white space
+    ):  # the last token may have been cut, within a template's white space
         raise TraceError(f"token {number} is {token.text!r}, but the decision put {winner.text!r} there")

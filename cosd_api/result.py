@@ -32,44 +32,45 @@ class FusionResult(Record):
         tokens: the answer, token by token; their texts together are `text`, except where two models wrote parts of one
             character.
         acceptance_rate: draft tokens kept / (kept + replaced): the paper's proportion of draft tokens that were not
-            replaced. Tokens that nobody needed to ask about count as kept, unverified ones (`unverified_tokens`) do not
-            count. 1.0 for an empty answer, None where all of it is unverified. This and the next four are None for
-            methods in which no draft is judged.
-        replacements: number of times that an assistant's word replaced the draft's.
+            replaced. Tokens without a question count as kept, unverified tokens (`unverified_tokens`) do not count. 1.0
+            for an empty answer, None if all of it is unverified. This and the next four are None for methods in which
+            no draft is judged.
+        replacements: number of times that an assistant's word replaced the draft's word.
         iterations: drafting rounds: one, plus the replacements (and losses of an assistant) after which drafting
             continued.
         kept_tokens: draft tokens in the answer, unverified ones included.
         replaced_tokens: draft tokens that were replaced.
         drafted_tokens: tokens that the draft wrote in all, discarded ones included. Depends on timing.
-        ties: places at which the draft's token stood because an assistant found it as probable as its own, within
-            `settings.tie`; None where no assistant was asked after ids.
-        units: number of units that the answer was judged in; None if the method judges none.
+        ties: places at which the draft's token was kept because an assistant found it as probable as its own, within
+            `settings.tie`; None if no assistant was asked after ids.
+        units: number of units in which the answer was judged; None if the method judges none.
         off_path: units that an assistant was asked about after a text cut at their start, which its server encodes
-            again, perhaps in other tokens than the model would write; 0 where models were asked after ids.
-        unjudged: units of models with different ids that stood though an assistant could have changed them: they begin
-            inside a token of its own, or the draft could not write far enough; None where models are asked otherwise.
+            again, perhaps as other tokens than the model would write; 0 if models were asked after ids.
+        unjudged: units of models with different ids that were kept though an assistant could have changed them: they
+            begin inside a token of its own, or the draft could not write far enough; None if models are asked
+            otherwise.
         wasted_tokens: tokens of `drafted_tokens` that are not in the answer. Depends on timing.
         hedged_drafts: drafts that were started ahead of a verdict (`hedge`). Depends on timing, as the next two do.
-        hedge_hits: number of them that became the draft. The restarts that could have been hits are these and
+        hedge_hits: number of hedged drafts that became the draft. The restarts that could have been hits are these and
             `draft_requests - hedged_drafts - 1` more.
-        hedged_tokens: tokens of `drafted_tokens` that they wrote before their verdict, most of them discarded.
-        draft_requests: drafts that were started, hedged ones included. Depends on timing. Of methods in which every
-            model writes, all that any of them was asked to write.
-        assistant_requests: questions sent to assistants, each about one or many places, and texts that a model was to
-            score. Depends on timing.
+        hedged_tokens: tokens of `drafted_tokens` that hedged drafts wrote before their verdict, most of them discarded.
+        draft_requests: drafts that were started, hedged drafts included. Depends on timing. In methods in which every
+            model writes, the requests to write to all models.
+        assistant_requests: questions sent to assistants, each about one or many places, and requests to score a text.
+            Depends on timing.
         usage: per endpoint, by name: `"draft"`, `"assistant"` (or `"assistant 1"`, `"assistant 2"`, ...).
         timings: in seconds.
         warnings: in words.
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
         settings: verifier, unit, limits.
-        segments: of methods that decide segment by segment: the texts that were proposed, and why one was taken.
-        prompt_tokens: of the prompt alone, as the server of the draft (or of another model that wrote) has billed it.
-            An estimate by the length of the text where the server billed it only with text of the answer behind it, or
-            not at all. None in answers of earlier versions.
-        failures: of assistants that the answer went on without (`on_assistant_error="draft"`): the kind of each one's
-            error, by name, such as `{"assistant": "ConnectError"}`.
-        weights: of the models, by name, where the method measured them for this prompt (`weights="route"`).
+        segments: for methods that decide segment by segment: the proposed texts, and the reason for the choice.
+        prompt_tokens: of the prompt alone, as billed by the server of the draft (or of another model that wrote). An
+            estimate by the length of the text if the server billed it only together with text of the answer, or not at
+            all. None in answers of earlier versions.
+        failures: assistants without which the answer continued (`on_assistant_error="draft"`): the kind of each
+            assistant's error, by name, such as `{"assistant": "ConnectError"}`.
+        weights: of the models, by name, if the method measured them for this prompt (`weights="route"`).
         requests: all drafts and questions, in the order in which they were started. Depends on timing.
         library_version: of cosd-api.
     """
@@ -115,17 +116,17 @@ class FusionResult(Record):
 
     @property
     def unverified_tokens(self) -> int:
-        """Tokens that an assistant could have changed which had failed (`on_assistant_error="draft"`)."""
+        """The number of tokens that a failed assistant could have changed (`on_assistant_error="draft"`)."""
         return sum(not one.verified for one in self.tokens)
 
     @property
     def verified_kept_tokens(self) -> int:
-        """Draft tokens in the answer, without the unverified ones: what `acceptance_rate` counts as kept."""
+        """The number of verified draft tokens in the answer: the kept tokens of `acceptance_rate`."""
         return (self.kept_tokens or 0) - sum(one.source == DRAFT and not one.verified for one in self.tokens)
 
     @property
     def trace(self) -> Trace:
-        """The reasons for each token, as a file can keep them."""
+        """The reasons for each token, in a form that a file can keep."""
         return Trace(self)
 
     def __str__(self) -> str:
@@ -148,8 +149,8 @@ _LISTS = {"token": "tokens", "segment": "segments", "request": "requests"}
 class Trace:
     """The reasons for each token of an answer: a `FusionResult` as JSON lines, one for each token, segment and request.
 
-    Each line has a `type`. The first is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints, the
-    settings), the last one the end (the text, the finish reason, the cost). Between them are lines of type `"token"`
+    Each line has a `type`. The first line is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints, the
+    settings), the last line the end (the text, the finish reason, the cost). Between them are lines of type `"token"`
     (`FusedToken`, with its `index` from 0) and `"request"` (`Request`). The prompt is not included.
 
     Attributes:
@@ -189,7 +190,7 @@ class Trace:
 
         Raises:
             OSError: the file cannot be read.
-            TraceError: it is not a trace, or of a newer version, or a part of it is missing.
+            TraceError: the file is not a trace, or of a newer version, or a part of it is missing.
         """
         try:
             return cls._read(Path(path).read_bytes())
@@ -230,7 +231,7 @@ class Trace:
             The text, which is `result.text`.
 
         Raises:
-            TraceError: a verdict, the choice of a segment, or the text comes out otherwise; or the verifier was the
+            TraceError: a verdict, the choice of a segment, or the text differs from the record; or the verifier was the
                 user's own and is not given.
         """
         if self.result.tokens and not self.result.requests:

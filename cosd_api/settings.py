@@ -30,9 +30,9 @@ from cosd_providers import connect
 from cosd_providers.messages import Message, OnSpecialTokens
 
 Asking = Literal["contestable", "all"]
-"""The places that assistants are asked about: those that could change the text, or all."""
+"""The places that assistants are asked about: places that could change the text, or all."""
 OnBudget = Literal["raise", "end"]
-"""At a limit of one answer: raise `BudgetError`, or end the answer with what is verified."""
+"""At a limit of one answer: raise `BudgetError`, or end the answer with its verified text."""
 OnAssistantError = Literal["raise", "draft"]
 """After an assistant has failed for good: end the answer, or continue without it."""
 
@@ -41,7 +41,7 @@ DEFAULT_TIE = 0.02
 
 DEFAULT_MAX_TOKENS = 256
 MOST_ALTERNATIVES = 20
-"""Other tokens that are listed with each, at most: as many as OpenAI's API and vLLM list."""
+"""Other tokens listed with each token, at most: as many as OpenAI's API and vLLM list."""
 
 
 # ------------------------------------------------------------------------------------------------------- one answer
@@ -80,7 +80,7 @@ class AnswerLimits:
         """The limits as given.
 
         Raises:
-            SettingError: one of them is invalid.
+            SettingError: a setting is invalid.
         """
         chosen: dict[str, Any] = {**given, "stop": check_stop(given.get("stop")), "own": check_own(given.get("own"))}
         limits = cls(**chosen)
@@ -96,7 +96,7 @@ class AnswerLimits:
         return limits
 
     def seeded(self, method: Method) -> Self:
-        """The same limits with the seed of an answer: the given one, else a random one where the method draws.
+        """The same limits with the seed of an answer: the given seed, else a random seed if the method draws.
 
         Raises:
             SettingError: a seed is given, and the method draws nothing.
@@ -132,7 +132,7 @@ class LikelihoodLimits:
         """The limits as given.
 
         Raises:
-            SettingError: one of them is invalid.
+            SettingError: a setting is invalid.
         """
         limits = cls(**given)
         if not isinstance(limits.end, bool):
@@ -159,19 +159,19 @@ class Tuning:
 
     Attributes:
         hedge: while a verdict is pending, start up to this many drafts from the tokens that the draft found nearly as
-            probable. If the replacement is one of them, that draft continues without a restart; the others are
-            cancelled. The draft's endpoint has up to `hedge` more streams at a time and writes more tokens. After two
-            failures in a row no more are started in this answer.
-        in_flight: requests to one assistant at a time. With 2, new questions are sent before one is answered: a little
-            faster, and many more requests.
+            probable. If the replacement is one of these tokens, its draft continues without a restart, and the other
+            hedges are cancelled. The draft's endpoint has up to `hedge` more streams at a time and writes more tokens.
+            After two failures in a row this answer starts no more hedges.
+        in_flight: requests to one assistant at a time. With 2, new questions are sent before the first is answered: a
+            little faster, and many more requests.
         batch_wait: seconds that a question waits for others to join it while drafting continues: fewer requests, and a
             slower answer.
-        max_ahead: limit on tokens drafted beyond what is verified; it bounds each hedged draft separately. By default
-            there is none as long as verdicts are heard in time; where this process is short of processors, a draft is
+        max_ahead: limit on tokens drafted beyond the verified text; it bounds each hedged draft separately. By default
+            there is no limit as long as verdicts are heard in time; if this process is short of processors, a draft is
             asked for a few tokens at a time (if its endpoint continues it by token ids).
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     hedge: int = 0
@@ -230,7 +230,7 @@ class FusionSettings:
         """The settings as given.
 
         Raises:
-            SettingError: one of them is invalid, or excludes another one.
+            SettingError: a setting is invalid, or excludes another setting.
         """
         defaults = ("method", "verifier", "tuning", "temperature", "tie")
         by_default = {name for name in defaults if given.get(name) is None}
@@ -260,7 +260,7 @@ class FusionSettings:
 
 
 def _check_tuning(settings: FusionSettings) -> None:
-    """Refuse what is for a draft that streams on, where it does not."""
+    """Refuse settings for a draft that streams on, if the draft does not."""
     hedge, batch_wait = settings.tuning.hedge, settings.tuning.batch_wait
     if settings.draft_length is not None and (hedge or batch_wait):
         name = "hedge" if hedge else "batch_wait"
@@ -284,10 +284,10 @@ _MEANINGLESS = {
 
 
 def _method(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The method that was chosen, and its verifier and unit, where it has them.
+    """The method that was chosen, and its verifier and unit, if it has them.
 
     Raises:
-        SettingError: it is none; or another setting means nothing to it.
+        SettingError: the given value is no method; or another setting means nothing to the method.
     """
     method = DEFAULT_METHOD if given.get("method") is None else given["method"]
     beside = {name: one for name in ("verifier", "unit") if (one := given.get(name)) is not None}
@@ -321,14 +321,14 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class CustomVerifier(Record):
-    """Stands in a result for a verifier of the user's own."""
+    """The record of a verifier of the user's own in a result."""
 
     kind: Literal["custom"] = "custom"
     description: str
 
 
 def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
-    """The verifier as a result can hold it."""
+    """The verifier in the form that a result can hold."""
     if isinstance(verifier, KnownVerifier) and type(verifier) in get_args(KnownVerifier):  # a subclass may differ
         return verifier
     return CustomVerifier(description=f"{type(verifier).__module__}.{type(verifier).__qualname__}")
@@ -341,10 +341,11 @@ class Settings(Record):
         method: its name.
         method_options: its own settings.
         verifier: None if the method has none.
-        unit: what was judged together; None if the method judges no units.
+        unit: the tokens judged together; None if the method judges no units.
         temperature: 1 if tokens were drawn.
         seed: of the draws; None if nothing was drawn.
-        contexts: `"ids"` if all models were asked after ids of the answer, `"text"` if one was asked after its text.
+        contexts: `"ids"` if all models were asked after ids of the answer, `"text"` if any model was asked after its
+            text.
         tie: difference of log probabilities within which an assistant's two most probable ids counted as equal.
     """
 
@@ -381,8 +382,8 @@ class Settings(Record):
         """The record of one answer, which was judged by `unit`, after `ids` or after text, with `ties` or without."""
         parts = (settings, settings.tuning, limits)
         values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
-        del values["tuning"], values["own"]  # as the prompt, they are not kept
-        del values["alternatives"]  # shown with the tokens, and in no way a condition of them
+        del values["tuning"], values["own"]  # like the prompt, they are not kept
+        del values["alternatives"]  # shown with the tokens, without influence on them
         method = settings.method
         values |= {
             "method": method.name,
@@ -444,11 +445,11 @@ def spell_out_options(options: type, *defaults: type) -> Callable[[_FunctionT], 
 
 
 def refuse_settings(given: Mapping[str, object], function: Callable[..., Any]) -> None:
-    """Raise for keyword arguments that `function` does not take.
+    """Refuse keyword arguments that `function` does not take.
 
     Raises:
         SettingError: a setting that other libraries know and a fusion cannot take, with the reason.
-        TypeError: a name that belongs elsewhere, with the place; or an unknown one, with the nearest that is known.
+        TypeError: a name that belongs elsewhere, with the place; or an unknown name, with the nearest known name.
     """
     if not given:
         return
@@ -465,7 +466,7 @@ def refuse_settings(given: Mapping[str, object], function: Callable[..., Any]) -
 
 
 def _elsewhere(name: str) -> str:
-    """The right place for an argument that was given in the wrong one; empty where it belongs nowhere."""
+    """The right place for an argument that was given in the wrong place; empty if there is no right place."""
     if name in AnswerOptions.__annotations__:
         return "it bounds one answer: give it to generate, stream or map"
     if name in {one.name for one in fields(Tuning)}:

@@ -1,4 +1,4 @@
-"""The speed of models, measured on a few tokens, and the time that estimated answers take at it."""
+"""The speed of models, measured on a few tokens, and the time of estimated answers at this speed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from cosd_providers.usage import Usage
 __all__ = ["MEASURED_TOKENS", "Speed", "expected_time", "measure_speeds"]
 
 MEASURED_TOKENS = 16
-"""Tokens of the longest request that a speed is measured on."""
+"""Tokens of the longest request in a measurement of speed."""
 
 _TEXT = "1, 2, 3, 4, 5, 6, 7, 8,"
 _MESSAGES = (Message("user", "Count from 1 to 100, with commas."),)
-"""Short prompts that no model ends soon after."""
+"""Short prompts whose answers no model ends soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Speed:
     """Speed of a model, in seconds. With several requests at the same time it is the time until all are answered.
 
     Attributes:
-        request: of a request of one token, after a short prompt or a cached one.
+        request: of a request of one token, after a short or cached prompt.
         token: of each further token.
-        reading: of a prompt that is in no cache, in addition; 0 if that was not measured.
+        reading: in addition, of a prompt that is in no cache; 0 if that was not measured.
     """
 
     request: float
@@ -43,8 +43,8 @@ class Speed:
     def time_of(self, cost: EndpointEstimate, max_tokens: int) -> float:
         """The expected seconds of one answer of at most `max_tokens` tokens at this endpoint.
 
-        A request that holds several prompts, as llama.cpp takes them to score a text, counts once for each: by what it
-        bills, every prompt having half of the answer behind the question.
+        A request that holds several prompts, as llama.cpp's to score a text, counts once for each prompt. Their number
+        comes from the bill, in which each prompt is assumed to have half of the answer after the question.
         """
         written = min(cost.written_tokens, cost.billed_tokens.expected)
         prompts = (cost.billed_tokens.expected - written) / (cost.prompt_tokens + max_tokens / 2)
@@ -67,18 +67,18 @@ async def measure_speeds(
 ) -> dict[str, Speed]:
     """Measure the speed of each endpoint, one after the other, on a few tokens: up to 16 in a request.
 
-    Each generates one token after a short prompt, which opens a connection and lets a server load its model; then
-    `at_once` requests of one token at the same time are timed, and as many of 16.
+    Each endpoint generates one token after a short prompt, which opens a connection and lets a server load its model;
+    then `at_once` simultaneous requests of one token are timed, and as many of 16 tokens.
 
     Args:
         endpoints: the servers.
-        prompt: a prompt of those that are to be answered; the short one is of its kind, text or messages.
-        at_once: the number of requests that are in progress at the same time.
+        prompt: one of the prompts to answer; the short prompt has the same form, text or messages.
+        at_once: the number of simultaneous requests.
         reading: whether the prompt itself is read, too, and one token generated.
         on_special_tokens: see `Fusion`.
 
     Returns:
-        By endpoint, but for assistants that answers leave out.
+        By endpoint, without the assistants that answers leave out.
 
     Raises:
         ProviderError: an endpoint failed.
@@ -106,7 +106,7 @@ async def measure_speeds(
 
 
 async def _timed(turn: RenderedPrompt, max_tokens: int, at_once: int = 1) -> tuple[float, float]:
-    """The seconds until all of these requests are answered, and the mean number of tokens that each has generated."""
+    """The seconds until all of these requests are answered, and the mean number of tokens that they generated."""
 
     async def ask() -> int:
         usage = Usage()

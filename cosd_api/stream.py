@@ -44,8 +44,8 @@ class FusionStream:
     An async context manager and an async iterator over `FusedToken`. After the last token it has a `result`.
 
     Attributes:
-        most_unread: tokens that may wait to be read. Beyond them no model writes on until the reader has caught up, so
-            that a slow reader holds little memory and costs nothing. None, the default, is no limit.
+        most_unread: number of tokens that may wait to be read. Beyond it no model continues until the reader has caught
+            up, so that a slow reader holds little memory and costs nothing. None, the default, is no limit.
     """
 
     def __init__(
@@ -65,31 +65,31 @@ class FusionStream:
         self._ledgers = [Usage() for _ in range(1 + len(endpoints.assistants))]
         self._budget: Budget | None = None
         self._all: list[FusedToken] = []
-        self._read = 0  # so many of them
-        self._news = asyncio.Event()  # a token more, or the end
+        self._read = 0  # the number of tokens that were read
+        self._news = asyncio.Event()  # set at one token more, or at the end
         self._task: asyncio.Task[None] | None = None
         self._result: FusionResult | None = None
         self._first_token: float | None = None
         self._discovery = 0.0
         self._notes: list[str] = []
         self._span = FusionSpan()
-        self._ids = False  # all models are asked after ids
-        self._same_ids = False  # ... and these are the same, by which they are judged
-        self._across = False  # Algorithm 1 on models of which some have ids of their own, or take none
-        self._ties = False  # an assistant is asked after ids there, so that it may find two as probable
-        self._parts = False  # tokens may be parts of characters
+        self._ids = False  # whether all models are asked after ids
+        self._same_ids = False  # ... and the ids are the same, so that tokens are judged by ids
+        self._across = False  # Algorithm 1 on models with different ids, or without
+        self._ties = False  # whether an assistant is asked after ids, so that it may find two tokens as probable
+        self._parts = False  # whether tokens may be parts of characters
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
         self._caught_up = asyncio.Event()
 
     @property
     def usage(self) -> dict[str, EndpointUsage]:
-        """Tokens billed by each endpoint so far; all of them once the stream was left, also before its end."""
+        """Tokens billed by each endpoint so far; complete once the stream was left, even before its end."""
         return {name: EndpointUsage.of(one) for name, one in zip(self._names, self._ledgers, strict=True)}
 
     @property
     def never_billed(self) -> dict[str, int]:
-        """An estimate of what each endpoint read and wrote without a bill, as for requests that were cancelled."""
+        """An estimate of the tokens that each endpoint read and wrote without a bill, as in cancelled requests."""
         guessed = self._budget.never_billed if self._budget is not None else [0] * len(self._ledgers)
         return dict(zip(self._names, guessed, strict=True))
 
@@ -112,7 +112,7 @@ class FusionStream:
         if self._task is not None:
             raise FusionClosedError("a stream runs once; make another one with fusion.stream(...)")
         self._began = time.perf_counter()
-        # One plain task, so that the stream can be left from any task; inside it everything is in task groups.
+        # One plain task, so that the stream can be left from any task; inside it all tasks are in task groups.
         self._task = asyncio.create_task(self._run())  # noqa: TID251
         self._task.add_done_callback(lambda _: self._news.set())
         return self
@@ -134,7 +134,7 @@ class FusionStream:
         if self._read == len(self._all):
             if self._task.cancelled():
                 raise FusionClosedError("the stream was left before its end")
-            self._task.result()  # raises what went wrong
+            self._task.result()  # raises the task's error
             raise StopAsyncIteration
         self._read += 1
         if self.most_unread is not None and self.unread <= self.most_unread // 2:
@@ -142,7 +142,7 @@ class FusionStream:
         return self._all[self._read - 1]
 
     async def finished(self) -> FusionResult:
-        """Wait for the whole answer. Raises what reading its tokens would."""
+        """Wait for the whole answer. Raises the same errors as reading its tokens."""
         assert self._task is not None
         await asyncio.wait([self._task])
         self._read = len(self._all)
@@ -152,7 +152,7 @@ class FusionStream:
 
     @property
     def unread(self) -> int:
-        """Tokens that are there and were not read yet: as many reads wait for nothing."""
+        """The number of tokens that wait to be read: as many reads return at once."""
         return len(self._all) - self._read
 
     async def _run(self) -> None:
@@ -160,12 +160,12 @@ class FusionStream:
             try:
                 await self._answer()
             finally:
-                self._span.billed(self.usage)  # also of an answer that was left
+                self._span.billed(self.usage)  # also for an answer that was left
 
     async def _answer(self) -> None:
         timeout = self._limits.timeout
         error: ProviderError | None = None
-        # Known here alone: a run emits to its stream, so that a stream with a run would be garbage for the collector.
+        # Kept only here: a run emits to its stream, so that a stream with a run would be garbage for the collector.
         work: tuple[Facts, Budget, Run] | None = None
         with anyio.move_on_after(timeout) as time_limit:
             try:
@@ -175,12 +175,12 @@ class FusionStream:
                 error = failed
         if timeout is not None and time_limit.cancelled_caught:
             error = timed_out(timeout, started=work is not None)
-        if work is None:  # it failed before anything was drafted
+        if work is None:  # it failed before the first token
             assert error is not None
             raise error
         facts, budget, run = work
         if error is not None:
-            run.stop_here(_finish(error))  # if it was not complete already
+            run.stop_here(_finish(error))  # unless it was complete
         result = self._build(facts, budget, run)
         self._span.answered(result)
         raises = ("error", "budget") if self._limits.on_budget == "raise" else ("error",)
@@ -262,7 +262,7 @@ class FusionStream:
             self._report_failures(run)
 
     def _room(self) -> asyncio.Event | None:
-        """An event to wait for where more tokens are unread than may be."""
+        """An event to wait for if too many tokens are unread."""
         if self.most_unread is None or self.unread <= self.most_unread:
             return None
         self._caught_up.clear()
@@ -281,7 +281,7 @@ class FusionStream:
             raise
 
     def _report_failures(self, run: Run) -> None:
-        """Tell the circuit breaker which assistants have failed, and which have answered."""
+        """Report to the circuit breaker the assistants that have failed or answered."""
         breaker, lost = self._endpoints.breaker, run.report().lost
         for at, ledger in enumerate(self._ledgers[1:]):
             loss = lost.get(at)
@@ -292,7 +292,7 @@ class FusionStream:
 
     @property
     def _judges_ids(self) -> bool:
-        """The draft is judged on the models' own paths: Algorithm 1, with ties."""
+        """True if the draft is judged on the models' own paths: Algorithm 1, with ties."""
         return self._same_ids or self._across
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
@@ -367,7 +367,7 @@ class FusionStream:
 
 
 def _rate(kept: int, judged: int, *, empty: bool) -> float | None:
-    """The acceptance rate of what was verified; None of an answer of which nothing was."""
+    """The acceptance rate of the verified tokens; None if no token of an answer was verified."""
     if judged:
         return kept / judged
     return 1.0 if empty else None
@@ -387,19 +387,19 @@ def _ends(infos: Mapping[int, ServerInfo], facts: Facts) -> set[int]:
 
 
 def _is_an_assistants(error: Exception) -> bool:
-    """True for an assistant's own error, not for a limit of the caller's or a fault in the caller's code."""
+    """True for an assistant's own error, not for a limit of the caller or a fault in the caller's code."""
     return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 
 def _may_pass(error: Exception) -> TypeGuard[ProviderError]:
-    """True for a temporary error. Others fail at once each time, or were about this text alone."""
+    """True for a temporary error. Other errors fail at once each time, or concern only this text."""
     return isinstance(error, ProviderError) and error.retryable
 
 
 async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Wait until cancelled tasks have cleaned up, even while the caller is being cancelled itself."""
     cancelled: asyncio.CancelledError | None = None
-    with anyio.CancelScope(shield=True):  # from anyio's cancellation; asyncio's own is put off
+    with anyio.CancelScope(shield=True):  # against anyio's cancellation; asyncio's own is postponed
         while waiting := [task for task in tasks if not task.done()]:
             try:
                 await asyncio.wait(waiting)
@@ -407,7 +407,7 @@ async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
                 cancelled = error
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # seen; it was raised where the task was awaited
+            task.exception()  # marks it as retrieved; awaiting the task raised it
     if cancelled is not None:
         raise cancelled
 

@@ -1,4 +1,4 @@
-"""The thin sync face: one event loop in one background thread, for the whole process."""
+"""The thin synchronous interface: one event loop in one background thread, for the whole process."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _END: Final = object()
 def sync_portal() -> BlockingPortal:
     """The portal, started at the first call.
 
-    It is one for the whole process, and it stays: providers keep their connections between calls, and a call works
-    inside a running event loop (a notebook's) too, because the work is done in another thread.
+    There is one portal for the whole process, which stays open: providers keep their connections between calls, and a
+    call works inside a running event loop (a notebook's) too, because another thread does the work.
     """
     global _open  # noqa: PLW0603 - one portal for the process
     with _lock:
-        # A forked child has a copy of the object but not the thread behind it.
+        # A forked child has a copy of the object but not its thread.
         if _open is None or _open[0] != os.getpid():
             opened: Future[BlockingPortal] = Future()
-            # Not anyio's start_blocking_portal: a copy of it in a forked child waits for the thread when it is freed.
+            # Not anyio's start_blocking_portal: its copy in a forked child waits for the thread when it is freed.
             thread = threading.Thread(target=anyio.run, args=(_serve, opened), name="cosd-api", daemon=True)
             thread.start()
             _open = os.getpid(), opened.result(), thread.ident or 0
@@ -102,8 +102,8 @@ def iterate_sync(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]
     try:
         while (item := items.get()) is not _END:
             yield item
-        future.result()  # raises what went wrong
+        future.result()  # raises the error of `work`
     finally:
         future.cancel()
-        while item is not _END and not _in_its_thread():  # where garbage is collected, too, and which must not wait
+        while item is not _END and not _in_its_thread():  # also during garbage collection, which must not wait
             item = items.get()

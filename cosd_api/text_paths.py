@@ -1,10 +1,10 @@
-"""Models that take text only: the units of an assistant, and the way of a draft, by safe cuts.
+"""Models that take text only: the units of an assistant and the path of a draft, by safe cuts.
 
-A server that is given a text encodes it afresh, and where the text ends inside what the model would write as one token
-the model goes on as it never would. So it is asked at safe cuts alone (`paths.is_safe_cut`), and at the beginning and
-the end of the answer. Where its tokenizer is known (`connect(url, tokenizer=...)`), it is also asked between the words
-into which that splits the text. What lies between two of them is one unit: the assistant writes on from the first by
-itself.
+A server encodes each text that it receives again. If the text ends inside a token that the model would write, the model
+continues as it never would. So the model is asked only at safe cuts (`paths.is_safe_cut`), and at the beginning and the
+end of the answer. If its tokenizer is known (`connect(url, tokenizer=...)`), it is also asked at the boundaries of the
+words into which the tokenizer splits the text. The text between two such places is one unit: the assistant continues
+from the first of them by itself.
 
 All offsets are in bytes of the answer. Everything is a function of the draft's path alone.
 """
@@ -29,19 +29,19 @@ def next_text_unit(
     """The unit that begins with a draft token, of an assistant that takes text only.
 
     It ends at the next place at which a draft token ends, or with the draft's text; the draft's end of sequence is a
-    unit of its own. A token that begins at no place, and what is longer than 64 characters, stands unjudged.
+    unit of its own. A token that begins at no place, and a text longer than 64 characters, is kept unjudged.
 
-    A place is a safe cut. Where the assistant's tokenizer is known, it is also the start of a word at which the text,
-    cut there, is split into the words into which it is split with what follows: each is encoded by itself.
+    A place is a safe cut. If the assistant's tokenizer is known, a place is also the start of a word before which the
+    cut text has the same words as the text with its continuation, for each word is encoded by itself.
 
     Args:
         draft: the draft model's path.
         first: index of the token.
         words: the assistant's own, if its tokenizer is known.
-        own: whether the assistant wrote the word before: there it is asked after a cut text, safe or not.
+        own: whether the assistant wrote the word before: then it is asked there after a cut text, safe or not.
 
     Returns:
-        None where the draft has not written far enough.
+        None if the draft has not written far enough.
     """
     start, text = draft.offset(first), bytes(draft.text)
     if draft.tokens[first].end:
@@ -64,7 +64,7 @@ def next_text_unit(
 
 
 def _is_place(draft: DraftPath, text: bytes, at: int, words: WordEnds | None) -> bool | None:
-    """Test whether an assistant can be asked at a place; None where the draft has not written far enough."""
+    """Test whether an assistant can be asked at a place; None if the draft has not written far enough."""
     if not at or is_safe_cut(text, at) or (draft.ended and at == len(text)):
         return True
     behind = text[at : at + _BEHIND]
@@ -79,7 +79,7 @@ def _is_place(draft: DraftPath, text: bytes, at: int, words: WordEnds | None) ->
 
 
 def _is_apart(text: bytes, at: int, seen: int, words: WordEnds) -> bool:
-    """Test whether a tokenizer has the same words before a place, whether the text ends there or goes on."""
+    """Test whether a tokenizer makes the same words before a place if the text ends there and if it continues."""
     start = max(0, at - 4 * FARTHEST)
     start = next((cut for cut in range(at - 1, start, -1) if is_safe_cut(text, cut)), 0)
     before, more = (text[start:end].decode("utf-8", "surrogateescape") for end in (at, seen))
@@ -87,12 +87,12 @@ def _is_apart(text: bytes, at: int, seen: int, words: WordEnds) -> bool:
 
 
 def unit_question(draft: DraftPath, unit: PathUnit) -> Question:
-    """The question that an assistant is asked about a unit: what it would write from there, to behind the unit.
+    """The question to an assistant about a unit: its own text from the unit's start to after the unit.
 
-    The token behind the unit, or a space in place of what will not follow, shows if the assistant's word goes on there.
+    The token after the unit, or a space if no token will follow, shows if the assistant's word continues there.
     """
     tokens = draft.tokens[unit.first : unit.last]
-    data = [one.data for one in tokens if one.data or one.end]  # those of a lead have no bytes
+    data = [one.data for one in tokens if one.data or one.end]  # tokens of a lead have no bytes
     behind = draft.tokens[unit.last : unit.last + 1]
     if unit.start < unit.end:
         data.append(behind[0].data if behind and not behind[0].end else b" ")
@@ -102,11 +102,12 @@ def unit_question(draft: DraftPath, unit: PathUnit) -> Question:
 def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | None:
     """The number of an assistant's tokens, from the beginning of a unit, that spell the draft's text.
 
-    All of them, if they spell the unit: a token that begins in the unit is compared whole, also beyond it, and the
-    first one behind it must not continue its word. The draft's end of sequence is spelled by the assistant's own.
+    All of the tokens, if they spell the unit: a token that begins in the unit is compared whole, also beyond the unit,
+    and the first token after the unit must not continue its word. Only the assistant's own end of sequence spells the
+    draft's.
 
     Returns:
-        None where the draft has not written far enough.
+        None if the draft has not written far enough.
     """
     at = unit.start
     for count, token in enumerate(tokens):
@@ -125,9 +126,9 @@ def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | 
 
 
 def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart | None:
-    """The path of a draft that takes no ids, with an assistant's word in it.
+    """The path of a draft that takes no ids after an assistant's word was put into it.
 
-    The word is the fewest tokens (eight at most) that complete it, else the most that end between characters.
+    The word is the fewest tokens (eight at most) that complete it, else the most tokens that end between characters.
 
     Args:
         draft: the draft model's path.
@@ -135,7 +136,7 @@ def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart 
         tokens: the assistant's continuation from there, without an end of sequence.
 
     Returns:
-        None if no such tokens end between characters. `Restart.cut`: no safe cut is behind the word.
+        None if no such tokens end between characters. `Restart.cut`: no safe cut follows the word.
     """
     text = bytes(draft.text[:at]) + b"".join(token.data for token in tokens)
     ends = [at + size for size in accumulate(len(token.data) for token in tokens[:LONGEST])]
@@ -148,12 +149,12 @@ def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart 
 
 
 def resumed(draft: DraftPath, first: int) -> int | None:
-    """The byte offset from which a draft that takes no ids is asked to write on, what is behind it once more.
+    """The byte offset from which a draft that takes no ids is asked to continue; it writes the text after it again.
 
-    It is the last safe cut, or the end of the first `first` tokens, after which it was asked before.
+    The offset is the last safe cut, or the end of the first `first` tokens, after which the draft was asked before.
 
     Returns:
-        None if that lies more than 64 characters back.
+        None if the offset lies more than 64 characters back.
     """
     text = bytes(draft.text)
     for count in range(len(draft.tokens), first - 1, -1):

@@ -1,4 +1,4 @@
-"""Many coroutines, up to so many at a time, each given when it is done: what `Fusion.map` and a batch stand on."""
+"""Many coroutines, a limited number at a time, each given when it is done: the basis of `Fusion.map` and batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cosd_api.stream import settled
 __all__ = ["Order", "together"]
 
 Order = Literal["given", "completed"]
-"""The order of many answers: that of their prompts, or that in which they are complete."""
+"""The order of many answers: the order of their prompts, or of their completion."""
 
 _HELD = 4
-"""Coroutines that are started and not yet given, at most: this many times `concurrency`."""
+"""Largest number of coroutines that are started and not yet given, as a multiple of `concurrency`."""
 
 T = TypeVar("T")
 
@@ -24,10 +24,10 @@ async def together(
 ) -> AsyncGenerator[asyncio.Task[T]]:
     """Run up to `concurrency` coroutines at a time, and give each as a task that is done.
 
-    `work` is read as needed. Closing the generator cancels what is in progress.
+    `work` is read as needed. Closing the generator cancels the coroutines in progress.
     """
     # Plain tasks, not a task group: a generator may be closed from another task than the one that runs it.
-    started: dict[asyncio.Task[T], None] = {}  # and not given yet
+    started: dict[asyncio.Task[T], None] = {}  # tasks that are not given yet
     complete: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
     running = 0
 
@@ -35,14 +35,14 @@ async def together(
         raise error
 
     def start() -> None:
-        """Start what there is room for."""
+        """Start coroutines while there is room."""
         nonlocal running
         while running < concurrency and len(started) < _HELD * concurrency:
             try:
                 coroutine = next(work)
             except StopIteration:
                 return
-            except Exception as error:  # noqa: BLE001 - of what is read to make them: raised in its turn
+            except Exception as error:  # noqa: BLE001 - an error of `work`: raised in its turn
                 coroutine = fail(error)
             task = asyncio.create_task(coroutine)  # noqa: TID251
             task.add_done_callback(end)

@@ -1,7 +1,7 @@
-"""Records that come back: the types of what fusions return, for annotations.
+"""Types of the records that fusions return, for annotations.
 
-What a caller passes in is in `cosd_api`; what it gets back is here, from a comparison in `cosd_api.comparison`, from a
-training in `cosd_api.training`.
+The types of arguments are in `cosd_api`. Results are here; a comparison's are in `cosd_api.comparison`, a training's in
+`cosd_api.training`.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 
 ::
 
-    1   the draft model writes on from its own ids, while questions are out                       `PathDrafts.write`
-    2   each assistant goes through the units of its own encoding of what was written             `PathJudge.judge`
-    3   it is asked at the boundaries of its tokens; the first that it would not write differs    `PathJudge._walk`
-    4   where the verifier replaces, it writes its word and what follows                          `PathJudge._fire`
-    5   the draft's path goes on behind that word, in the draft's own encoding                    `_replace`
-    6   what lies before the first open unit of every assistant is final                          `_let_out`
+    1   the draft model continues from its own ids, while questions are in progress               `PathDrafts.write`
+    2   each assistant goes through the units of its own encoding of the text                     `PathJudge.judge`
+    3   it is asked at the boundaries of its tokens, up to the first that it would not write      `PathJudge._walk`
+    4   if the verifier replaces, it writes its word and the next tokens                          `PathJudge._fire`
+    5   the draft's path continues after that word, in the draft's own encoding                   `_replace`
+    6   the text before the first open unit of every assistant is final                           `_let_out`
 
 Units, places and restarts are functions of the draft's path (`paths`), so the text does not depend on timing, on
-batches, or on how far the draft is ahead. The draft writes on behind the end of the answer as far as the last place
-needs to be encoded (`LOOKAHEAD` tokens at most); none of that is judged or comes out.
+batches, or on how far the draft is ahead. The draft continues after the end of the answer as far as the encoding of the
+last place needs (`LOOKAHEAD` tokens at most); these tokens are neither judged nor let out.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class AcrossTokenizers(AnswerWriter):
     # --------------------------------------------------------------------------------------------------- lines 5 and 6
 
     def _advance(self) -> None:
-        """Replace what is to be replaced, and settle what is final."""
+        """Carry out replacements, and settle final tokens."""
         while not self.over:
             judging = [*self._answer.hearings.values()]
             stopped = [one for one in judging if not one.open]
@@ -107,7 +107,7 @@ class AcrossTokenizers(AnswerWriter):
             return
 
     def _is_past(self, hearing: PathHearing, stopped: PathHearing) -> bool:
-        """True if an assistant has judged the whole word that another one changes, or could not judge."""
+        """True if an assistant has judged the whole word that the stopped assistant changes, or could not judge."""
         path, first = self._answer, hearing.first
         if path.is_end(first):
             return True
@@ -115,17 +115,19 @@ class AcrossTokenizers(AnswerWriter):
         return first > self._token(stopped) and path.offset(first) >= end and (end < len(path.text) or path.ended)
 
     def _rank(self, hearing: PathHearing) -> tuple[float, ...]:
-        """The order of those that have stopped: the first word, then the most confident, then the first listed."""
+        """The order of the assistants that have stopped: the first word, then the most confident, then the first
+        listed.
+        """
         firing = hearing.firing
         word, _ = word_around(bytes(self._answer.text), self._changed_at(hearing))
         return word, 0.0 if firing is None else -(firing.decision.q or 0.0), hearing.model
 
     def _changed_at(self, hearing: PathHearing) -> int:
-        """Byte offset of what an assistant that has stopped changes, or could not judge."""
+        """Byte offset of the text that a stopped assistant changes, or could not judge."""
         return self._answer.offset(hearing.first) if hearing.firing is None else hearing.firing.changed
 
     def _token(self, hearing: PathHearing) -> int:
-        """Index of the first token that an assistant that has stopped changes, or could not judge."""
+        """Index of the first token that a stopped assistant changes, or could not judge."""
         firing, ends = hearing.firing, self._answer.ends
         if firing is None or hearing.same:
             return hearing.first
@@ -142,14 +144,15 @@ class AcrossTokenizers(AnswerWriter):
         self._judge.watches.leave_out(hearing.model - 1)
 
     def _replace(self, hearing: PathHearing) -> None:
-        """Line 5: put the assistant's word into the draft's path, and let everybody go on behind it."""
+        """Line 5: put the assistant's word into the draft's path, and let all models continue after it."""
         firing, path = hearing.firing, self._answer
         assert firing is not None
         self._drafts.leave()
         broken = [one for one in path.hearings.values() if one is not hearing and one.first < self._token(hearing)]
         path.counts.unjudged = (path.counts.unjudged or 0) + len(broken)
         old = list(zip(path.tokens, path.ends, strict=True))
-        there = self._token(hearing)  # what the others said of the first token that changes is about the word, too
+        # The other assistants' decisions about the first token that changes are about the word, too.
+        there = self._token(hearing)
         others = [
             one
             for one in path.decisions
@@ -163,7 +166,7 @@ class AcrossTokenizers(AnswerWriter):
         first = min(kept, firing.unit.first)
         size = path.offset(first)
         winners = [mark.winner for mark in path.marks[:first]]
-        # Other assistants' replacements that this one comes before are not carried out, and not recorded.
+        # Other assistants' replacements after this one are not carried out, and not recorded.
         unheeded = [one.firing.decision for one in path.hearings.values() if one is not hearing and one.firing]
         known = [
             one
@@ -185,7 +188,7 @@ class AcrossTokenizers(AnswerWriter):
         path.tell()
 
     def _put_word(self, source: int, firing: Firing, old: Sequence[tuple[Token, int]], *, same: bool) -> int:
-        """Rewrite the path from a replacement on; `old` are its tokens before, each with the byte at which it ends.
+        """Rewrite the path from a replacement on; `old` are its former tokens, each with the byte at which it ends.
 
         Returns:
             The number of tokens that stay.
@@ -220,7 +223,7 @@ class AcrossTokenizers(AnswerWriter):
         return keep
 
     def _spelled(self, way: Restart, own: Mapping[_Place, Token], firing: Firing) -> list[Token]:
-        """The tokens of the draft's encoding, with the probabilities of whoever wrote their text."""
+        """The tokens of the draft's encoding, with the probabilities of the model that wrote their text."""
         tokens, start = list[Token](), self._answer.offset(way.keep)
         for id_, end in zip(way.ids, way.ends, strict=True):
             mine = own.get((end, id_))
@@ -232,14 +235,14 @@ class AcrossTokenizers(AnswerWriter):
         return tokens
 
     def _let_out(self, judging: Sequence[PathHearing]) -> None:
-        """Line 6: let out what is final, and end the answer where it ends."""
+        """Line 6: let out the final tokens, and end the answer where it ends."""
         path = self._answer
         first = min((one.first for one in judging), default=len(path.tokens))
         path.judged = first
         while self._emitted < self._final(first) and not self.over:
             self._put(self._emitted)
             self._emitted += 1
-        # One that has stopped waits for those that are starving.
+        # An assistant that has stopped waits for starving assistants.
         if self.over or not all(not one.open or one.first >= len(path.tokens) or one.starving for one in judging):
             return
         if self._drafts.error is not None:
@@ -248,7 +251,9 @@ class AcrossTokenizers(AnswerWriter):
             self.end(cut_short(self._drafts.end))
 
     def _final(self, first: int) -> int:
-        """The tokens that can come out when all before `first` are judged: none that a restart may encode again."""
+        """The number of tokens that can come out when all before `first` are judged: a restart may encode later tokens
+        again.
+        """
         return first if self._answer.is_end(first) else self._answer.fixed(first)
 
     def _put(self, at: int) -> None:
@@ -281,12 +286,12 @@ async def _write(writer: AnswerWriter) -> None:
 
 
 def _is_outvoted(one: Decision, winner: Decision) -> bool:
-    """Test whether an assistant was less sure of its word than the one whose word was taken."""
+    """Test whether an assistant was less sure of its word than the winner of its own."""
     return (one.q or 0.0) < (winner.q or 0.0)
 
 
 def _least_over(firing: Firing, start: int, end: int) -> float | None:
-    """The probability of bytes of a replacement: that of the least probable of the assistant's tokens there."""
+    """The probability of bytes of a replacement: the least of the probabilities of the assistant's tokens there."""
     over, at = list[Token](), firing.at
     for token in firing.tokens:
         if at < end and at + len(token.data) > start:

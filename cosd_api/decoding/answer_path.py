@@ -1,4 +1,4 @@
-"""The draft's path through one answer across tokenizers, as drafts, assistants and replacements share it."""
+"""The draft's path through one answer across tokenizers, shared by drafts, assistants and replacements."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cosd_api.paths import DraftPath, Encoder
 from cosd_providers.contract import Token
 
 LOOKAHEAD = 16
-"""Tokens that the draft may write behind the end of the answer, so that its last places can be encoded."""
+"""Tokens that the draft may write after the end of the answer, so that its last places can be encoded."""
 
 
 class AnswerPath(DraftPath):
-    """The draft's path, and what is known about its tokens.
+    """The draft's path, with facts about its tokens.
 
     Args:
         job: the models, the limits and the record.
@@ -29,15 +29,15 @@ class AnswerPath(DraftPath):
 
     Attributes:
         marks: facts about each token.
-        hearings: the assistants that are heard, by model.
+        hearings: the assistants in use, by model.
         decisions: about tokens that are not final yet.
         counts: for the report.
         judged: the number of tokens that every assistant has judged.
-        stop_end: byte offset behind the stop string that ends what was drafted.
+        stop_end: byte offset after the stop string that ends the draft.
         draft: number of the draft in progress, or of the last one.
         numbers: of drafts and continuations.
         asks: numbers of questions.
-        news: the next thing that changes.
+        news: set at the next change.
     """
 
     def __init__(self, job: AnswerJob, encoder: Encoder | None) -> None:
@@ -59,12 +59,12 @@ class AnswerPath(DraftPath):
     # ------------------------------------------------------------------------------------------------------- news
 
     def tell(self) -> None:
-        """Wake whoever waits for something to have changed."""
+        """Wake all tasks that wait for a change."""
         news, self.news = self.news, anyio.Event()
         news.set()
 
     async def changed(self) -> None:
-        """Wait for news; who is cancelled by the same news does nothing with them."""
+        """Wait for a change; a task that the same change cancels ends here."""
         await self.news.wait()
         await anyio.lowlevel.checkpoint_if_cancelled()
 
@@ -85,7 +85,7 @@ class AnswerPath(DraftPath):
         del self.marks[count:]
 
     def known_end(self, token: Token) -> Token:
-        """A token as an end of sequence, where its id ends any of the models that have these ids."""
+        """A token as an end of sequence, if its id ends any of the models with these ids."""
         return replace(token, data=b"", end=True) if token.id in self.job.ends else token
 
     def find_stop(self, grown: int) -> None:
@@ -95,7 +95,7 @@ class AnswerPath(DraftPath):
 
     @property
     def bound(self) -> int:
-        """The number of tokens that may come out: what follows is lookahead."""
+        """The number of tokens that may come out: later tokens are lookahead."""
         most = self.job.max_tokens
         if self.stop_end is None:
             return most
@@ -103,7 +103,7 @@ class AnswerPath(DraftPath):
 
     @property
     def bound_bytes(self) -> int:
-        """The same in bytes, as far as it is known."""
+        """The same bound in bytes, as far as it is known."""
         most = self.job.max_tokens
         limit = self.ends[most - 1] if len(self.ends) >= most else len(self.text)
         return limit if self.stop_end is None else min(limit, self.stop_end)
@@ -124,16 +124,16 @@ class AnswerPath(DraftPath):
         return any(one.starving for one in self.hearings.values() if one.open)
 
     def is_heard(self, hearing: PathHearing) -> bool:
-        """False once a replacement has come between, or the assistant is lost."""
+        """False once a replacement has intervened, or the assistant is lost."""
         return self.hearings.get(hearing.model) is hearing
 
     def judged_bytes(self, assistant: int) -> int | None:
-        """The byte of the answer before which an assistant has judged everything; None of one that is lost."""
+        """The byte of the answer before which an assistant has judged everything; None if the assistant is lost."""
         hearing = self.hearings.get(assistant + 1)
         return None if hearing is None else self.offset(hearing.first)
 
     def count(self, hearing: PathHearing, **more: int) -> None:
-        """Count what an assistant met, while it is heard."""
+        """Add to the counts for an assistant, while it is heard."""
         if self.is_heard(hearing):
             for name, count in more.items():
                 setattr(self.counts, name, (getattr(self.counts, name) or 0) + count)

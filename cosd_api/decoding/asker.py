@@ -36,17 +36,18 @@ _T = TypeVar("_T")
 
 
 class Asker(ABC):
-    """Asks the models of one answer, and continues without those that fail if it may.
+    """Asks the models of one answer, and continues without models that fail, if it may.
 
-    Models are counted from 0, the draft. Each model that takes ids is asked after its own path (`Paths`), the others
-    after text. Either way the tokens of a passage, of an answer to a question and of a score are whole characters.
+    Models are counted from 0, the draft. Each model that takes ids is asked after its own path (`Paths`), the other
+    models after text. Either way the tokens of a passage, of an answer to a question and of a score are whole
+    characters.
 
     Args:
         job: the models, the limits and the record.
 
     Attributes:
         calls: the requests.
-        models: the models that are still heard, in the order given.
+        models: the models that are not lost, in the order given.
         count: the number of models, lost ones included.
         chance: the random numbers of the answer.
     """
@@ -65,7 +66,7 @@ class Asker(ABC):
         self._tasks = AnswerTasks()
 
     def fresh(self) -> Self:
-        """A copy that asks the same models about another answer to the same prompt."""
+        """A copy, for another answer to the same prompt by the same models."""
         other = copy(self)
         other._streams, other._paths = {}, self._paths.fresh()
         return other
@@ -78,7 +79,7 @@ class Asker(ABC):
     @property
     @abstractmethod
     def heard_until(self) -> int:
-        """The number of tokens of the answer about which a model that is lost now was heard."""
+        """The number of tokens of the answer about which a model that fails now was heard."""
 
     async def continuation(
         self,
@@ -100,14 +101,14 @@ class Asker(ABC):
             model: its index.
             text: the answer so far.
             max_tokens: at most.
-            enough: true where nothing more is wanted, which ends the request.
-            alternatives: how many other tokens to list in each place.
-            after: the passage that the text ends with, whose own tokens a model that is asked after text continues
-                where it can.
+            enough: true if no more tokens are wanted, which ends the request.
+            alternatives: number of other tokens to list in each place.
+            after: the passage that the text ends with; a model that is asked after text continues its own tokens if it
+                can.
             temperature: 0 for its most probable tokens; 1 draws them from its own distribution.
-            seed: of the draws, see `chance`; another one for each request.
-            turn: the prompt that the text follows; by default the one that the model answers.
-            inside: whether the model begins with the rest of a token of its own inside which the text ends.
+            seed: of the draws, see `chance`; another seed for each request.
+            turn: the prompt that the text follows; by default the prompt that the model answers.
+            inside: whether the model first completes its own token, if the text ends inside that.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -138,13 +139,13 @@ class Asker(ABC):
     async def read(
         self, model: int, text: bytes, take: Callable[[Token | DraftEnd, int], bool], *, max_tokens: int
     ) -> None:
-        """Let a model continue `text`, on its own path, and read each token as it comes.
+        """Let a model continue `text` on its own path, and read each token as it comes.
 
         Args:
             model: its index.
-            text: the answer so far, or what it may become.
-            take: gets each token and the number of the request, and a `DraftEnd` at last; true if nothing more is
-                wanted, which ends the request.
+            text: the answer so far, or a possible continuation of it.
+            take: gets each token and the number of the request, and a `DraftEnd` at last; it returns true if no more
+                tokens are wanted, which ends the request.
             max_tokens: at most.
 
         Raises:
@@ -182,7 +183,7 @@ class Asker(ABC):
         trail: Trail,
         rest: Token | None,
     ) -> None:
-        """Requests by ids until there are so many whole characters: each continues the ids of the one before it."""
+        """Send requests by ids until there are enough whole characters: each continues the ids of the one before it."""
         characters, left, drawn = Characters(), command.max_tokens, 0
         over, ended, ends = False, False, list[DraftEnd]()
         ids, data = [*trail.path.ids], bytearray(trail.path.text)
@@ -231,20 +232,20 @@ class Asker(ABC):
         enough: Callable[[Sequence[Token]], bool],
         alternatives: int = 0,
     ) -> Passage:
-        """A model's greedy continuation of the answer so far, until it is `enough`; as `continuation` gives it.
+        """A model's greedy continuation of the answer so far, until it is `enough`, as from `continuation`.
 
-        The request stays open, and is read on by the next call if the answer has followed it: only where the model's
-        own path through the answer is the tokens that it wrote, so that a new request would write the same.
+        The request stays open, and the next call reads further if the answer has followed it. The call does so only if
+        the model's own path through the answer is the tokens that it wrote, so that a new request would write the same.
 
         Args:
             model: its index.
             max_tokens: at most.
-            ahead: tokens that a request may write; not fewer.
+            ahead: tokens that a request may write; at least `max_tokens`.
             enough: see `continuation`.
             alternatives: other tokens to list with each; always the same number.
 
         Raises:
-            ProviderError: the model failed, or a limit is reached. What was read ahead may fail: it is asked again.
+            ProviderError: the model failed, or a limit is reached. If an open request fails, a new one is sent.
         """
         stream = self._streams.pop(model, None)
         followed = await self._follows(model, stream)
@@ -278,7 +279,7 @@ class Asker(ABC):
             await stream.more()
 
     def _begin(self, model: int, max_tokens: int, alternatives: int) -> OpenStream:
-        """Let a model continue the answer, in a request of its own that is read as it comes."""
+        """Let a model continue the answer, in a background request whose tokens are read as they come."""
         command = StartDraft(next(self._numbers), self.text, max_tokens, None, (), alternatives=alternatives)
         stream = OpenStream(command.text, command.draft)
 
@@ -286,16 +287,17 @@ class Asker(ABC):
             with stream.scope:
                 try:
                     await self._with_place(model, self._generate(model, command, stream.take, began=stream.began))
-                except Exception as error:  # noqa: BLE001 - raised where it is read
+                except Exception as error:  # noqa: BLE001 - `read_on` raises it
                     stream.failed(error)
 
         self._tasks.start(write)
         return stream
 
     async def _follows(self, model: int, stream: OpenStream | None) -> tuple[int, list[Token]] | None:
-        """The place of a stream up to which the answer has followed it, if a new request would write on as it does.
+        """The place of a stream up to which the answer has followed it, if a new request would continue in the same
+        way.
 
-        It is the number of its tokens up to there, and the rest of one inside which the answer ends, if it does.
+        The place is the number of tokens up to there, and the rest of the token inside which the answer ends, if any.
         """
         if stream is None or stream.error is not None:
             return None
@@ -312,9 +314,9 @@ class Asker(ABC):
     async def propose(
         self, model: int, text: bytes, questions: Sequence[Question], *, alternatives: int = 0
     ) -> list[Proposal | None]:
-        """A model's own choices at places of `text`: one token each, on its own path, which ends with no place.
+        """A model's own choices at places of `text`: one token each, on its own path, which does not end at a place.
 
-        What lies behind a place decides about the tokens before it. See `contract.Provider.propose`.
+        The text after a place decides about the tokens before it. See `contract.Provider.propose`.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -354,7 +356,7 @@ class Asker(ABC):
         return found
 
     async def _after(self, model: int, paths: Sequence[Path], alternatives: int) -> list[Proposal | None]:
-        """A model's most probable raw token after each path: of one text in one request, else one by one."""
+        """A model's most probable raw token after each path: one request for paths of one text, else one each."""
         longest = max((path.text for path in paths), key=len)
         if not all(longest.startswith(path.text) for path in paths):
             return [one for path in paths for one in await self._after(model, [path], alternatives)]
@@ -367,22 +369,22 @@ class Asker(ABC):
         return await self._paths.path(model, text)
 
     async def _path_at(self, model: int, text: bytes, at: int) -> Path | None:
-        """The model's own path up to byte `at` of a text, as it is with what follows there."""
+        """The model's own path up to byte `at` of a text, if possible as a part of its path through the whole text."""
         whole = await self._path(model, text)
         here = None if whole is None else whole.before(at)
         return here if whole is None or here is not None else await self._path(model, text[:at])
 
     async def score(self, model: int, text: bytes, start: int, *, end: bool = False, ahead: bytes = b"") -> list[Token]:
-        """The tokens of a model's own path through `text` that end behind byte `start`, with their probabilities.
+        """The tokens of a model's own path through `text` that end after byte `start`, with their probabilities.
 
         Args:
             model: its index.
-            text: the answer so far, and what is to be scored.
+            text: the answer so far, and the text to score.
             start: byte offset; a token that lies across it is scored whole.
-            end: whether the end of sequence behind `text` is scored as one token more; its probability is None where
-                the endpoint does not report it.
-            ahead: what is known to follow `text`, which a model that is asked after ids takes into account: a token
-                that lies across the end of `text` is scored whole, too.
+            end: whether the end of sequence after `text` is scored as one token more; its probability is None if the
+                endpoint does not report it.
+            ahead: the known text after `text`. A model that is asked after ids takes it into account: a token that lies
+                across the end of `text` is scored whole, too.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -411,14 +413,14 @@ class Asker(ABC):
     async def score_behind(self, model: int, text: bytes, data: bytes, *, end: bool = False) -> list[Token]:
         """The tokens of a model's own path through `text` and `data` that lie in the latter, with their probabilities.
 
-        As `score`, but what lies in `text` is only read; a token that lies across is cut. With `end` the end of
-        sequence follows.
+        As `score`, but `text` is only read; a token that lies across its end is cut. With `end` the end of sequence
+        follows.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
         path, turn = await self._path(model, text + data), self._job.turns[model]
-        if (path is not None and self._scores_ids(model)) or turn.lead:  # which is behind the prompt, not behind `text`
+        if (path is not None and self._scores_ids(model)) or turn.lead:  # a lead follows the prompt, not `text`
             tokens = await self._with_place(model, self._scored(model, text + data, len(text), end=end))
             before = sum(len(token.data) for token in tokens) - len(data)  # bytes of the first token
             return [replace(tokens[0], data=tokens[0].data[before:]), *tokens[1:]] if before > 0 else tokens
@@ -428,7 +430,7 @@ class Asker(ABC):
     async def tokens(self, model: int, text: bytes) -> Mapping[int, bytes] | None:
         """The tokens of a model's own path through a text, in whole characters, each by the byte at which it begins.
 
-        None where they cannot be known. A model that is asked after text does not see bytes that are no characters.
+        None if they cannot be known. A model that is asked after text does not see bytes that are no characters.
 
         Raises:
             ProviderError: the model failed.
@@ -447,7 +449,7 @@ class Asker(ABC):
         return found
 
     async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
-        """Test whether a model's own path through `text` and these tokens, which it wrote there, is what it wrote.
+        """Test whether a model's own path through `text` and its tokens after it consists of the tokens that it wrote.
 
         Raises:
             ProviderError: the model failed.
@@ -459,7 +461,7 @@ class Asker(ABC):
         return await self._encodings.reads_as(model, text, tokens)
 
     async def begun(self, model: int, text: bytes, choices: Sequence[Token]) -> None:
-        """Note that a model would write each of these tokens behind a text, so that they are on its path there."""
+        """Note that a model would write each of these tokens after a text, so that they are on its path there."""
         path = await self._path(model, text)
         for token in choices:
             if path is not None and token.id is not None:
@@ -468,7 +470,7 @@ class Asker(ABC):
     async def score_prompt(self, model: int) -> list[Token]:
         """The tokens of a model's own encoding of the prompt's plain text, with probabilities; see `AnswerJob.plain`.
 
-        The first one has no probability (None) where the model has no beginning of sequence to read before it.
+        The first token has no probability (None) if the model has no beginning of sequence to read before it.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -478,9 +480,10 @@ class Asker(ABC):
         return await self._with_place(model, self.calls.score(model, text, 0, turn=turn)) if text else []
 
     async def ask_all(self, ask: Callable[[int], Awaitable[_T]], models: Sequence[int] | None = None) -> dict[int, _T]:
-        """Ask every model that is still heard, at the same time; by model, in the order given. `models`: these alone.
+        """Ask every model that is not lost, at the same time; the answers by model, in the order given. `models`: only
+        these.
 
-        A model that fails is lost from here on where the answer may continue without it. The first one, the draft, is
+        A model that fails is lost from here on if the answer may continue without it. The first model, the draft, is
         never lost.
 
         Raises:
@@ -519,7 +522,7 @@ class Asker(ABC):
         return (await self._job.turns[model].provider.describe()).capabilities.continues
 
     async def splitter(self, model: int) -> WordEnds | None:
-        """The words of a model's own tokenizer; None where they are not known."""
+        """The words of a model's own tokenizer; None if they are not known."""
         return await words_of(self._job.turns[model].provider)
 
     async def _with_place(self, model: int, work: Awaitable[_T]) -> _T:
@@ -531,7 +534,7 @@ class Asker(ABC):
 
 
 def _joined(tokens: Iterable[Token]) -> list[Token]:
-    """Raw tokens as tokens of whole characters, an incomplete last one too."""
+    """Raw tokens as tokens of whole characters, including an incomplete last one."""
     characters = Characters()
     found = [whole for token in tokens for whole in characters.feed(token)]
     return [*found, *characters.flush()]

@@ -28,14 +28,14 @@ class Calls:
 
     Args:
         turns: the models.
-        budget: the limits of what they may spend together.
+        budget: the limits of their common spending.
         timeline: records the requests.
-        room: gives an event to wait for while the reader of the answer is far behind, else None: what is written
-            meanwhile stays at its server.
+        room: gives an event to wait for while the reader of the answer is slow, else None: text written meanwhile stays
+            at its server.
 
     Attributes:
         draft_requests, assistant_requests, drafted_tokens: as in `FusionResult`.
-        reencoded: whether the draft's endpoint was seen to read its own text as other tokens than it wrote.
+        reencoded: whether the draft's endpoint has read its own text as other tokens than it wrote.
     """
 
     def __init__(
@@ -72,12 +72,13 @@ class Calls:
 
         Args:
             model: its index.
-            command: from where, and how far.
-            take: gets each token, and one `DraftEnd` at last; true if nothing more is wanted, which ends the request.
-            counts: while false, tokens are not held against the limits: the bill is all that is waited for. Asked only
-                where there are limits, or a reader is far behind.
-            turn: the prompt that the text follows; by default the one that the model answers.
-            question: an assistant is asked for its word; it is no draft.
+            command: the text to continue, and the length.
+            take: gets each token, and one `DraftEnd` at last; it returns true if no more tokens are wanted, which ends
+                the request.
+            counts: while false, tokens do not count against the limits, because only the bill is awaited. Called only
+                if there are limits, or the reader is slow.
+            turn: the prompt that the text follows; by default the prompt that the model answers.
+            question: whether the request asks an assistant for its word and is no draft.
 
         Raises:
             ProviderError: see `contract.Provider.generate`; or a limit is reached.
@@ -141,7 +142,7 @@ class Calls:
                             if span.first is None:
                                 span.first = self._timeline.now()
                             if take(item):
-                                await anyio.lowlevel.checkpoint_if_cancelled()  # it may have been left meanwhile
+                                await anyio.lowlevel.checkpoint_if_cancelled()  # perhaps by `take`
                                 return
                             usage.written += 1
                             if self._budget.counts_tokens and counts():
@@ -210,10 +211,10 @@ class Calls:
         alternatives: int = 0,
         turn: RenderedPrompt | None = None,
     ) -> list[Token]:
-        """The tokens of a model's own encoding of `text` that end behind byte `start`, with their probabilities.
+        """The tokens of a model's own encoding of `text` that end after byte `start`, with their probabilities.
 
-        With `end` the end of sequence follows as one token more, whose probability is None where it is not reported.
-        `alternatives` is as in `contract.Provider.score`. The text follows the prompt of `turn`, by default the one
+        With `end` the end of sequence follows as one token more, whose probability is None if it is not reported.
+        `alternatives` is as in `contract.Provider.score`. The text follows the prompt of `turn`, by default the prompt
         that the model answers.
 
         Raises:
@@ -270,13 +271,13 @@ class Calls:
         return [*own, *tokens[len(own) :]]
 
     async def _compare_encodings(self, model: int, command: StartDraft) -> None:
-        """Find out whether a text-only endpoint reads the draft's text back as the tokens that it wrote."""
+        """Test whether a text-only endpoint reads the draft's text back as the tokens that it wrote."""
         turn = self.turns[model]
         if self.reencoded or not (await turn.provider.describe()).capabilities.tokenize:
             return
         try:
             pieces = await turn.provider.tokenize(turn.prompt + sendable(command.text))
-        except UnsupportedError:  # of this text it cannot be known
+        except UnsupportedError:  # the encoding of this text cannot be known
             return
         tokens = [token.data for token in merge(Token(piece.data, None) for piece in pieces)]
         self.reencoded = tokens[-len(command.own) :] != list(command.own)
@@ -284,7 +285,7 @@ class Calls:
 
 def _stream(turn: RenderedPrompt, command: StartDraft, usage: Usage) -> AsyncGenerator[Token | DraftEnd, None]:
     """The items that a model writes, as `command` says."""
-    # Asked for only where they are of use, so that a provider need not know the keyword.
+    # Alternatives are requested only if they are of use, so that a provider need not know the keyword.
     also: dict[str, Any] = {"alternatives": command.alternatives} if command.alternatives else {}
     if command.temperature:
         also |= {"temperature": command.temperature, "seed": command.seed}
@@ -316,7 +317,7 @@ def placed(error: Exception, provider: Provider) -> Exception:
 
 
 def check_probs(tokens: Iterable[Token], endpoint: str) -> None:
-    """Refuse numbers that are not probabilities: a verdict on them would be meaningless."""
+    """Refuse numbers that are not probabilities: a verdict from them would be meaningless."""
     for token in tokens:
         if token.prob is not None and not 0 <= token.prob <= 1:
             raise _no_probability(token.prob, endpoint)

@@ -8,8 +8,8 @@ from hashlib import blake2b
 class Chance:
     """The random numbers of one answer.
 
-    Each has a name of its own, such as `("keep", 12)`: what is drawn, and the place in the answer. It depends on
-    nothing else, neither on timing nor on how many numbers were drawn before::
+    Each number has a name of its own, such as `("keep", 12)`: the purpose of the draw, and the place in the answer. It
+    depends neither on timing nor on earlier draws::
 
         prompt digest = BLAKE2b(prompt, 16 bytes)
         hash          = BLAKE2b("{seed} {name ...} " + prompt digest, 8 bytes)

@@ -1,4 +1,4 @@
-"""Raw tokens of a model that is asked after ids, as methods compare them: in whole characters. Pure."""
+"""Raw tokens of a model that is asked after ids, joined to whole characters so that methods can compare them. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Characters:
         return bool(self._merger.parts)
 
     def feed(self, token: Token) -> list[Token]:
-        """Take the next raw token; return those that are whole now: none, one, or two at an end."""
+        """Take the next raw token; return the tokens that are whole now: none, one, or two at an end."""
         return [with_whole(one) for one in self._merger.feed(token)]
 
     def flush(self) -> list[Token]:
@@ -29,7 +29,7 @@ class Characters:
 
 
 def with_whole(token: Token) -> Token:
-    """A token with those of its alternatives that are another text in whole characters, or the end of sequence."""
+    """A token with only its alternatives that are another text in whole characters, or the end of sequence."""
     if not token.alternatives:
         return token
     found = {(token.data, token.end): token}

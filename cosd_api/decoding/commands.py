@@ -1,4 +1,4 @@
-"""The vocabulary between a decoder, which decides, and the driver, which does: events in, commands out, a report."""
+"""The vocabulary between a decoder, which decides, and the driver, which acts: events in, commands out, a report."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Placed:
     """A token at its place in the response.
 
     Attributes:
-        token: the token; the last one of an answer may be cut where a stop string begins.
+        token: the token; a stop string may cut the last token of an answer.
         source: `DRAFT`, or the index of the assistant that wrote it.
         asked: whether an assistant was asked about its unit.
-        decisions: what the assistants said there.
-        winner: on the tokens of a replacement: the decision that put them there.
-        replaced: on the first token of a replacement: the draft's tokens that it replaced.
-        verified: whether every assistant was heard that could have changed it.
-        draft: number of the draft that wrote it, or what it replaced.
-        at: when it was placed, in seconds of the driver's clock.
-        reason: why it is there, in words, where no decision about the draft says so.
+        decisions: the assistants' decisions there.
+        winner: on the tokens of a replacement, the decision that put them there.
+        replaced: on the first token of a replacement, the draft's tokens that it replaced.
+        verified: whether every assistant that could have changed it was heard.
+        draft: number of the draft that wrote it, or that wrote the text it replaced.
+        at: time at which it was placed, in seconds of the driver's clock.
+        reason: why it is there, in words, if no decision about the draft gives the reason.
         unit: number of its unit or segment in the answer, from 0; once it is settled.
         round: of drafting, from 1; once it is settled.
     """
@@ -58,14 +58,14 @@ class StartDraft:
         draft: its number.
         text: the response so far; it ends with `own`.
         max_tokens: at most.
-        continuation: of its last `DraftEnd`, where it continues that draft.
+        continuation: of its last `DraftEnd`, if it continues that draft.
         own: the tokens that the draft model wrote since the start or the last replacement.
-        ahead: whether it is a hedge, started before the verdict that would make it the draft.
-        alternatives: how many other choices are wanted with each token.
+        ahead: whether it is a hedge, which starts before the verdict that would make it the draft.
+        alternatives: number of other choices to list with each token.
         temperature: 0 for the most probable tokens, 1 to draw them.
         seed: of the draws.
         states: whether each token carries its hidden state.
-        ids: of the tokens so far, where the draft continues from its own path; see `contract.Context`.
+        ids: of the tokens so far, if the draft continues from its own path; see `contract.Context`.
     """
 
     draft: int
@@ -83,22 +83,22 @@ class StartDraft:
 
 @dataclass(frozen=True, slots=True)
 class CancelDraft:
-    """Cancel a draft that nobody waits for any more."""
+    """Cancel a draft whose tokens are no longer needed."""
 
     draft: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask one assistant, in one request, what it would write at some places of `text`.
+    """Ask one assistant, in one request, for its own tokens at some places of `text`.
 
     Attributes:
         ask: its number.
         assistant: its index; `DRAFT` asks the draft model itself for a probability that its stream did not show.
         text: the response, up to the last of the places or beyond.
         questions: one for each place.
-        alternatives: how many other tokens to list with each of its own.
-        paths: the ids before each place, where the models have the same ids: then each is asked for one token.
+        alternatives: number of other tokens to list with each own token.
+        paths: the ids before each place, if the models have the same ids: then each place is asked for one token.
     """
 
     ask: int
@@ -111,7 +111,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class CancelAsk:
-    """Cancel a request none of whose answers can matter any more."""
+    """Cancel a request whose answers can no longer matter."""
 
     ask: int
 
@@ -121,12 +121,12 @@ class Watch:
     """Let an assistant write greedily after a path of the answer, and report each token (`watched`).
 
     Attributes:
-        watch: its number, one of those of questions.
+        watch: its number, from the numbers of questions.
         assistant: its index.
         text: the response up to the place at which it begins.
         ids: the path of the same place.
         max_tokens: at most.
-        alternatives: how many other tokens to list with each of its own.
+        alternatives: number of other tokens to list with each own token.
     """
 
     watch: int
@@ -139,7 +139,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class CloseWatch:
-    """Close a watch: nothing more that it writes is needed."""
+    """Close a watch whose further tokens are not needed."""
 
     watch: int
 
@@ -154,7 +154,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Report (`waited`) when `batch_wait` is over: then what has come together is asked."""
+    """Report (`waited`) when `batch_wait` is over; then the questions collected by that time are asked."""
 
     wait: int
 
@@ -181,7 +181,7 @@ def cut_short(end: DraftEnd) -> Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the answer with an error: it cannot continue without what failed."""
+    """End the answer with an error, because it cannot continue after a failure."""
 
     error: Exception
 
@@ -197,7 +197,7 @@ class Loss:
     """An assistant that an answer continues without.
 
     Attributes:
-        token: index of the first token of the answer that it was not heard about.
+        token: index of the first token of the answer about which it was not heard.
         error: why.
         before: whether it was lost before the answer began.
     """
@@ -214,9 +214,10 @@ class Contender:
     Attributes:
         sources: the models, `DRAFT` or the index of an assistant; the first listed comes first.
         text: its bytes.
-        end: whether the answer ends behind it.
-        scores: each model's measure of it, in the order of the models; None where a model was not asked or cannot say.
-        mean: what they come to together, or what else is compared: the least is taken; None where nothing was measured.
+        end: whether the answer ends after it.
+        scores: each model's measure of it, in the order of the models; None if a model was not asked or cannot give
+            one.
+        mean: the mean of the scores, or another number to compare; the least wins. None if nothing was measured.
     """
 
     sources: tuple[int, ...]
@@ -228,11 +229,11 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class DecidedSegment:
-    """One segment of an answer: the texts proposed for it, and the one that was taken.
+    """One segment of an answer: the texts proposed for it, and the text that was taken.
 
     Attributes:
-        candidates: the texts, those of the first listed models first.
-        winner: index of the one that was taken.
+        candidates: the texts, in the order of the models.
+        winner: index of the text that was taken.
         reason: why, in words.
     """
 
@@ -243,20 +244,20 @@ class DecidedSegment:
 
 @dataclass(slots=True)
 class Report:
-    """An answer so far, as a result needs it; the counts are those of `FusionResult`.
+    """An answer so far, as a result needs it; the counts are defined in `FusionResult`.
 
     Attributes:
         text: its bytes.
-        judged: whether a draft is judged at all; without it the counts of what was kept and replaced mean nothing.
+        judged: whether a draft is judged at all; if not, the counts of kept and replaced tokens mean nothing.
         unanswered: places at which an assistant had no answer.
-        ties: places at which the draft's token stood because the assistant found it as probable as its own, within
+        ties: places at which the draft's token was kept because the assistant found it as probable as its own, within
             `tie`.
-        off_path: units that an assistant was asked about after a cut text; None where nobody counts them.
-        unjudged: units that stood though an answer could have changed them; None where nobody counts them.
-        lost: the assistants that it continues without.
+        off_path: units that an assistant was asked about after a cut text; None if they are not counted.
+        unjudged: units that were kept though an answer could have changed them; None if they are not counted.
+        lost: the assistants without which it continues.
         segments: of methods that decide segment by segment.
         warnings: of the method itself.
-        weights: of the models, where the method measured them.
+        weights: of the models, if the method measured them.
     """
 
     text: bytes = b""
@@ -282,11 +283,11 @@ class Report:
 
 
 class Decoder(Protocol):
-    """One fused answer in the making, by any method: it does no I/O, and reacts to events with commands.
+    """One fused answer in progress, by any method: it does no I/O, and reacts to events with commands.
 
     Attributes:
-        now: the time of the next event in the driver's seconds; kept in the record, and decides nothing.
-        late: whether events are heard late: then little is drafted at a time. Decides about cost alone.
+        now: the time of the next event in the driver's seconds; it goes into the record and affects no decision.
+        late: whether events are heard late: then little is drafted at a time. It affects the cost only.
     """
 
     now: float
@@ -302,43 +303,43 @@ class Decoder(Protocol):
         ...
 
     def drafted(self, draft: int, token: Token) -> list[Command]:
-        """A draft wrote a token."""
+        """React to a token of a draft."""
         ...
 
     def draft_ended(self, draft: int, end: DraftEnd) -> list[Command]:
-        """A draft is over."""
+        """React to the end of a draft."""
         ...
 
     def draft_failed(self, draft: int, error: Exception) -> list[Command]:
-        """A draft failed."""
+        """React to the failure of a draft."""
         ...
 
     def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
-        """An assistant answered; `proposals` are in the order of the questions, None where it has no answer."""
+        """React to an assistant's answer; `proposals` are in the order of the questions, None if it has no answer."""
         ...
 
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:
-        """A request to an assistant failed."""
+        """React to the failure of a request to an assistant."""
         ...
 
     def watched(self, watch: int, token: Token) -> list[Command]:
-        """A watch wrote a token."""
+        """React to a token of a watch."""
         ...
 
     def watch_ended(self, watch: int, end: DraftEnd) -> list[Command]:
-        """A watch is over."""
+        """React to the end of a watch."""
         ...
 
     def watch_failed(self, watch: int, error: Exception) -> list[Command]:
-        """A watch failed."""
+        """React to the failure of a watch."""
         ...
 
     def waited(self, wait: int) -> list[Command]:
-        """A `Wait` is over."""
+        """React to the end of a `Wait`."""
         ...
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer with what was emitted, unless it is complete."""
+        """End the answer with its emitted tokens, unless it is complete."""
         ...
 
     def report(self) -> Report:

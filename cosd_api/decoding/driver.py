@@ -38,20 +38,20 @@ _Key = tuple[str, int]  # the kind of a request, and its number
 _CommandT = TypeVar("_CommandT", StartDraft, Ask, Watch)
 
 GRACE_SECONDS = 2.0
-"""Time for a draft that has written its last token to end (and report what it billed)."""
+"""Time for a draft that has written its last token to end (and report its bill)."""
 
 LOOK_SECONDS = 0.01
-"""After this time of a question a timer shows how late the event loop is."""
+"""Time after the start of a question at which a timer shows the lateness of the event loop."""
 
 FIRST_SECONDS = 0.001
-"""After this time a draft that was started has taken the connection that was ready."""
+"""Time after which a started draft has taken the connection that was ready."""
 
 
 class Driver:
     """One fusion in progress, by a decoder: a `Run`.
 
     Args:
-        decoder: decides what to do.
+        decoder: makes the decisions.
         job: the models, the limits and the record.
     """
 
@@ -73,7 +73,7 @@ class Driver:
         return self.decoder.finished
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer with what was emitted, unless it is complete."""
+        """End the answer with its emitted tokens, unless it is complete."""
         self.decoder.stop_here(finish)
 
     def report(self) -> Report:
@@ -86,8 +86,8 @@ class Driver:
         Raises:
             ProviderError: an endpoint failed, and the answer cannot continue without it; everything else is cancelled.
         """
-        # A draft that continues from its text may read this as other tokens than it wrote: the answer would depend on
-        # where requests ended, and so on time.
+        # A draft that continues from its text may read it as other tokens than it wrote: the answer would depend on the
+        # ends of requests, and so on time.
         self._may_pause = (await self._job.turns[0].provider.describe()).capabilities.token_ids
         lateness = self._job.lateness
         lateness.answers += 1
@@ -104,7 +104,7 @@ class Driver:
             raise ResponseError("a provider gave up without an answer or an error")
 
     def _step(self, happen: Callable[..., Sequence[Command]], *what: Any) -> None:
-        """Report an event to the decoder, and do what it commands."""
+        """Report an event to the decoder, and carry out its commands."""
         self.decoder.now = self._job.timeline.now()
         try:
             self._do(happen(*what))
@@ -114,11 +114,11 @@ class Driver:
             self._judge_lateness(self._unknown and any(kind == "ask" for kind, _ in self._scopes))
 
     def _judge_lateness(self, unknown: bool) -> None:
-        """Tell the decoder whether it hears late."""
+        """Set whether the decoder hears events late."""
         self.decoder.late = self._may_pause and (unknown or self._job.lateness.late)
 
     def _look(self, due: float) -> None:
-        """See how late the event loop is."""
+        """Measure the lateness of the event loop."""
         self._job.lateness.woken(asyncio.get_running_loop().time() - due)
 
     def _do(self, commands: Sequence[Command]) -> None:
@@ -163,14 +163,14 @@ class Driver:
         self._step(self.decoder.waited, number)
 
     async def _keep_ready(self, draft: Ready) -> None:
-        """Have a connection made for the next draft: a stream that is left takes its own with it."""
+        """Have a connection made for the next draft: a cancelled stream closes its own."""
         await anyio.sleep(FIRST_SECONDS)
         with suppress(Exception):  # it only saves time
             if await draft.keep_ready() is False:
                 self._ready = None
 
     async def _finish(self) -> None:
-        # A draft that is still there has written its last token: its bill follows at once.
+        # A draft that is still open has written its last token: its bill follows at once.
         with anyio.move_on_after(GRACE_SECONDS):
             await self._idle.wait()
         self._group.cancel_scope.cancel()
@@ -183,7 +183,7 @@ class Driver:
         command: _CommandT,
         failed: Callable[[int, Exception], Sequence[Command]],
     ) -> None:
-        """Begin a request to a model; the decoder decides whether it matters that it failed."""
+        """Begin a request to a model; if it fails, the decoder decides whether that matters."""
         scope = self._scopes[key] = anyio.CancelScope()
         kind, number = key
 

@@ -1,4 +1,4 @@
-"""Each model's own encoding of a text that follows its prompt. No generation request is sent for it."""
+"""Each model's own encoding of a text that follows its prompt, without any generation request."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Encodings:
     async def tokens(self, model: int, text: bytes) -> Mapping[int, bytes] | None:
         """The tokens that begin in `text`, in whole characters, each by the byte at which it begins.
 
-        Bytes are counted as a server sees the text: without those that are no characters. None where the encoding
-        cannot be known.
+        Offsets count the bytes that a server sees: without bytes that are no characters. None if the encoding cannot be
+        known.
 
         Raises:
             ProviderError: the model failed.
@@ -33,7 +33,7 @@ class Encodings:
         turn, sent = self._turns[model], sendable(text)
         try:
             pieces = await turn.provider.tokenize(turn.prompt + sent)
-        except UnsupportedError:  # of this text it cannot be known
+        except UnsupportedError:  # the encoding of this text cannot be known
             return None
         found: dict[int, bytes] = {}
         at = len(sent.encode()) - sum(len(piece.data) for piece in pieces)
@@ -44,10 +44,11 @@ class Encodings:
         return found
 
     async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
-        """Test whether a model encodes `text` and these tokens' bytes as it encodes `text`, and then these tokens.
+        """Test whether a model's encoding of `text` and these tokens' bytes is its encoding of `text`, and then these
+        tokens.
 
-        False where it cannot be known. A token with a character of several bytes may be joined of several tokens, and
-        looks like the one token of the same bytes: of it nothing is known.
+        False if that cannot be known. A token with a character of several bytes may be joined from several tokens, and
+        looks like a single token of the same bytes, so the answer is not known.
         """
         if not all(token.data.isascii() for token in tokens):
             return False
@@ -60,7 +61,7 @@ class Encodings:
         try:
             for part in (text, data):
                 found[part] = known.get(part) or await turn.provider.tokenize(turn.prompt + part.decode())
-        except ProviderError:  # of this text it cannot be known
+        except ProviderError:  # the encoding of this text cannot be known
             return False
         self._known[model] = found
         before, after = found[text], found[data]

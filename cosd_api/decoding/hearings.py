@@ -20,8 +20,8 @@ class Firing:
     Attributes:
         changed: the first byte of the answer that it changes.
         decision: the assistant's.
-        unit: what was judged.
-        way: the draft's path behind it; None where the answer ends there.
+        unit: the unit that was judged.
+        way: the draft's path after it; None if the answer ends there.
         at: the place.
         tokens: the assistant's, as it wrote them.
     """
@@ -36,23 +36,23 @@ class Firing:
 
 @dataclass(slots=True)
 class PathHearing:
-    """One assistant, and how far it has judged; another one is made behind every replacement.
+    """One assistant, with its progress in judging; a new object is made after every replacement.
 
     Attributes:
         model: its index.
         encoder: of its encodings; None if it takes text only.
-        same: it has the draft's ids: then its units are the draft's tokens.
+        same: whether it has the draft's ids: then its units are the draft's tokens.
         first: index of the draft token at which its next unit begins.
-        answers: to places that it was asked about, by the ids before.
-        hidden: those of them whose probability its watch did not show.
-        proposals: what it would write at units that it was asked about as text, by their first draft token.
-        requests: numbers of the questions that brought them, by the ids before a place, or the first token of a unit.
-        firing: the replacement that it wants; it waits until the others are as far.
-        error: why it could not judge the unit; it matters once the answer waits for it.
+        answers: to places that it was asked about, by the ids before each.
+        hidden: the answers whose probability its watch did not show.
+        proposals: its own text at units that it was asked about by text, by their first draft token.
+        requests: numbers of the questions that brought these, by the ids before a place, or the first token of a unit.
+        firing: the replacement that it wants; it waits until the other assistants have judged as far.
+        error: the reason why it could not judge the unit; it matters once the answer waits for the assistant.
         starts: byte offsets at which its units begin.
-        starving: it waits for the draft to write more.
-        own: index of the draft token behind the word that it wrote last.
-        scope: of what it is doing.
+        starving: whether it waits for the draft to write more.
+        own: index of the draft token after the word that it wrote last.
+        scope: cancels its work.
     """
 
     model: int
@@ -84,7 +84,7 @@ class PathMark:
         source: as in `Placed`.
         winner: the decision that put it there.
         replaced: the draft's tokens that it replaced, on the first token of a replacement.
-        draft: number of the draft that wrote it, or what it replaced.
+        draft: number of the draft that wrote it, or that wrote the text it replaced.
         at: when it was written.
         asked: whether an assistant was asked about it.
     """
@@ -99,14 +99,14 @@ class PathMark:
 
 @dataclass(frozen=True, slots=True)
 class AboutTokens:
-    """A decision, and the tokens of the path that it is about: the first, and the one behind the last."""
+    """A decision, and the range of the path's tokens that it is about: `first` to `last`, which is excluded."""
 
     first: int
     last: int
     decision: Decision
 
     def before(self, last: int, size: int) -> AboutTokens:
-        """The same of the tokens before `last`: the end of the word, of `size` bytes, is written over."""
+        """The same decision for the tokens before `last`: the last `size` bytes of its word are written over."""
         if self.last > last:
             self.decision.text = self.decision.text[: max(len(self.decision.text) - size, 0)]
         return replace(self, last=min(self.last, last))

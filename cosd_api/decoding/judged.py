@@ -18,12 +18,12 @@ class Judged:
     """The judgement on one draft token.
 
     Attributes:
-        decisions: what the assistants said there.
+        decisions: the assistants' decisions there.
         winner: the decision that replaced it.
-        replaced: the draft's token in whose place another one stands.
-        verified: whether every assistant was heard that could have changed it.
-        asked: whether one was asked.
-        reason: why the token is there, in words, where no decision says so.
+        replaced: the draft's token that another token replaced.
+        verified: whether every assistant that could have changed it was heard.
+        asked: whether an assistant was asked.
+        reason: why the token is there, in words, if no decision gives the reason.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -35,11 +35,11 @@ class Judged:
 
 
 class JudgedWriter(AnswerWriter):
-    """One answer in progress whose tokens are units of their own, each the draft's or in place of the draft's.
+    """One answer in progress whose tokens are single units, each the draft's or a replacement of the draft's.
 
     Attributes:
         pace: the schedule of the draft.
-        skip: leave out questions whose answers cannot matter.
+        skip: whether to leave out questions whose answers cannot matter.
         unanswered: places at which an assistant had no answer.
     """
 
@@ -57,13 +57,15 @@ class JudgedWriter(AnswerWriter):
 
     @property
     def complete(self) -> bool:
-        """True as long as every assistant is heard."""
+        """True as long as no assistant is lost."""
         return not self._lost
 
     def put(
         self, token: Token, model: int, judged: Judged, *, number: int, segment: DecidedSegment | None = None
     ) -> None:
-        """Write one token, by a model's request of this number; it is final, and a segment of its own if given."""
+        """Write one token, from a model's request `number`; it is final, and a segment of its own if `segment` is
+        given.
+        """
         if self._ended_replaced:
             self._restarts += 1
         at = len(self._response.tokens)

@@ -1,15 +1,14 @@
-"""Lateness of this process: the time that a turn of its event loop takes, against that of a verdict.
+"""Lateness of this process: the time of a turn of its event loop, compared with the time of a verdict.
 
-Why it matters, as measured on machines short of processors: a server writes on at its own pace, and what it has written
-lies in the buffers of a socket, thousands of tokens deep. Not to read them stops nobody, and by the time a stream is
+It matters, as measured on machines short of processors. A server writes at its own pace, and its text lies in the
+buffers of a socket, thousands of tokens deep. Not to read them does not stop the server, and by the time a stream is
 closed it has been written in vain. A verdict passes through seven to twelve turns of the loop (a connection, the
-headers, the body, each layer above), and in each of them everything that has come meanwhile is read first. So where a
-turn takes long a verdict takes ten times as long; all that the draft may write is there before it, and most of that is
-thrown away. What is read in vain makes the turns longer still. Nothing that is done with a token once it is there
-helps: only a request that asks for fewer does.
+headers, the body, each layer above), and each turn first reads everything that has come meanwhile. So if a turn takes
+long a verdict takes ten times as long; the whole draft has come before it, and most of the draft is thrown away. Tokens
+that are read in vain make the turns longer still. No handling of tokens that have come helps: only a request for fewer
+tokens does.
 
-The time of verdicts alone does not tell. It is as long where the assistant is slow, and there a draft that runs on is
-what saves time.
+The time of verdicts alone is no sign. A slow assistant makes it as long, and there a draft that runs on saves time.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from collections import deque
 __all__ = ["Lateness"]
 
 TURNS = 32
-"""Turns of the loop that may pass during a verdict. With fewer, a good part of its time is this process's own."""
+"""Turns of the loop that should pass during a verdict. With fewer, a good part of its time is this process's own."""
 
 QUICK = 0.1
-"""Seconds of a verdict; of quicker ones more turns may be missed, since models that answer so soon are cheap."""
+"""Seconds of a verdict; quicker verdicts count as this long, since models that answer so soon are cheap."""
 
 PRECISION = 0.001
 """Seconds by which a timer of an idle event loop may be late."""
 
 LATELY = 30.0
-"""Seconds for which it is believed that verdicts come in time."""
+"""Seconds for which the last verdict shows that verdicts come in time."""
 
 _RECENT = 8
 
 
 class Lateness:
-    """The recent verdicts of a fusion, and how late the event loop was meanwhile, for all of its answers.
+    """The recent verdicts of a fusion, and the lateness of the event loop meanwhile, for all of its answers.
 
-    It has no clock: a driver, which has one, tells what it measured.
+    It has no clock: a driver, which has one, reports its measurements.
 
     Attributes:
         late: whether fewer turns of the loop pass during a verdict than should.
-        answers: how many are in progress.
+        answers: number of answers in progress.
     """
 
     def __init__(self) -> None:
@@ -48,23 +47,23 @@ class Lateness:
         self.answers = 0
         self._turns: deque[float] = deque(maxlen=_RECENT)
         self._verdicts: deque[float] = deque(maxlen=_RECENT)
-        self._loads: deque[int] = deque(maxlen=_RECENT)  # answers in progress, at each of those
-        self._heard = 0.0  # when the last came
+        self._loads: deque[int] = deque(maxlen=_RECENT)  # answers in progress, at each of these verdicts
+        self._heard = 0.0  # the time of the last verdict
 
     def woken(self, late: float) -> None:
-        """Take in how many seconds late a timer was, which is what was left of a turn."""
+        """Record the seconds by which a timer was late: the rest of a turn."""
         self._turns.append(max(0.0, late - PRECISION))
         self._compare()
 
     def heard(self, verdict: float, now: float = 0.0) -> None:
-        """Take in how many seconds a verdict took that has come now."""
+        """Record the seconds of a verdict that has come now."""
         self._verdicts.append(verdict)
         self._loads.append(self.answers)
         self._heard = now
         self._compare()
 
     def in_time(self, now: float) -> bool:
-        """True if verdicts lately came in time, beside half as many answers as are in progress now at least."""
+        """True if verdicts lately came in time, beside at least half as many answers as are in progress now."""
         known = self._turns and self._verdicts and now - self._heard <= LATELY
         return bool(known) and not self.late and self.answers <= 2 * min(self._loads)
 

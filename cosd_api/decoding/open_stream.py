@@ -1,4 +1,4 @@
-"""A model's continuation in progress, which is read on as long as the answer follows it."""
+"""A model's continuation in progress, which is read further as long as the answer follows it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from cosd_providers.contract import DraftEnd, Token
 
 
 class OpenStream:
-    """Writing of one request, as it comes.
+    """The stream of one request, with its tokens so far.
 
     Args:
         start: the text that it continues.
         number: of the request.
 
     Attributes:
-        tokens: what it has written so far.
-        end: why it ended; None before.
-        error: why it failed.
+        tokens: the tokens so far.
+        end: its end; None before.
+        error: the reason of its failure.
         scope: cancels the request.
-        trail: its raw tokens, where the model is asked after ids.
+        trail: its raw tokens, if the model is asked after ids.
     """
 
     def __init__(self, start: bytes, number: int) -> None:
@@ -37,7 +37,7 @@ class OpenStream:
 
     @property
     def over(self) -> bool:
-        """True if nothing more will come."""
+        """True if no more items will come."""
         return self.end is not None or self.error is not None
 
     def began(self, trail: Trail) -> None:
@@ -63,7 +63,7 @@ class OpenStream:
         await self._changed.wait()
 
     def own(self, text: bytes) -> Sequence[Token] | None:
-        """The first of its tokens, if the text is what it continues and exactly these; else None."""
+        """The first tokens of the stream, if `text` is its start and exactly these tokens; else None."""
         length = len(self.start)
         for count, token in enumerate(self.tokens, 1):
             length += len(token.data)
@@ -73,14 +73,14 @@ class OpenStream:
         return None
 
     def behind(self, text: bytes) -> bool:
-        """Test whether it has written a part of what a text has behind its start, and no more yet."""
+        """Test whether it has so far written only a part of the text after its start."""
         written = self.start + self._data
         return len(written) < len(text) and text.startswith(written)
 
     def followed(self, text: bytes) -> tuple[int, list[Token]]:
-        """The number of its tokens that a text holds, if it is what it continues and these; and the rest of the next.
+        """The number of its tokens that `text` holds after the stream's start; and the rest of the next token.
 
-        The rest is there if the text ends inside a token; it has the probability of all of it.
+        There is a rest if the text ends inside a token; it has the probability of the whole token.
         """
         if not (self.start + self._data).startswith(text):
             return 0, []
@@ -94,7 +94,7 @@ class OpenStream:
         return len(self.tokens), []
 
     def read(self, count: int) -> None:
-        """Note that its first tokens were read: they are on the model's path."""
+        """Note that the first `count` tokens were read: they are on the model's path."""
         if self.trail is not None and count:
             self.trail.read(len(self.start) + sum(len(token.data) for token in self.tokens[:count]))
 

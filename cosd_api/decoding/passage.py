@@ -1,4 +1,4 @@
-"""Passages that a model wrote by itself in one request, and the parts of them that were written into an answer."""
+"""Passages that a model wrote by itself in one request, and their parts that were written into an answer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Passage:
     """A model's own greedy continuation of a text.
 
     Attributes:
-        tokens: its tokens; the end of sequence, if it comes, is the last.
+        tokens: its tokens; the end of sequence, if any, comes last.
         number: of its request, as drafts are counted.
-        end: why it ended; None where nothing more was wanted.
+        end: its end; None if no more tokens were wanted.
     """
 
     tokens: tuple[Token, ...]
@@ -41,7 +41,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
-    """Tokens that were written: by which model, in which of its requests, why, and whether others were compared."""
+    """Tokens that were written: with their model, its request, the reason, and whether other texts were compared."""
 
     tokens: Sequence[Token]
     model: int
@@ -51,6 +51,6 @@ class WrittenPart:
 
 
 def numbered(tokens: Sequence[Token], start: int) -> list[tuple[int, Token]]:
-    """Tokens with the byte offset of each, where the first is at `start`."""
+    """Tokens with the byte offset of each; the first is at `start`."""
     starts = accumulate((len(token.data) for token in tokens), initial=start)
     return list(zip(starts, tokens, strict=False))

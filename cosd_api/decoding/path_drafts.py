@@ -28,9 +28,9 @@ class PathDrafts:
         tasks: of the answer.
 
     Attributes:
-        writing: a draft is in progress.
-        end: where a draft stopped, if the path cannot continue.
-        error: why the last draft failed; it matters once the answer waits for it.
+        writing: whether a draft is in progress.
+        end: the end of a draft after which the path cannot continue.
+        error: the failure of the last draft; it matters once the answer waits for the draft.
     """
 
     def __init__(self, path: AnswerPath, calls: Calls, tasks: AnswerTasks) -> None:
@@ -44,9 +44,9 @@ class PathDrafts:
         self._ready = draft if isinstance(draft, Ready) else None
         self._scope = anyio.CancelScope()
         self._left = 0  # number of the last draft that a replacement has ended
-        self._begun = 0  # tokens of the path before those that the draft wrote since the start or a replacement
-        self._again = b""  # what a draft that takes text only is to write once more
-        self._stuck = -1  # tokens of the path at which it did not
+        self._begun = 0  # tokens of the path before the draft's own since the start or a replacement
+        self._again = b""  # the text that a draft that takes text only has to write once more
+        self._stuck = -1  # number of tokens of the path at which it failed to do so
 
     def leave(self) -> None:
         """Give up the draft in progress: a replacement comes."""
@@ -54,12 +54,12 @@ class PathDrafts:
         self._left = self._path.draft
 
     def restart(self) -> None:
-        """Continue behind a replacement, which is on the path now."""
+        """Continue after a replacement, which is on the path now."""
         self.error = self.end = None
         self._begun, self._stuck = len(self._path.tokens), -1
 
     async def write(self) -> None:
-        """Line 1: write on whenever there is room, from the path's own ids."""
+        """Line 1: continue the path from its own ids whenever there is room."""
         path = self._path
         while True:
             room = self._room()
@@ -76,21 +76,23 @@ class PathDrafts:
                     await self._calls.generate(
                         0, command, partial(self._take, path.draft), counts=lambda: not path.ended
                     )
-                except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
+                except Exception as error:  # noqa: BLE001 - it matters once the answer waits for the draft
                     if command.draft > self._left:
                         self.error = placed(error, path.job.turns[0].provider)
             self.writing = False
             path.tell()
 
     async def _keep_ready(self, draft: Ready) -> None:
-        """Have a connection made for the next draft: a stream that is left takes its own with it."""
+        """Have a connection made for the next draft: a cancelled stream closes its own."""
         await anyio.sleep(FIRST_SECONDS)
         with suppress(Exception):  # it only saves time
             if await draft.keep_ready() is False:
                 self._ready = None
 
     def _next(self, room: int) -> StartDraft:
-        """A draft of so many tokens behind the path; by text, what is behind the last safe cut is written once more."""
+        """A draft of `room` tokens after the path; by text, the draft writes the text after the last safe cut once
+        more.
+        """
         path, text = self._path, bytes(self._path.text)
         self._again = b""
         if path.encoder is not None:
@@ -103,7 +105,7 @@ class PathDrafts:
         return StartDraft(path.draft, text[:at], room + len(path.tokens) - bisect_right(path.ends, at), None, ())
 
     def _rest_of(self, token: Token) -> Token | None:
-        """The part of a token that is new, where the draft writes the end of the path once more; None if none is."""
+        """The new part of a token, while the draft writes the end of the path once more; None if no part is new."""
         before, data = self._again, token.data
         if not before:
             return token
@@ -114,7 +116,7 @@ class PathDrafts:
         return replace(token, data=data[len(before) :]) if len(data) > len(before) else None
 
     def _room(self) -> int:
-        """Tokens that the draft may be asked for now."""
+        """The number of tokens to request of the draft now."""
         path, pace, written = self._path, self._path.job.pace, len(self._path.tokens)
         starving = path.starving
         if path.ended or path.over or self.error is not None or (self._reaches() and not starving):
@@ -127,7 +129,7 @@ class PathDrafts:
         return most
 
     def _reaches(self) -> bool:
-        """True if what is drafted reaches as far behind the end of the answer as its last word needs, most likely."""
+        """True if the draft most likely reaches far enough after the end of the answer to encode the last word."""
         path, bound = self._path, self._path.bound
         if len(path.tokens) <= bound or path.encoder is None:
             return False
@@ -136,7 +138,7 @@ class PathDrafts:
         return end < len(text) and look(text, end, ended=False) is not None
 
     def _take(self, number: int, item: Token | DraftEnd) -> bool:
-        """Take what a draft writes; true if nothing more is wanted."""
+        """Take an item of a draft; true if no more are wanted."""
         path = self._path
         if number <= self._left:
             return True

@@ -24,20 +24,20 @@ from cosd_providers.contract import DraftEnd, Question, Token
 from cosd_providers.tokenizers import words_of
 
 _MOST_UNITS = 32  # units that one request is about
-_LISTED = 4  # tokens that the draft lists beside its own where it is asked how probable that is
+_LISTED = 4  # tokens that the draft lists beside its own when it is asked for the probability of that
 
 
 class PathJudge:
     """Lets each assistant judge the path, in units of its own encoding.
 
     Args:
-        path: the path, with the assistants that are heard.
+        path: the path, with the assistants in use.
         verifier: the rule or the tree, say.
         calls: the requests.
         tasks: of the answer.
 
     Attributes:
-        watches: of assistants that are asked by them.
+        watches: of the assistants that are asked by watches.
     """
 
     def __init__(self, path: AnswerPath, verifier: Verifier, calls: Calls, tasks: AnswerTasks) -> None:
@@ -64,7 +64,7 @@ class PathJudge:
                 news = path.news
                 try:
                     if not (hearing.open and await self._judge_some(hearing)) and news is path.news:
-                        await path.changed()  # else the draft has written, or ended, while a text was encoded
+                        await path.changed()  # else the draft has written, or ended, during an encoding
                 except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
                     hearing.error = placed(error, path.job.turns[hearing.model].provider)
                     path.tell()
@@ -75,11 +75,11 @@ class PathJudge:
         units, open_at, enough = list[PathUnit](), hearing.first, False
         while open_at < min(path.bound, len(path.tokens)) and len(units) < _MOST_UNITS and not enough:
             quiet = self._quiet(open_at, same=hearing.same, skip=path.job.skip)
-            over = path.over  # as the unit finds it
+            over = path.over  # as of the start of the unit
             unit = None if quiet is not None else await self._unit(hearing, open_at)
             if quiet is not None:
                 unit = self._unjudged(open_at, quiet)
-            if unit is None and over:  # no place in it will ever be ready
+            if unit is None and over:  # no place in the unit will ever be ready
                 quiet = self._quiet(open_at, same=hearing.same, skip=True) or len(path.tokens)
                 unit = self._unjudged(open_at, quiet)
             if unit is None:
@@ -106,7 +106,7 @@ class PathJudge:
         return True
 
     async def _unit(self, hearing: PathHearing, first: int) -> PathUnit | None:
-        """The unit of an assistant that begins with a draft token; None where the draft has not written far enough."""
+        """The unit of an assistant that begins with a draft token; None if the draft has not written far enough."""
         if hearing.same:
             return next_token(self._path, first)
         if hearing.encoder is None:
@@ -115,19 +115,19 @@ class PathJudge:
         return await next_unit(self._path, first, hearing.encoder, own=first == hearing.own)
 
     def _unjudged(self, first: int, last: int) -> PathUnit:
-        """Tokens that stand."""
+        """A unit of tokens that are kept unjudged."""
         return PathUnit(first, last, self._path.offset(first), self._path.offset(last))
 
     def _alone(self, hearing: PathHearing) -> bool:
-        """True if an assistant is best asked about one place after another."""
+        """True if single questions about one place after another are best for an assistant."""
         places, assistant = self._path.job.pace.places, hearing.model - 1
         return assistant in self.watches.assistants or (bool(places) and places[assistant] == 1)
 
     def _quiet(self, first: int, *, same: bool, skip: bool) -> int | None:
-        """The end of the tokens from an index on that no answer could change, to a safe cut; None without such.
+        """The end of the tokens from an index on that no answer could change, up to a safe cut; None if there are none.
 
-        Every unit ends at a safe cut, and with the draft's ids (`same`) behind each token: nothing between need be
-        encoded. Without `skip` there is none.
+        Every unit ends at a safe cut, and with the draft's ids (`same`) after each token, so the tokens between need no
+        encoding. Without `skip` there are no such tokens.
         """
         path, found = self._path, None
         text = path.written
@@ -160,7 +160,7 @@ class PathJudge:
     def _contestable(self, unit: PathUnit) -> bool:
         """True if an assistant is asked about a unit."""
         last = min(unit.last, self._path.bound)
-        if unit.start < unit.end and self._path.offset(last) == unit.start:  # a lead alone comes out
+        if unit.start < unit.end and self._path.offset(last) == unit.start:  # the unit would let out a lead only
             return False
         return unit.judged and any(self.could_change(at) for at in range(unit.first, last))
 
@@ -169,7 +169,7 @@ class PathJudge:
         return unit.end + 1 if self._path.tokens[unit.first].end else self._path.bound_bytes
 
     async def _ask(self, hearing: PathHearing, places: Sequence[AskedPlace]) -> None:
-        """Ask an assistant for its next token at places that it was not asked about."""
+        """Ask an assistant for its next token at places that are new to it."""
         known = hearing.answers
         hearing.answers = {ids: known[ids] for _, ids in places if ids in known} if len(places) > 1 else known
         new = [place for place in places if place[1] not in known]
@@ -180,10 +180,11 @@ class PathJudge:
         except Exception:
             if len(new) == 1:
                 raise
-            # What failed together may fail for a place that the answer never comes to: each is asked when it does.
+            # A joint question may fail for a place that the answer never reaches, so each place is asked when it is
+            # reached.
 
     async def _ask_text(self, hearing: PathHearing, units: Sequence[PathUnit]) -> None:
-        """Ask an assistant that takes text only what it would write from the start of each unit."""
+        """Ask an assistant that takes text only for its own text from the start of each unit."""
         new = [one for one in units if one.by_text and one.first not in hearing.proposals and self._contestable(one)]
         if not new:
             return
@@ -216,13 +217,13 @@ class PathJudge:
             hearing.answers[ids] = path.known_end(token) if token is not None and hearing.same else token
 
     async def _choice(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> Token | None:
-        """An assistant's next token at a place, by its watch or by a request; None where it has none."""
+        """An assistant's next token at a place, by its watch or by a request; None if it has no answer."""
         if ids not in hearing.answers and not await self._listen(hearing, at, ids):
             await self._ask(hearing, [(at, ids)])
         return hearing.answers[ids]
 
     async def _listen(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> bool:
-        """Hear what a watch says at a place; false where there is none, and a request has to ask."""
+        """Take the token of a watch at a place; false if no watch answers, so that a request has to."""
         path = self._path
         watches, assistant = self.watches, hearing.model - 1
         most = path.job.max_tokens + LOOKAHEAD - hearing.first
@@ -239,7 +240,7 @@ class PathJudge:
         return False
 
     async def _written_after(self, assistant: int, ids: Sequence[int]) -> Token | None:
-        """The token that a watch writes after these ids, waited for; None if it does not come there."""
+        """Wait for the token that a watch writes after these ids; None if the watch does not come there."""
         while (token := self.watches.wrote_after(assistant, ids)) is None:
             if not self.watches.will_write_after(assistant, ids):
                 return None
@@ -247,7 +248,7 @@ class PathJudge:
         return token
 
     async def _with_prob(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> Token:
-        """An assistant's answer at a place, asked again where its watch did not show how probable that is."""
+        """An assistant's answer at a place; asked again if its watch did not show the probability."""
         token = hearing.answers[ids]
         assert token is not None
         if ids in hearing.hidden and self._needs_q:
@@ -285,7 +286,7 @@ class PathJudge:
         return True
 
     async def _walk_text(self, hearing: PathHearing, unit: PathUnit) -> bool:
-        """Line 3 by text: judge one unit by what the assistant would write from its start."""
+        """Line 3 by text: judge one unit by the assistant's own text from its start."""
         if unit.first not in hearing.proposals:
             await self._ask_text(hearing, [unit])
         proposal = hearing.proposals[unit.first]
@@ -302,21 +303,21 @@ class PathJudge:
         return True
 
     def _pass_over(self, hearing: PathHearing, unit: PathUnit) -> None:
-        """Let a unit stand that an assistant has no answer about."""
+        """Keep a unit about which an assistant has no answer."""
         self._path.count(hearing, unanswered=1)
         for mark in self._path.marks[unit.first : unit.last]:
             mark.asked = True
         hearing.first = unit.last
 
     async def _starve(self, hearing: PathHearing) -> None:
-        """Wait for the draft to write more; only the first time the others are told, who may be waiting, too."""
+        """Wait for the draft to write more; only the first wait notifies the other tasks, which may be waiting, too."""
         if not hearing.starving:
             hearing.starving = True
             self._path.tell()
         await self._path.changed()
 
     def _agree(self, hearing: PathHearing, unit: PathUnit, qs: Sequence[Token], *, tied: bool = False) -> None:
-        """An assistant would write what the draft did."""
+        """Note that an assistant would write the draft's own text."""
         path = self._path
         p = least(path.tokens[unit.first : unit.last])
         data = bytes(path.text[unit.start : unit.end])
@@ -336,7 +337,7 @@ class PathJudge:
     async def _differ(self, hearing: PathHearing, unit: PathUnit, found: Difference) -> bool:
         """Judge the one difference of a unit."""
         path, end = self._path, found.end
-        over = min(begun_before(path, unit.first, end), path.bound)  # what follows is lookahead
+        over = min(begun_before(path, unit.first, end), path.bound)  # the tokens after that are lookahead
         await self._learn(unit.first, over)
         p, q = least(path.tokens[unit.first : over]), least(found.walked)
         mine = bytes(path.text[found.at : end])
@@ -352,7 +353,7 @@ class PathJudge:
                 hearing.firing = firing
                 return False
             decision.fired = False
-        if not replaces or decision.agreed:  # else it could not be put into the draft's path
+        if not replaces or decision.agreed:  # else the word could not be put into the draft's path
             self._decide(hearing, unit, found.at + 1, decision)
         hearing.first = unit.last
         contestable = any(self._is_contestable(n) for n in range(unit.first, min(unit.last, path.bound)))
@@ -382,7 +383,7 @@ class PathJudge:
                     path.tokens[at] = replace(path.tokens[at], prob=one.prob)
 
     async def _fire(self, hearing: PathHearing, unit: PathUnit, found: Difference, decision: Decision) -> Firing | None:
-        """Line 4: the assistant's word; None if it spells what the draft wrote, or cannot be put into its path."""
+        """Line 4: the assistant's word; None if it spells the draft's text, or cannot be put into the draft's path."""
         path = self._path
         at, theirs = found.at, found.own[0]
         if theirs.end:
@@ -417,12 +418,13 @@ class PathJudge:
     async def _continuation(
         self, hearing: PathHearing, unit: PathUnit, found: Difference
     ) -> tuple[Sequence[Token], bool]:
-        """An assistant's token and what it writes behind it, until two words lie behind the word; without an end.
+        """An assistant's token and its next tokens, until two words follow the first word; without an end.
 
-        One that takes text only writes the unit once more. A draft that does needs no more than the word.
+        An assistant that takes text only writes the unit once more. A draft that takes text only needs no more than the
+        word.
 
         Returns:
-            The tokens, and whether the assistant ends the answer behind them.
+            The tokens, and whether the assistant ends the answer after them.
         """
         path = self._path
         own, ended = [token for token in found.own if not token.end], found.own[-1].end
@@ -433,7 +435,7 @@ class PathJudge:
         tokens = own if ids is not None else []
 
         def behind() -> list[Token]:
-            """The tokens from the difference on, without those of a lead, which have no bytes."""
+            """The tokens from the difference on, without the tokens of a lead, which have no bytes."""
             starts = accumulate((len(token.data) for token in tokens), initial=start)
             return [token for token, at in zip(tokens, starts, strict=False) if at >= found.at and token.data]
 
@@ -469,7 +471,9 @@ class PathJudge:
         return (behind(), over) if ids is not None or again.startswith(said) else (own, ended)
 
     def _decide(self, hearing: PathHearing, unit: PathUnit, end: int, decision: Decision) -> None:
-        """Keep a decision; it names the request that answered the last of the places walked, before byte `end`."""
+        """Keep a decision, with the number of the request that answered the last of the places walked before byte
+        `end`.
+        """
         places = asked_places(unit, self._bound_of(unit))
         heard = [hearing.requests[ids] for at, ids in places if ids in hearing.requests and at < end]
         proposal = hearing.proposals.get(unit.first)
@@ -480,7 +484,7 @@ class PathJudge:
 
 
 def _is_enough(before: bytes, tokens: Sequence[Token]) -> bool:
-    """Test whether tokens behind a text hold a whole word, and two words behind it."""
+    """Test whether the tokens after a text hold a whole word, and two words after that."""
     word = end_of_word(tokens)
     end = len(before) + sum(len(token.data) for token in tokens[:word])
     data = before + b"".join(token.data for token in tokens)

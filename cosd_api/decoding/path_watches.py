@@ -1,9 +1,9 @@
-"""Watches of assistants that have ids of their own: streams after an assistant's own encoding of the answer.
+"""Watches of assistants with ids of their own: streams after an assistant's own encoding of the answer.
 
-A watch is opened at a place that is asked about, after the ids of the assistant's encoding before it. As long as it
+A watch is opened at a place with a question, after the ids of the assistant's encoding before it. As long as the watch
 writes the ids of that encoding, each of its tokens is the assistant's choice at one more place. At a difference it has
-answered the place; where its word becomes the answer's, what it writes next is read as that word's lookahead, and it
-runs on behind it. Else it is closed.
+answered the place; if its word becomes the answer's, its next tokens are read as that word's lookahead, and it
+continues after the word. Else it is closed.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class PathWatches(Streams):
     """The watches of one answer, each of an assistant on its own path.
 
     Args:
-        assistants: those that are asked by watches.
+        assistants: the assistants that are asked by watches.
         calls: the requests.
-        path: the draft's, with the assistants that are heard.
+        path: the draft's path, with the assistants in use.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class PathWatches(Streams):
         self._scopes: dict[int, anyio.CancelScope] = {}
 
     def wrote_after(self, assistant: int, ids: Sequence[int]) -> Token | None:
-        """The token that a watch wrote after these ids; None if it has not, or writes after others."""
+        """The token that a watch wrote after these ids; None if it has not written one, or follows other ids."""
         one = self._watching.get(assistant)
         if one is None or not _follows(one, ids) or len(ids) >= one.first + len(one.tokens):
             return None
         return one.tokens[len(ids) - one.first]
 
     def will_write_after(self, assistant: int, ids: Sequence[int]) -> bool:
-        """Test whether a watch is to write what follows these ids soon: it is not far behind."""
+        """Test whether a watch will soon write the token after these ids: its own end is near them."""
         one = self._watching.get(assistant)
         return one is not None and one.open and _follows(one, ids) and len(ids) - one.first - len(one.tokens) <= LAG
 
@@ -64,10 +64,11 @@ class PathWatches(Streams):
         self._calls.heard(self._watching[assistant].number, assistant)
 
     def begin(self, start: Start, assistant: int, text: bytes, ids: tuple[int, ...], most: int) -> bool:
-        """Open a watch after these ids, of `most` tokens at most, in place of the last one of the assistant.
+        """Open a watch after these ids, of `most` tokens at most, in place of the assistant's last watch.
 
         Returns:
-            False if the place is left to a request: the last watch has failed. Behind two in a row all places are.
+            False if the place is left to a request: the last watch has failed. After two failures in a row all places
+            are.
         """
         one = self._watching.get(assistant)
         self.drop(assistant)
@@ -81,9 +82,9 @@ class PathWatches(Streams):
         return True
 
     def follow(self, assistant: int) -> None:
-        """Close the watch of an assistant where the answer is not what it writes, or the draft is far behind it.
+        """Close the watch of an assistant if it differs from the answer, or is far ahead of the draft.
 
-        One that differs where the assistant has not judged yet has still to answer that place.
+        If the assistant has not yet judged the place of the difference, the watch still has to answer there.
         """
         one = self._watching.get(assistant)
         if one is None:
@@ -108,7 +109,7 @@ class PathWatches(Streams):
         with scope:
             try:
                 await self._calls.watch(watch, take)
-            except Exception as error:  # noqa: BLE001 - a single question finds out whether it matters
+            except Exception as error:  # noqa: BLE001 - a single question shows if it matters
                 _log.debug("a watch failed: %s", type(error).__name__)
                 self.ended(watch.watch, failed=True)
                 self._path.tell()
@@ -118,7 +119,7 @@ class PathWatches(Streams):
 
 
 def _follows(one: Watching, ids: Sequence[int]) -> bool:
-    """Test whether a watch's own path and these ids are the same, as far as both go, and it began on them."""
+    """Test whether a watch began within these ids, and its own path agrees with them as far as both go."""
     own = (*one.opened.ids, *(token.id for token in one.tokens))
     size = min(len(ids), len(own))
     return len(ids) >= one.first and tuple(ids[:size]) == own[:size]

@@ -2,11 +2,11 @@
 
 ::
 
-    1   what a model wrote itself is on its path as it wrote it
-    2   what others wrote is there by the model's own encoding of it                    `Paths.path`
+    1   a model's own text is on its path as it wrote it
+    2   other models' text is there in the model's own encoding                         `Paths.path`
     3   models with the same ids have one path: the ids of the tokens that were written
 
-In 2, those of the model's own ids stay that end where a token of its encoding of the whole text does.
+In 2, an own id of the model stays if its token ends where a token of the model's encoding of the whole text ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Path:
     Attributes:
         text: the text.
         ids: the ids.
-        ends: for each of them the byte of the text at which it ends.
+        ends: for each id the byte of the text at which its token ends.
         mass: the probability with which the model writes its own tokens there.
     """
 
@@ -63,18 +63,18 @@ class Path:
 
 
 class Trail:
-    """A path that one model has written, or is writing: raw tokens behind a path of its own.
+    """A path that one model has written, or is writing: raw tokens after a path of its own.
 
     Args:
         model: the model.
         path: the path after which it was asked.
-        ahead: whether tokens are written ahead of what is read: they count once they are read (`read`), so that
-            nothing depends on when they come.
+        ahead: whether tokens are written ahead of the reader: they count once they are read (`read`), so that nothing
+            depends on when they come.
 
     Attributes:
         model: the model.
         start: the byte at which its own tokens begin.
-        choice: whether the model has not written it, and would.
+        choice: true if the model has not written the tokens, but would.
         text: the text so far.
     """
 
@@ -89,7 +89,7 @@ class Trail:
         self._mass = path.mass
         self._ahead = ahead
         self._unread: list[Token] = []
-        self._copied: tuple[Trail, int] | None = None  # the last ids are those of another trail, up to this number
+        self._copied: tuple[Trail, int] | None = None  # the ids come from another trail, up to this number
 
     def add(self, token: Token) -> None:
         """Take the next raw token; the end of sequence is no part of a path."""
@@ -104,7 +104,7 @@ class Trail:
         self._probs[len(self.text)] = token.prob
 
     def read(self, length: int | None = None) -> None:
-        """Count the tokens up to so many bytes of the text; by default all."""
+        """Count the tokens up to `length` bytes of the text; by default all."""
         unread, self._unread, self._ahead = self._unread, [], False
         for at, token in enumerate(unread):
             if length is not None and len(self.text) >= length:
@@ -114,7 +114,9 @@ class Trail:
         self._ahead = length is not None
 
     def beyond(self, text: bytes) -> Token | None:
-        """The rest of the token inside which a text ends, with the probability of all of it; None if there is none."""
+        """The rest of the token inside which a text ends, with the whole token's probability; None if there is no such
+        token.
+        """
         if not self.text.startswith(text):
             return None
         place = bisect_right(self._ends, len(text))
@@ -140,20 +142,20 @@ class Trail:
 
     @property
     def path(self) -> Path:
-        """All of it so far."""
+        """The whole path so far."""
         return Path(bytes(self.text), tuple(self._ids), tuple(self._ends), self._mass_upto(len(self.text)))
 
     def _mass_upto(self, end: int) -> float:
         return self._mass * math.prod(prob for at, prob in self._probs.items() if prob is not None and at <= end)
 
     def shared(self, text: bytes) -> Path:
-        """The beginning of it, in whole tokens, whose bytes are the beginning of a text."""
+        """The longest beginning of the path, in whole tokens, with which a text begins."""
         whole = bytes(self.text)
         if text.startswith(whole):
             return self.path
         common = len(text) if whole.startswith(text) else _common(whole, text)
         count = bisect_right(self._ends, common)
-        if count and self._ends[count - 1] == len(text):  # tokens without bytes belong to what follows
+        if count and self._ends[count - 1] == len(text):  # tokens without bytes belong to the text after them
             count = bisect_left(self._ends, len(text)) + 1
         end = self._ends[count - 1] if count else 0
         return Path(whole[:end], tuple(self._ids[:count]), tuple(self._ends[:count]), self._mass_upto(end))
@@ -164,7 +166,7 @@ class Paths:
 
     Args:
         turns: the models, each with its rendered prompt.
-        takes_ids: whether each of them is asked after ids.
+        takes_ids: whether each model is asked after ids.
         same: whether all models have the same ids.
     """
 
@@ -177,7 +179,7 @@ class Paths:
         self._encoders: dict[int, Encoder] = {}
 
     def fresh(self) -> Paths:
-        """The paths of another answer of the same models."""
+        """The paths of the same models through another answer."""
         return Paths(self._turns, self._takes_ids, same=self._same)
 
     def takes_ids(self, model: int) -> bool:
@@ -185,7 +187,7 @@ class Paths:
         return self._takes_ids[model]
 
     def begin(self, model: int, path: Path, tokens: Sequence[Token] = (), *, ahead: bool = False) -> Trail:
-        """Note that a model was asked after `path`: what it writes there is added; or that it would write `tokens`."""
+        """Note that a model was asked after `path`, so that its tokens follow; or that it would write `tokens`."""
         trail = Trail(model, path, ahead=ahead, choice=bool(tokens))
         for token in tokens:
             trail.add(token)
@@ -193,7 +195,7 @@ class Paths:
         return trail
 
     def write(self, model: int, before: bytes, token: Token) -> None:
-        """Note that a token of a model was written into the answer behind `before`: it is on that model's path."""
+        """Note that a token of a model was written into the answer after `before`: it is on that model's path."""
         if token.end or not self._takes_ids[model]:
             return
         spine = self._spines.setdefault(self._home(model), Trail(model, Path()))
@@ -206,7 +208,7 @@ class Paths:
             spine.add(token)
 
     async def path(self, model: int, text: bytes) -> Path | None:
-        """A model's path through a text; None if it takes text only, or cannot say how it encodes this one.
+        """A model's path through a text; None if it takes text only, or its encoding of the text cannot be known.
 
         Raises:
             ProviderError: the model failed.
@@ -219,13 +221,13 @@ class Paths:
         return await self._encode(model, own, text)
 
     def wrote(self, model: int, path: Path) -> bool:
-        """Test whether a model has written the end of a path by itself, behind the beginning of it."""
+        """Test whether a model has written the end of a path by itself, after the beginning of the path."""
         return any(trail.model == model and trail.shared(path.text) == path for trail in self._trails)
 
     def beyond(self, model: int, text: bytes) -> tuple[Path, Token] | None:
-        """A path of the model's own that passes the end of a text inside a token, up to the end of that, and its rest.
+        """An own path of the model that passes the end of a text inside a token: up to that token's end, and its rest.
 
-        There the model has no other own path: it can only be asked behind that token.
+        The model has no other own path there: it can only be asked after that token.
         """
         spine, trails = self._spines.get(self._home(model)), [one for one in self._trails if one.model == model]
         written = [one for one in trails if one.start < len(text)]
@@ -241,32 +243,32 @@ class Paths:
         return None
 
     def follows(self, trail: Trail, text: bytes) -> bool:
-        """Test whether a text is what a model has written, and the answer has no other ids for it."""
+        """Test whether a model has written a text, and the answer has no other ids for it."""
         spine = self._spines.get(self._home(trail.model))
         return trail.text.startswith(text) and (
             spine is None or bytes(spine.text) != text or spine.path.ids == trail.shared(text).ids
         )
 
     def forget(self, text: bytes) -> None:
-        """Forget what is of no use to an answer that begins with `text`."""
+        """Forget the trails that are of no use to an answer that begins with `text`."""
         kept, longest = list[Trail](), dict[int, Trail]()
         for trail in self._trails:
             if trail.text.startswith(text):
                 kept.append(trail)
-            else:  # of those that the answer has left the one that was left last is of use
+            else:  # of the trails that the answer has left, only the one left last is of use
                 best = longest.setdefault(trail.model, trail)
                 if len(trail.shared(text).text) > len(best.shared(text).text):
                     longest[trail.model] = trail
         self._trails = [*longest.values(), *kept]
 
     def _home(self, model: int) -> int:
-        """The model whose path it is: the first where all have the same ids."""
+        """The model that owns the path: the first one if all have the same ids."""
         return 0 if self._same else model
 
     def _own(self, model: int, text: bytes) -> Path:
         """The longest path through the beginning of a text that was written: by the model, or in the same ids.
 
-        Of equal ones it is that of the answer, then the model's own, then the most probable.
+        Of equally long paths the answer's is taken, then the model's own, then the most probable.
         """
         spine = self._spines.get(self._home(model))
         best = Path() if spine is None else spine.shared(text)
@@ -277,7 +279,7 @@ class Paths:
         return found[0][1] if found and len(found[0][1].text) > len(best.text) else best
 
     async def _encode(self, model: int, own: Path, text: bytes) -> Path | None:
-        """A path that continues one of the model's own by its encoding of the rest; None if that cannot be known."""
+        """A path that continues an own path of the model by its encoding of the rest; None if that cannot be known."""
         sent = sendable(text)
         encoder = self._encoders.get(model)
         if encoder is None:
@@ -326,7 +328,7 @@ def _common(one: bytes, other: bytes) -> int:
 
 
 def _count(ends: Sequence[int], at: int) -> int | None:
-    """The number of tokens before byte `at`, by the bytes at which they end; None if none ends there."""
+    """The number of tokens before byte `at`, by the bytes at which they end; None if no token ends there."""
     if not at:
         return 0
     place = bisect_left(ends, at)

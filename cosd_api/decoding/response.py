@@ -1,4 +1,4 @@
-"""The response as it stands: a text of tokens that grows, is cut back, and ends where it must."""
+"""The response so far: a text of tokens that grows, is cut back, and ends where it must."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Response:
     Attributes:
         tokens: all of them.
         text: their bytes.
-        settled: how many are final.
-        over: the end of the text as it stands; None while it may continue. A replacement may change that.
+        settled: the number of final tokens.
+        over: the present end of the text; None while it may continue. A replacement may change it.
     """
 
     def __init__(self, max_tokens: int, stop: Sequence[bytes]) -> None:
@@ -31,13 +31,13 @@ class Response:
         self.settled = 0
         self.over: Finish | None = None
         self._ends: list[int] = []  # byte offset of each token's end
-        self._ids: list[int] = []  # of tokens that have one: of all or of none
+        self._ids: list[int] = []  # of all tokens, or of none
         self._emitted = 0
         self._stop_starts: int | None = None  # byte offset of the stop string that ends the text
 
     @property
     def stopped(self) -> bool:
-        """True if a stop string ends the text as it stands."""
+        """True if a stop string ends the present text."""
         return self._stop_starts is not None
 
     def place(self, placed: Placed) -> None:
@@ -67,11 +67,11 @@ class Response:
         return self._ends[count - 1] if count else 0
 
     def ids_before(self, count: int) -> tuple[int, ...]:
-        """The ids of the first `count` tokens, of models that show them: the path of all models with these ids."""
+        """The ids of the first `count` tokens, if the models show ids: the path of all models with these ids."""
         return tuple(self._ids[:count])
 
     def settle(self, count: int) -> tuple[Placed, ...]:
-        """Make the first `count` tokens final, and return those that may go out now.
+        """Make the first `count` tokens final, and return the tokens that may go out now.
 
         Text that could still become a stop string is held back.
         """
@@ -84,14 +84,14 @@ class Response:
         return self._emit(end)
 
     def finish(self) -> tuple[Placed, ...]:
-        """Complete the answer: cut it before its stop string, and return the tokens that are left to go out."""
+        """Complete the answer: cut it before its stop string, and return the remaining tokens to go out."""
         if self._stop_starts is not None:
             self._trim(self._stop_starts)
         self.settled = len(self.tokens)
         return self._emit(self.settled)
 
     def keep_emitted(self, over: Finish) -> None:
-        """Throw away all but what was emitted, and end there."""
+        """Throw away all but the emitted tokens, and end there."""
         self.cut_back(self._emitted)
         self.over = over
 

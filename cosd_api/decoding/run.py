@@ -1,4 +1,4 @@
-"""One answer in the making, as a stream runs it, and what a method is given to make it."""
+"""One answer in progress, as a stream runs it, and the material that a method gets for it."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ class AnswerJob:
 
     Attributes:
         turns: the models, each with its rendered prompt; the draft first.
-        plain: the same models as they were given, each with the prompt's plain text: of a conversation that of its
-            messages, a blank line between them, without anybody's chat template.
-        conversation: the prompt, if it is one.
+        plain: the same models, each with the prompt's plain text, without any chat template: for a conversation, the
+            text of its messages with a blank line between them.
+        conversation: the prompt, if it is a conversation.
         render: renders another conversation for a model, by its index.
         names: of the models, in results.
-        budget: the limits of what they may spend together.
+        budget: the limits of their common spending.
         emit: takes the tokens as they become final.
         timeline: records the requests.
         max_tokens: length of the answer at most, its end of sequence included.
         stop: strings (as UTF-8) before which the answer ends.
-        unit: what is judged together, by methods that judge a draft.
+        unit: the tokens judged together, by methods that judge a draft.
         survives: whether the answer continues without a model that failed with an error.
-        without: the assistants that were lost before the answer began, by their index, and why.
+        without: the assistants that were lost before the answer began, by their index, with the reason.
         pace: the schedule of methods that draft.
-        skip: leave out questions whose answers cannot matter.
+        skip: whether to leave out questions whose answers cannot matter.
         tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
-        across: whether Algorithm 1 is made on models with different ids, each asked after its own encoding.
+        across: whether Algorithm 1 runs on models with different ids, each asked after its own encoding.
         shares: of each assistant, whether it has the draft's ids; empty if none has.
-        ends: ids that are known to end one of the models, where these are asked after ids.
+        ends: ids that are known to end one of the models, if these are asked after ids.
         by_ids: whether each model is asked after its own path, of ids, by methods that write (`decoding.paths`).
         same_ids: whether all models have the same ids.
         batch_wait: seconds that a question waits for others.
-        seed: of what is drawn at random.
-        room: gives an event to wait for while the reader of the answer is far behind, else None; it is None where
-            nobody reads the answer token by token.
-        lateness: of this process, as all answers of the fusion have seen it.
+        seed: of the random draws.
+        room: gives an event to wait for while the reader of the answer is slow, else None; `room` itself is None if the
+            answer is not read token by token.
+        lateness: of this process, measured in all answers of the fusion.
     """
 
     turns: Sequence[RenderedPrompt]
@@ -87,7 +87,7 @@ class CallCounts(Protocol):
 
 
 class Run(Protocol):
-    """One answer in the making, by any method."""
+    """One answer in progress, by any method."""
 
     @property
     def calls(self) -> CallCounts:
@@ -108,7 +108,7 @@ class Run(Protocol):
         ...
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer with what was emitted, unless it is complete."""
+        """End the answer with its emitted tokens, unless it is complete."""
         ...
 
     def report(self) -> Report:

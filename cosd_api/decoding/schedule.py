@@ -1,7 +1,7 @@
 """The schedule of an answer: when to draft, ask and wait, and which drafts to start ahead of a verdict.
 
-Nothing here can change the text: a verdict depends on the text before its unit alone, whenever it is asked for, and a
-draft from a given text is the same whenever it is started.
+The schedule cannot change the text: a verdict depends only on the text before its unit, and a draft only on the text
+that it continues, whenever they are requested.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from cosd_api.verification import Needs
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 
 LONGEST_HEDGE = 128
-"""Tokens of a hedge at most, before its verdict; one that is longer is cancelled."""
+"""Tokens of a hedge at most, before its verdict; a longer hedge is cancelled."""
 
 LEAST = 4
-"""Tokens of a draft at least, where verdicts are heard late."""
+"""Tokens of a draft at least, if verdicts are heard late."""
 
 FIRST = 16
-"""Tokens of an answer's first request, where it is not known yet how late verdicts are heard."""
+"""Tokens of an answer's first request, when the lateness of verdicts is not known yet."""
 
-_SEEN = 32  # waiting units that are considered for hedges: what is further behind is thrown away most often
-# While verdicts are heard late, a request is for this share of the tokens between two replacements; before many were
-# seen, as if there had been so many, at this distance.
+_SEEN = 32  # waiting units that are considered for hedges: later units are thrown away most often
+# While verdicts are heard late, a request is for this share (_SHARE) of the tokens between two replacements. The
+# average counts _RESTARTS imagined replacements at the distance _BETWEEN, for the time before many were seen.
 _SHARE, _RESTARTS, _BETWEEN = 0.7, 2, 10
-_LISTED = 4  # tokens that the draft lists beside its own where it is asked how probable that is
-_FAILURES = 2  # hedges that fail in a row; then the endpoint most likely takes no more drafts at a time
+_LISTED = 4  # tokens that the draft lists beside its own when it is asked for the probability of that
+_FAILURES = 2  # hedges that fail in a row: then the endpoint most likely takes no further draft at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,15 @@ class Pace:
 
     Attributes:
         draft_length: tokens of a drafting round; None drafts without rounds.
-        max_ahead: tokens drafted beyond what is settled, at most; an open unit is always completed.
+        max_ahead: tokens drafted beyond the settled text, at most; an open unit is always completed.
         in_flight: requests to one assistant at a time, at most.
-        hedge: drafts started ahead of a verdict, at most this many at a time.
+        hedge: largest number of drafts ahead of a verdict at a time.
         patient: while drafting continues, a first question waits for more to join it.
         needs: of the verifier.
         ids: whether the models have the same ids, and are asked after them.
-        places: how many places a request to each assistant is best about; empty for no bound.
-        watched: the assistants that are asked by watches, where `ids`.
-        shown: other tokens that each token of the answer is to be shown with; no verdict looks at more than it needs.
+        places: the best number of places in a request to each assistant; empty for no bound.
+        watched: the assistants that are asked by watches, if `ids`.
+        shown: alternatives to record with each token of the answer; verdicts use no more than they need.
     """
 
     draft_length: int | None = None
@@ -66,7 +66,7 @@ class Pace:
 
     @property
     def listed(self) -> int:
-        """Other tokens that a draft lists with each of its own, by hedging and by the verifier's needs."""
+        """Number of other tokens that a draft lists with each own token, for hedges, the verifier and the record."""
         return max(self.hedge, self.needs.draft_alternatives, self.shown)
 
     @property
@@ -76,12 +76,12 @@ class Pace:
 
     @property
     def alternatives(self) -> int:
-        """Other tokens that an assistant lists with each of its own: a tie is with the second choice."""
+        """Number of other tokens that an assistant lists with each own token: a tie is with the second choice."""
         return max(self.judged_by, self.shown)
 
     @property
     def judged_by(self) -> int:
-        """The number of these that a verdict looks at."""
+        """The number of these that a verdict uses."""
         return max(self.needs.alternatives, int(self.ids))
 
 
@@ -91,10 +91,10 @@ class Hedge:
 
     Attributes:
         started: the command that started it.
-        unit: the unit whose verdict is out.
+        unit: the unit whose verdict is awaited.
         ahead: the text, as the unit knows it.
         tokens: drafted so far.
-        end: its last item, once it is there.
+        end: its last item, once it has come.
     """
 
     started: StartDraft
@@ -109,11 +109,11 @@ class Schedule:
 
     Args:
         pace: the settings.
-        assistants: how many there are.
+        assistants: their number.
         could_change: true for a token about which an assistant's answer could change the text.
 
     Attributes:
-        drafts: the draft in progress, and what the next one continues.
+        drafts: the draft in progress, and the state that the next draft continues.
         questions: the requests to assistants.
         watches: the streams of assistants that answer each place that they pass.
         hedges: the drafts ahead of a verdict.
@@ -130,9 +130,9 @@ class Schedule:
     def next(
         self, units: Sequence[DraftUnit], response: Response, commands: list[Command], *, late: bool
     ) -> Hedge | None:
-        """Add the commands for what is to be done now; or return the hedge that is the draft from now on.
+        """Add the commands that are due now; or return the hedge that is the draft from now on.
 
-        `late`: what happens is heard late, see `lateness`.
+        `late`: whether events are heard late, see `lateness`.
         """
         self.drafts.late = late
         draft = self.drafts.start(units, response)
@@ -140,14 +140,14 @@ class Schedule:
         if hedge is not None:
             self.drafts.take_over(hedge)
             return hedge
-        commands.extend(self.hedges.tidy())  # first of all, so that their servers are free
+        commands.extend(self.hedges.tidy())  # these come first, so that their servers are free
         if draft:
             commands.append(draft)
         drafting = self.drafts.under_way is not None
         commands.extend(self.watches.next(units, response, self.questions.busy))
         self.questions.more = self.questions.more or self.watches.released
         self.watches.released = False
-        if self.questions.more and not (self._in_rounds and drafting):  # of a round, everything is asked together
+        if self.questions.more and not (self._in_rounds and drafting):  # a round is asked about as a whole
             drafting = drafting and response.over is None
             commands.extend(self.questions.ask(units, response, drafting=drafting))
         if self._hedges:
@@ -160,9 +160,9 @@ class Drafts:
 
     Attributes:
         under_way: number of the draft in progress.
-        left: how many tokens it may still write.
-        error: why the last one failed, behind everything that is pending.
-        late: whether what happens is heard late, so that each request is for few tokens.
+        left: the number of tokens that it may still write.
+        error: the failure of the last draft; it matters after everything that is pending.
+        late: whether events are heard late, so that each request is for few tokens.
     """
 
     def __init__(self, pace: Pace) -> None:
@@ -177,7 +177,7 @@ class Drafts:
         self._own = 0  # index of the first token that the draft wrote since the start or the last restart
 
     def start(self, units: Sequence[DraftUnit], response: Response) -> StartDraft | None:
-        """The next draft; None while one is in progress, or enough is drafted ahead of what is settled."""
+        """The next draft; None while a draft is in progress, or enough is drafted ahead of the settled text."""
         if self.under_way is not None or response.over or self.error is not None:
             return None
         if units and units[-1].waiting and (units[-1].contested or units[-1].lacks_p):
@@ -203,10 +203,10 @@ class Drafts:
         return StartDraft(self.under_way, bytes(response.text), most, self._continuation, own, **also)
 
     def bound(self, response: Response) -> int | None:
-        """Tokens that may be drafted beyond what is settled; None for any number.
+        """Tokens that may be drafted beyond the settled text; None for any number.
 
-        Where verdicts are heard late it is a little less than what lies between two replacements on average: of a
-        request for more, most would be thrown away. Of the first draft it is not known yet whether they are.
+        If verdicts are heard late, the bound is a little less than the average distance of two replacements: most
+        tokens of a longer request would be thrown away. For the first draft their lateness is not known yet.
         """
         explicit = self._pace.max_ahead is not None or self._pace.draft_length is not None
         if explicit or not self.late:
@@ -228,11 +228,11 @@ class Drafts:
             self.ended(hedge.end.continuation)
 
     def ended(self, continuation: Any) -> None:
-        """The draft in progress is over; the next one continues it."""
+        """Note that the draft in progress is over; the next draft continues it."""
         self.under_way, self._continuation = None, continuation
 
     def failed(self, error: Exception) -> None:
-        """The draft in progress failed."""
+        """Note that the draft in progress failed."""
         self.under_way, self.error = None, error
 
     def cancel(self) -> list[CancelDraft]:
@@ -242,12 +242,12 @@ class Drafts:
         return cancelled
 
     def discard(self) -> list[CancelDraft]:
-        """Cancel the draft in progress and continue none of it."""
+        """Cancel the draft in progress, and let no draft continue it."""
         self._continuation = self.error = None
         return self.cancel()
 
     def restart(self, response: Response) -> None:
-        """Let the next draft start from the text as it stands, none of which is its own."""
+        """Let the next draft start from the text as it is now, without tokens of its own."""
         self._own = len(response.tokens)
         self._restarts += 1
 
@@ -261,7 +261,7 @@ class Questions:
 
     Attributes:
         under_way: by number: the assistant, and the places.
-        more: whether there may be a place that a free assistant is to be asked about.
+        more: whether there may be a place to ask a free assistant about.
     """
 
     def __init__(self, pace: Pace, assistants: int) -> None:
@@ -273,7 +273,7 @@ class Questions:
         self._waits = 0
         self._first: dict[int, Proposal | None] = {}  # answers about the start that came before the draft's token
         self._early: dict[int, int] = {}  # by assistant: the request about the start
-        self._waited_for: DraftUnit | None = None  # the first unit that is to be asked about
+        self._waited_for: DraftUnit | None = None  # the first unit with an open question
         self._due = True
 
     def number(self) -> int:
@@ -283,11 +283,13 @@ class Questions:
 
     @property
     def busy(self) -> set[int]:
-        """The assistants that a request is in progress to."""
+        """The assistants with a request in progress."""
         return {assistant for assistant, _ in self.under_way.values()}
 
     def ask_early(self, assistants: Iterable[int]) -> list[Ask]:
-        """Ask about the start of the answer before the draft is there: assistants read the prompt beside it."""
+        """Ask about the start of the answer before the draft has written: assistants and draft read the prompt at the
+        same time.
+        """
         asks: list[Ask] = []
         for assistant in assistants:
             ask = self._early[assistant] = self.number()
@@ -296,14 +298,14 @@ class Questions:
         return asks
 
     def ask_draft(self, unit: DraftUnit, verdict: Verdict, response: Response) -> Ask:
-        """Ask the draft model how probable its own token is."""
+        """Ask the draft model for the probability of its own token."""
         ask = self.number()
         self.under_way[ask] = (DRAFT, [(unit, verdict)])
         text, path = bytes(response.text[: unit.start]), response.ids_before(unit.first)
         return Ask(ask, DRAFT, text, (Question(unit.start, ()),), _LISTED, (path,))
 
     def join_early(self, unit: DraftUnit) -> None:
-        """Let the first unit of the answer be what the early requests are about."""
+        """Make the first unit of the answer the subject of the early requests."""
         for assistant, ask in self._early.items():
             verdict = unit.verdicts[assistant]
             if ask in self.under_way and verdict.hearing is Hearing.OPEN:
@@ -317,11 +319,11 @@ class Questions:
         return self._early[assistant], self._first[assistant]
 
     def is_early(self, ask: int) -> bool:
-        """True if a request was sent before the draft was there."""
+        """True if a request was sent before the draft had written."""
         return ask in self._early.values()
 
     def early(self, ask: int, proposals: Sequence[Proposal | None]) -> bool:
-        """Keep an early answer for which there is no unit yet; True if it is one."""
+        """Keep an early answer for which there is no unit yet; True if the answer is early."""
         if not self.is_early(ask) or ask not in self.under_way or self.under_way[ask][1]:
             return False
         assistant, _ = self.under_way.pop(ask)
@@ -329,12 +331,12 @@ class Questions:
         return True
 
     def ask(self, units: Iterable[DraftUnit], response: Response, *, drafting: bool) -> list[Ask] | list[Wait]:
-        """Ask each assistant everything that could matter, in one request, if not too many are in progress."""
+        """Ask each assistant every question that could matter, in one request, if not too many are in progress."""
         asks: list[Ask] = []
         waits = self._pace.patient and drafting
         free = self._free()
         if not (free or waits):
-            self.more = False  # until one of them is
+            self.more = False  # until an assistant is free
             return asks
         waiting = [unit for unit in units if unit.waiting]
         if waits:
@@ -381,7 +383,7 @@ class Questions:
         return [one for one in range(self._assistants) if busy.count(one) < self._pace.in_flight]
 
     def waited(self, wait: int) -> None:
-        """The time for more questions to come together is over."""
+        """Note that the wait for more questions is over."""
         self._due = self._due or wait == self._waits
 
     def take(self, ask: int) -> tuple[int, Asked]:
@@ -394,13 +396,13 @@ class Questions:
         return assistant, asked
 
     def leave(self) -> list[CancelAsk]:
-        """Cancel what is still out when the answer is complete: requests about its start that nobody waited for."""
+        """Cancel the requests still open when the answer is complete: early ones, whose answers were not needed."""
         gone = [CancelAsk(ask) for ask in self.under_way]
         self.under_way.clear()
         return gone
 
     def void(self) -> list[CancelAsk]:
-        """Cancel the requests none of whose answers can matter any more."""
+        """Cancel the requests whose answers can no longer matter."""
         self.more = True
         void = [
             ask
@@ -415,12 +417,13 @@ class Questions:
 class Hedges:
     """Drafts ahead of a verdict.
 
-    A replacement is often a token that the draft found nearly as probable: an alternative of the one it replaces. So a
-    draft from there is started while the verdict is out. It is the same one that would be started after the verdict.
+    A replacement is often a token that the draft found nearly as probable: an alternative of the token that it
+    replaces. So a draft from there is started while the verdict is awaited. It is the same draft that would be started
+    after the verdict.
 
     Attributes:
-        count: how many were started.
-        hits: how many became the draft.
+        count: number of hedges started.
+        hits: number of hedges that became the draft.
         written: tokens that they wrote before their verdict.
         under_way: by number.
     """
@@ -434,7 +437,7 @@ class Hedges:
         self._failures = 0
 
     def start(self, units: Iterable[DraftUnit], response: Response, bound: int | None) -> list[Command]:
-        """Start the likeliest: first what each unit is likeliest to become, then what comes second there.
+        """Start the likeliest hedges: first each unit's most likely replacement, then each unit's second.
 
         Hedges in progress that are less likely make room. Each may have `bound` tokens, if that is a number.
         """
@@ -463,7 +466,7 @@ class Hedges:
         return commands
 
     def _wanted(self, units: Iterable[DraftUnit], response: Response) -> dict[object, tuple[DraftUnit, Ahead]]:
-        """The likeliest hedges, by what they continue."""
+        """The likeliest hedges, by the text that they continue."""
         started = {hedge.ahead.key for hedge in self.under_way.values()}
         ranked: list[tuple[int, DraftUnit, Ahead]] = []
         found = 0
@@ -474,8 +477,8 @@ class Hedges:
             ranked.extend((rank, unit, ahead) for rank, ahead in enumerate(likely))
             found += bool(likely)
             if found == self._pace.hedge:
-                break  # the first of each are as many as there may be
-        ranked.sort(key=lambda one: one[0])  # of equals the earlier unit's comes first
+                break  # the first hedges of the units fill all places
+        ranked.sort(key=lambda one: one[0])  # of equal ranks the earlier unit's comes first
         return {ahead.key: (unit, ahead) for _, unit, ahead in ranked[: self._pace.hedge]}
 
     def _ahead(self, unit: DraftUnit, response: Response) -> list[Ahead]:
@@ -484,7 +487,7 @@ class Hedges:
             before = bytes(response.text[: unit.start])
             room = unit.first + 1 < response.max_tokens
             path = response.ids_before(unit.first) if self._pace.ids else None
-            # Nothing is drafted behind the end, nor from where the draft is.
+            # No hedge starts after an end, or from where the draft is.
             unit.ahead = [
                 Ahead(before + token.data, None if path is None else (*path, token.id or 0))
                 for token in self._likely(unit)
@@ -495,14 +498,14 @@ class Hedges:
     def _likely(self, unit: DraftUnit) -> Sequence[Token]:
         """Possible replacements of a token, the likeliest first."""
         winner = unit.winner
-        if winner is not None and winner.replacement is not None:  # of those that were heard so far
+        if winner is not None and winner.replacement is not None:  # of the assistants heard so far
             return (winner.replacement,)
         if not self._could_change(unit.token, unit.start):
             return ()
         return unit.token.alternatives[: self._pace.hedge]
 
     def drafted(self, draft: int, token: Token) -> list[CancelDraft]:
-        """One of them wrote a token."""
+        """Take a token that a hedge wrote."""
         hedge = self.under_way.get(draft)
         if hedge is None:
             return []
@@ -512,16 +515,16 @@ class Hedges:
         return [] if len(hedge.tokens) <= LONGEST_HEDGE else self._drop(draft)
 
     def ended(self, draft: int, end: DraftEnd) -> None:
-        """One of them is over."""
+        """Note that a hedge is over."""
         if draft in self.under_way:
             self.under_way[draft].end = end
 
     def failed(self, draft: int) -> None:
-        """One of them failed: if its text comes to stand, a draft of its own finds out whether that matters."""
+        """Note that a hedge failed: if its text becomes the answer's, a new draft shows if the failure matters."""
         self._failures += self.under_way.pop(draft, None) is not None
 
     def take(self, wanted: StartDraft) -> Hedge | None:
-        """The hedge that continues the same text as a draft that is to be started, if there is one."""
+        """The hedge that continues the same text as a wanted draft, if there is one."""
         for draft, hedge in self.under_way.items():
             own = wanted.continuation is not None or (wanted.own and wanted.ids is None)
             if (hedge.started.text, hedge.started.ids) == (wanted.text, wanted.ids) and not own:
@@ -530,7 +533,7 @@ class Hedges:
         return None
 
     def tidy(self) -> list[CancelDraft]:
-        """Cancel those whose unit was judged otherwise, or was thrown away."""
+        """Cancel the hedges whose unit was judged otherwise, or was thrown away."""
         if not self.under_way:
             return []
         over = (State.JUDGED, State.VOID)

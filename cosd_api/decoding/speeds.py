@@ -1,4 +1,4 @@
-"""Speeds of the models of a fusion, as measured in its answers."""
+"""Speeds of the models of a fusion, measured in its answers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterable
 from cosd_api.decoding.timeline import RequestSpan
 
 _STREAMS = ("draft", "hedge", "watch")
-_FEWEST = 8  # tokens of a stream that tells how fast it is
-_ENOUGH = 64  # tokens of a model that tell how fast it is
+_FEWEST = 8  # tokens of a stream whose speed counts
+_ENOUGH = 64  # tokens of a model whose speed is known
 
 
 class Speeds:
-    """The time that each model takes to write a token, over all answers so far. Nothing but cost depends on it."""
+    """The time that each model takes to write a token, over all answers so far. Only the cost depends on it."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[int, float] = defaultdict(float)
         self._tokens: defaultdict[int, int] = defaultdict(int)
 
     def note(self, requests: Iterable[RequestSpan]) -> None:
-        """Take in the requests of an answer that is over."""
+        """Add the requests of an answer that is over."""
         for one in requests:
             if one.kind in _STREAMS and one.tokens >= _FEWEST and one.first is not None and one.end is not None:
                 self._seconds[one.who] += one.end - one.first

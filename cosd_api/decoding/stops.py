@@ -20,12 +20,12 @@ class StopFinder:
     """Looks for stop strings (as UTF-8) where the text has just grown."""
 
     def __init__(self, stops: Sequence[bytes]) -> None:
-        # The longest first, so that of two that end together the longest is found.
+        # The longest comes first, so that of two strings that end together the longer is found.
         self.stops = sorted(set(stops), key=len, reverse=True)
         self.longest = max(map(len, self.stops), default=0)
 
     def find(self, text: bytearray, grown: int) -> Stop | None:
-        """The occurrence that ends first among those that end in the last `grown` bytes of `text`."""
+        """The occurrence that ends first within the last `grown` bytes of `text`."""
         if not self.stops or not grown:
             return None
         base = max(0, len(text) - grown - self.longest + 1)

@@ -9,9 +9,10 @@ from anyio.abc import TaskGroup
 
 
 class AnswerTasks:
-    """The tasks of one answer: those that still run when it is over are cancelled.
+    """The tasks of one answer; tasks that still run when it is over are cancelled.
 
-    They are cancelled within: a task that ends by a cancellation leaves a cycle in anyio, with all that it knew.
+    The cancellation stays within each task: a task that ends by a cancellation leaves a cycle in anyio, with all its
+    data.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class AnswerTasks:
         self._closed = False  # no task begins any more
 
     async def run(self, main: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Run the answer's own coroutine to its end; raises what it raises, as it is and not in a group."""
+        """Run the answer's own coroutine to its end; its exception is raised as it is, not in a group."""
         failed: Exception | None = None
         async with anyio.create_task_group() as self._group:
             try:

@@ -1,4 +1,4 @@
-"""The requests of one answer and their times; a record, on which nothing depends."""
+"""The requests of one answer and their times; only a record, which affects no decision."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class RequestSpan:
 
     Attributes:
         who: 0 is the draft, 1 the first assistant, and so on.
-        kind: a draft, one that was started ahead of a verdict, a question about places, a text to be scored, or a
-            stream that answers each place that it passes.
-        number: as the decoder counts drafts, and questions.
+        kind: a draft, a draft ahead of a verdict, a question about places, a text to score, or a stream that answers
+            each place that it passes.
+        number: the decoder's number of the draft or question.
         at: byte offset in the response that it continues, or of its first place.
         start: seconds from the start of the answer until it was sent.
         first: seconds until its first token; None before it, and for questions.
@@ -30,12 +30,12 @@ class RequestSpan:
         tokens: tokens that it wrote, of a draft or a watch.
         places: places that it asked about, or answered.
         outcome: its end.
-        max_tokens: of a draft, the most that it may write.
+        max_tokens: the most tokens that a draft may write.
         temperature: of a draft.
         seed: of a draft that is drawn.
-        ids: number of tokens of the answer that it continues, where it was asked after ids.
-        other_prompt: whether it reads another prompt than that of the answer, as methods do that ask in words.
-        finish: reason of the end of a draft that ended by itself, as in `DraftEnd`.
+        ids: number of tokens of the answer that it continues, if it was asked after ids.
+        other_prompt: whether it reads another prompt than the answer's, in methods that ask in words.
+        finish: the reason why a draft ended by itself, as in `DraftEnd`.
         usage: its own bill, complete when it is over; None if it was refused before it was sent.
     """
 

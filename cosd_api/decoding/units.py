@@ -1,4 +1,4 @@
-"""The draft's tokens that wait for their verdicts, and what each assistant said of them."""
+"""The draft's tokens that wait for their verdicts, and the assistants' answers about them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ Contestable = Callable[[Token, int], bool]
 
 
 class UnitVerifier:
-    """A verifier, as the units of one answer ask it.
+    """A verifier, with the settings by which the units of one answer use it.
 
     Args:
         verifier: the rule or the tree, say.
         prompt: the digest of a `Place`.
-        skip: leave out questions whose answers cannot matter.
-        tie: as in `alignment.judge`. A verifier that replaces whatever differs has none: what stands is the
-            assistant's own text.
-        listed: other tokens of an assistant's list that a verdict looks at, also where the list is longer; None for
-            all of it.
+        skip: whether to leave out questions whose answers cannot matter.
+        tie: as in `alignment.judge`. A verifier that replaces every differing token has no tie: the kept text is the
+            assistant's own.
+        listed: other tokens of an assistant's list that a verdict uses, even if the list is longer; None for all of it.
     """
 
     def __init__(
@@ -43,12 +42,12 @@ class UnitVerifier:
         self._most = listed
 
     def contestable(self, token: Token, start: int) -> bool:
-        """True if an assistant is to be asked about a token, at a byte offset."""
+        """True if an assistant has to be asked about a token, at a byte offset."""
         return not self._skip or self.could_change(token, start)
 
     def could_change(self, token: Token, start: int) -> bool:
         """True if an answer about a token, at a byte offset, could change the text."""
-        if token.prob is None:  # with an id, a part of a character, whose probability the server did not show
+        if token.prob is None:  # a token with an id is a part of a character, whose probability is not shown
             return token.id is not None
         here = self._verifier
         if self._by_place:
@@ -61,13 +60,13 @@ class UnitVerifier:
         return not self._skip or self._by_place or self._verifier.contestable(0.0)
 
     def seen(self, theirs: Token) -> Token:
-        """An assistant's token, with as much of its list as a verdict looks at."""
+        """An assistant's token, with as much of its list as a verdict uses."""
         if self._most is None or len(theirs.alternatives) <= self._most:
             return theirs
         return replace(theirs, alternatives=theirs.alternatives[: self._most])
 
     def place(self, unit: DraftUnit, theirs: Token) -> Place | None:
-        """The place of a decision; None if the verifier looks at none."""
+        """The place of a decision; None if the verifier uses none."""
         if not (self._by_place or self._listed):
             return None
         known = most_probable(unit.token, theirs) if self._listed else None
@@ -81,13 +80,13 @@ class UnitVerifier:
 class Hearing(Enum):
     """The state of one assistant at one unit."""
 
-    OPEN = auto()  # it is to be asked
+    OPEN = auto()  # it has to be asked
     ASKED = auto()  # a question is in progress
     WATCHED = auto()  # a watch answers it
-    FAILED = auto()  # a question about this unit alone failed
+    FAILED = auto()  # a question about only this unit failed
     DONE = auto()  # it has judged the unit, or its judgement cannot matter any more
     LOST = auto()  # it failed for good, and the answer continues without it
-    WITHOUT_P = auto()  # it differs, and the draft is to be asked how probable its own token is
+    WITHOUT_P = auto()  # it differs, and the draft has to be asked for the probability of its own token
 
 
 @dataclass(slots=True)
@@ -96,13 +95,13 @@ class Verdict:
 
     Attributes:
         hearing: its state.
-        alone: its question failed together with others, and is to be asked again by itself.
-        error: why it failed or was lost.
-        decision: what came of it, once it was heard.
+        alone: whether its question failed together with others, and has to be asked again by itself.
+        error: the reason why it failed or was lost.
+        decision: the decision from its answer, once it was heard.
         replacement: its token, if the verifier replaces.
         unanswered: whether it had no answer.
-        pending: what it proposed instead of a token whose probability the draft is asked for.
-        ask: number of the question that brought it.
+        pending: its proposal, while the draft is asked for the probability of its own token.
+        ask: number of the question that brought the proposal.
     """
 
     hearing: Hearing = Hearing.OPEN
@@ -116,7 +115,7 @@ class Verdict:
 
     @property
     def done(self) -> bool:
-        """True if nothing more is asked of this assistant here."""
+        """True if this assistant is not asked again here."""
         return self.hearing is Hearing.DONE or self.hearing is Hearing.LOST
 
 
@@ -124,8 +123,8 @@ class State(Enum):
     """The state of a unit."""
 
     WAITING = auto()  # an assistant has to be heard
-    JUDGED = auto()  # nobody has to be heard any more: it stands, or its replacement does
-    VOID = auto()  # it was thrown away behind a replacement
+    JUDGED = auto()  # no assistant has to be heard any more: the token is kept or replaced
+    VOID = auto()  # it was thrown away after a replacement
 
 
 _WAITING = State.WAITING  # a look-up less, for each unit at each event
@@ -153,13 +152,13 @@ class DraftUnit:
         start: byte offset in the response.
         first: index of the token in the response.
         token: the draft's.
-        state: how far it has come.
+        state: its progress.
         verdicts: one for each assistant, if any has to be heard.
         replaced: whether a replacement took it away.
-        drafted_on: whether drafting restarts behind it.
-        ahead: what the answer may continue from once it is judged, as far as the schedule has worked it out.
-        p_asked: the draft was asked how probable its token is.
-        p_error: why it could not say.
+        drafted_on: whether drafting restarts after it.
+        ahead: the texts from which the answer may continue once it is judged, as far as the schedule has computed them.
+        p_asked: whether the draft was asked for the probability of its token.
+        p_error: the failure of that request.
     """
 
     start: int
@@ -185,27 +184,27 @@ class DraftUnit:
 
     @property
     def contested(self) -> bool:
-        """True if an assistant replaces something in it: then all that follows will be thrown away."""
+        """True if an assistant replaces it: then all later tokens will be thrown away."""
         return any(verdict.replacement is not None for verdict in self.verdicts)
 
     @property
     def lacks_p(self) -> bool:
-        """True while the draft is asked how probable its token is."""
+        """True while the draft is asked for the probability of its token."""
         return any(verdict.hearing is Hearing.WITHOUT_P for verdict in self.verdicts)
 
     @property
     def winner(self) -> Verdict | None:
-        """The most confident of those that replace; ties go to the first listed."""
+        """The most confident of the verdicts that replace; ties go to the first listed."""
         replacing = [verdict for verdict in self.verdicts if verdict.replacement is not None]
         return max(replacing, key=_q, default=None)
 
     @property
     def asked(self) -> bool:
-        """True if any assistant was asked; those that were lost before were not."""
+        """True if any assistant was asked; assistants that were lost before were not."""
         return any(verdict.hearing is not Hearing.LOST or verdict.error is not None for verdict in self.verdicts)
 
     def complete(self, assistants: int, contestable: Contestable, lost: Container[int]) -> None:
-        """Let it wait where an assistant could change it: all but the `lost` have to be heard then."""
+        """Let it wait if an assistant could change it: all but the `lost` have to be heard then."""
         if contestable(self.token, self.start):
             self.state = State.WAITING
             self.verdicts = [Verdict(Hearing.LOST if at in lost else Hearing.OPEN) for at in range(assistants)]
@@ -216,7 +215,7 @@ class DraftUnit:
         return Question(self.start, (self.token.data,))
 
     def hear(self, assistant: int, proposal: Proposal | None, verifier: UnitVerifier, ask: int) -> None:
-        """Judge what an assistant proposed in answer to question `ask`; None if it had no answer."""
+        """Judge an assistant's proposal in answer to question `ask`; `proposal` is None if it had no answer."""
         verdict = self.verdicts[assistant]
         verdict.unanswered = proposal is None
         decision = None if proposal is None else self._judged(assistant, proposal, verifier)
@@ -232,7 +231,7 @@ class DraftUnit:
             decision.coin, decision.draft_q = coin_of(verifier.at(place)), place.draft_q
         verdict.replacement = proposal.tokens[0] if decision.fired else None
         if decision.fired and decision.q == 1:
-            for later in self.verdicts[assistant + 1 :]:  # nobody is more confident, and ties go to the first listed
+            for later in self.verdicts[assistant + 1 :]:  # none is more confident, and ties go to the first listed
                 if later.hearing is not Hearing.LOST:
                     later.hearing = Hearing.DONE
 
@@ -248,7 +247,7 @@ class DraftUnit:
 
     @property
     def _may_ask_p(self) -> bool:
-        """True if the draft can still say how probable its token is."""
+        """True if the draft can still report the probability of its token."""
         return self.token.id is not None and not self.p_asked
 
     def learn(self, proposal: Proposal | None) -> None:
@@ -259,15 +258,15 @@ class DraftUnit:
                 self.token = replace(self.token, prob=one.prob)
 
     def is_heard(self, could_change: Contestable) -> bool:
-        """True if no assistant was lost that could have changed it."""
+        """True if no assistant that could have changed it was lost."""
         winner, last = self.winner, len(self.verdicts)
-        if winner is not None and _q(winner) == 1:  # nobody listed later could have been more confident
+        if winner is not None and _q(winner) == 1:  # no assistant listed later could have been more confident
             last = self.verdicts.index(winner)
         lost = any(verdict.hearing is Hearing.LOST for verdict in self.verdicts[:last])
         return not (lost and could_change(self.token, self.start))
 
     def replacement(self, winner: Verdict, *, verified: bool, draft: int, at: float) -> Placed:
-        """The winner's token in the response; `draft` wrote the one that it replaces."""
+        """The winner's token in the response; `draft` wrote the token that it replaces."""
         token, decision = winner.replacement, winner.decision
         assert token is not None
         assert decision is not None
@@ -284,5 +283,5 @@ class DraftUnit:
 
 
 def _q(verdict: Verdict) -> float:
-    """An assistant's probability of its token; 0 where unknown."""
+    """An assistant's probability of its token; 0 if unknown."""
     return (verdict.decision.q if verdict.decision else None) or 0.0

@@ -1,11 +1,12 @@
-"""Watches: questions as streams left open, which answer every place that they pass.
+"""Watches: streams left open in place of questions, which answer every place that they pass.
 
-A watch is an assistant's own greedy stream after the path of the answer. As long as its tokens are those of the answer,
-each one is the assistant's choice at the next place, the same that a single question there would bring: both follow the
-same ids. At a difference it has answered that place, and is closed, unless its token becomes the replacement: then the
-stream continues the answer itself. So each difference restarts one of the two streams, and the text depends on neither.
+A watch is an assistant's own greedy stream after the path of the answer. As long as its tokens are the answer's, each
+token is the assistant's choice at the next place, and a single question there would bring the same choice: both follow
+the same ids. At a difference the watch has answered that place, and is closed, unless its token becomes the
+replacement: then the stream continues the answer itself. So each difference restarts either the watch or the draft, and
+the text depends on neither.
 
-Tokens that are ahead of the draft are held until the draft is there. A watch that fails becomes a single question.
+Tokens that are ahead of the draft wait for the draft. If a watch fails, a single question replaces it.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ from cosd_api.decoding.units import DraftUnit, Hearing
 from cosd_providers.contract import Proposal, ServerInfo, Token
 
 LAG = 8
-"""Tokens by which a watch may be behind the first place that waits for it; one opened there reads them at once."""
+"""Largest distance in tokens of a watch to a later place that waits for it; a watch opened there reads these tokens at
+once.
+"""
 
 AHEAD = 32
-"""Tokens that a watch may write beyond the answer so far: more of them would most likely be in vain."""
+"""Tokens that a watch may write beyond the answer so far: more tokens would most likely be in vain."""
 
-_SLOWER = 1.25  # the time of an assistant's token, in those of the draft's, from which on it does not keep up
+_SLOWER = 1.25  # an assistant whose tokens take more than this many times the draft's time does not keep up
 _FAILURES = 2  # watches that fail in a row; then the assistant is asked by requests
 
 
 def watched(infos: Mapping[int, ServerInfo], speeds: Speeds) -> frozenset[int]:
-    """The assistants that are asked by watches, by index, where their methods ask after ids.
+    """The assistants that are asked by watches, by index, for methods that ask after ids.
 
     Args:
         infos: the servers that are known, the draft's at -1.
@@ -44,12 +47,12 @@ def watched(infos: Mapping[int, ServerInfo], speeds: Speeds) -> frozenset[int]:
 
 
 def is_watched(draft: ServerInfo, assistant: ServerInfo, slower: float | None) -> bool:
-    """Decide if an assistant is asked by a watch, among models that are asked after ids.
+    """Decide whether an assistant is asked by a watch, among models that are asked after ids.
 
-    A user's own choice of a strategy comes first (`Capabilities.watch`). By default it is a watch for a server that is
-    best asked about one place after another (llama.cpp), if it can write along: a watch writes the whole answer, and a
-    single question hardly more than every fifth token. So it has a machine of its own, by the hosts of the URLs, where
-    nothing is taken from the draft; and it is not much slower than the draft.
+    A user's own choice of a strategy comes first (`Capabilities.watch`). By default a server that is best asked about
+    one place after another (llama.cpp) gets a watch, if it can keep up: a watch writes the whole answer, but single
+    questions hardly more than every fifth token. So the server must have a machine of its own, by the hosts of the
+    URLs, so that it takes no time from the draft; and it must not be much slower than the draft.
 
     Args:
         draft: the draft's server.
@@ -64,21 +67,21 @@ def is_watched(draft: ServerInfo, assistant: ServerInfo, slower: float | None) -
 
 
 def _host(server: ServerInfo) -> str | None:
-    """The machine of a server, with one name for this one; None where the endpoint is no URL."""
+    """The machine of a server, with one name for the local machine; None if the endpoint is no URL."""
     host = urlsplit(server.endpoint).hostname
     return "localhost" if host in ("127.0.0.1", "::1") else host
 
 
 @dataclass(slots=True)
 class Watching:
-    """A watch in progress, or one whose tokens are still of use.
+    """A watch in progress, or a closed watch whose tokens are still of use.
 
     Attributes:
         opened: the command that opened it.
         tokens: written so far.
-        passed: how many of them are the answer's.
-        open: whether it writes on.
-        failed: whether it ended where another request may tell why.
+        passed: the number of them that are the answer's.
+        open: whether it still writes.
+        failed: whether it ended early, so that another request may show the reason.
     """
 
     opened: Watch
@@ -110,7 +113,7 @@ class Watching:
 
 @dataclass(frozen=True, slots=True)
 class WatchAnswer:
-    """A choice of an assistant at one place: an answer to a watch."""
+    """A choice of an assistant at one place: an answer by a watch."""
 
     watch: int
     unit: DraftUnit
@@ -119,15 +122,15 @@ class WatchAnswer:
 
 
 class Streams(ABC):
-    """The streams that are left open in one answer, at most one of each assistant.
+    """The streams that are left open in one answer, at most one for each assistant.
 
     Args:
-        assistants: those that are asked by watches.
+        assistants: the assistants that are asked by watches.
         alternatives: other tokens that are listed with each token.
         number: gives the number of one more request.
 
     Attributes:
-        assistants: those that are still asked so.
+        assistants: the assistants that are still asked by watches.
     """
 
     def __init__(self, assistants: Iterable[int], alternatives: int, number: Callable[[], int]) -> None:
@@ -142,7 +145,7 @@ class Streams(ABC):
         """Have the request of a watch closed, by its number."""
 
     def wrote(self, watch: int, token: Token) -> bool:
-        """A watch wrote a token; false if nobody waits for it any more."""
+        """Take a token of a watch; false if it is no longer needed."""
         for assistant, one in self._watching.items():
             if one.number == watch and one.open:
                 one.tokens.append(token)
@@ -151,14 +154,14 @@ class Streams(ABC):
         return False
 
     def ended(self, watch: int, *, failed: bool) -> None:
-        """A watch is over, perhaps without what it was to write."""
+        """Take the end of a watch, perhaps before its last token."""
         for assistant, one in self._watching.items():
             if one.number == watch and one.open:
                 one.open, one.failed = False, failed
                 self._failures[assistant] += failed
 
     def leave_out(self, assistant: int) -> None:
-        """Watch an assistant no more."""
+        """Stop watching an assistant."""
         self.assistants.discard(assistant)
         self.drop(assistant)
 
@@ -187,12 +190,12 @@ class Watches(Streams):
     """The watches of one answer by models with the same ids.
 
     Args:
-        assistants: those that are asked by watches.
+        assistants: the assistants that are asked by watches.
         alternatives: other tokens that are listed with each token.
         number: gives the number of one more request.
 
     Attributes:
-        released: whether a place was left to a request since this was last looked at.
+        released: whether a place was left to a request since `released` was last read.
     """
 
     def __init__(self, assistants: Iterable[int], alternatives: int, number: Callable[[], int]) -> None:
@@ -208,7 +211,7 @@ class Watches(Streams):
         return [self._begin(assistant, 0, response) for assistant in assistants if assistant in self.assistants]
 
     def claim(self, unit: DraftUnit) -> None:
-        """Leave a unit that waits to the watches, as far as there are any."""
+        """Leave a waiting unit to the watches of the assistants that have one."""
         for assistant in self.assistants:
             if unit.verdicts[assistant].hearing is Hearing.OPEN:
                 unit.verdicts[assistant].hearing = Hearing.WATCHED
@@ -226,9 +229,9 @@ class Watches(Streams):
                     if verdict.hearing is Hearing.WATCHED:
                         if agrees or token.prob is not None:
                             return WatchAnswer(one.number, unit, assistant, Proposal(unit.start, (token,), "watch"))
-                        self._release(unit, assistant)  # how probable its token is the server did not show
+                        self._release(unit, assistant)  # the server did not show the probability
                     elif not agrees and (verdict.replacement is not None or verdict.hearing is Hearing.WITHOUT_P):
-                        break  # it may become the answer's
+                        break  # the token may become the answer's
                 if not agrees:
                     self.drop(assistant)
                     break
@@ -236,7 +239,7 @@ class Watches(Streams):
         return None
 
     def rewind(self, count: int) -> None:
-        """Take in that only the first `count` tokens of the answer still stand for certain."""
+        """Rewind the watches to the first `count` tokens of the answer, which alone are kept for certain."""
         for assistant, one in [*self._watching.items()]:
             if one.first > count:
                 self.drop(assistant)
@@ -244,9 +247,9 @@ class Watches(Streams):
                 one.passed = min(one.passed, count - one.first)
 
     def next(self, units: Iterable[DraftUnit], response: Response, busy: Container[int]) -> list[Command]:
-        """Close the watches that are too far ahead or behind, and open one at the first place that waits for it.
+        """Close watches that are too far from the draft, and open a watch at the first place that waits for it.
 
-        Nothing is opened for the assistants that are `busy` with a request.
+        No watch is opened for the assistants that are `busy` with a request.
         """
         commands: list[Command] = []
         for assistant in sorted(self.assistants):

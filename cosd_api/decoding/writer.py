@@ -1,4 +1,4 @@
-"""The run of an answer that a plain coroutine writes: segment by segment, or whole."""
+"""The run of an answer whose method is a plain coroutine: it writes segment by segment, or all at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cosd_providers.messages import Message
 
 
 class AnswerWriter(Asker):
-    """One answer in progress: a `Run`. A method asks its models, and writes what it has decided.
+    """One answer in progress: a `Run`. A method asks its models, and writes the decided text.
 
     A `source` is a model's index less one, as everywhere in `decoding`.
 
@@ -25,9 +25,9 @@ class AnswerWriter(Asker):
         write: the method: writes until `over`.
 
     Attributes:
-        segments: what was decided so far.
+        segments: the decisions so far.
         warnings: of the method, for the result.
-        weights: of the models, where the method measured them, for the result.
+        weights: of the models, if the method measured them, for the result.
     """
 
     def __init__(self, job: AnswerJob, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
@@ -52,7 +52,7 @@ class AnswerWriter(Asker):
         """Run to the end of the answer; see `Run.run`.
 
         Raises:
-            FusionError: the method has ended before it.
+            FusionError: the method returned before the end of the answer.
         """
         await self._tasks.run(self._write, self)
         if self._finished is None:
@@ -60,7 +60,7 @@ class AnswerWriter(Asker):
             raise FusionError(f"{words}: write() has to write until writer.over, or to call writer.end(Finish(...))")
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer with what was emitted, unless it is complete."""
+        """End the answer with its emitted tokens, unless it is complete."""
         if self._finished is None:
             self._response.keep_emitted(finish)
             self._finished = finish
@@ -76,7 +76,7 @@ class AnswerWriter(Asker):
             weights=self.weights,
         )
 
-    # ----------------------------------------------------------------------------------------------- what is written
+    # --------------------------------------------------------------------------------------------- the written text
 
     @property
     def text(self) -> bytes:
@@ -85,12 +85,12 @@ class AnswerWriter(Asker):
 
     @property
     def heard_until(self) -> int:
-        """See `Asker`; nothing of a scratch copy is in the answer yet."""
+        """See `Asker`; the answer holds no token of a scratch copy yet."""
         return 0 if self._scratch else len(self._response.tokens)
 
     @property
     def conversation(self) -> Sequence[Message] | None:
-        """The prompt, if it is one."""
+        """The prompt, if it is a conversation."""
         return self._job.conversation
 
     @property
@@ -100,7 +100,7 @@ class AnswerWriter(Asker):
 
     @property
     def left(self) -> int:
-        """Tokens that it may still have."""
+        """Tokens that the answer may still have."""
         return self._job.max_tokens - len(self._response.tokens)
 
     @property
@@ -127,7 +127,7 @@ class AnswerWriter(Asker):
         return finder.find(bytearray(tail), new) is not None
 
     def response_of(self, tokens: Sequence[Token]) -> Response:
-        """An answer of these tokens alone, within the limits of this one: it ends before a stop string."""
+        """An answer of these tokens alone, within this answer's limits: it ends before a stop string."""
         response = Response(self._job.max_tokens, self._job.stop)
         for token in tokens:
             if response.over is None:
@@ -145,13 +145,13 @@ class AnswerWriter(Asker):
         reason: str | None = None,
         own: bool = True,
     ) -> None:
-        """Write a segment, or the next part of one that is still open: these tokens are final.
+        """Write a segment, or the next part of an open segment: these tokens are final.
 
         Args:
             tokens: its tokens.
             model: the model that wrote them.
             number: the request that brought them.
-            segment: how it was decided; None leaves the segment open, until it is added to `segments`.
+            segment: the decision about it; None leaves the segment open, until it is added to `segments`.
             reason: why a part is there.
             own: whether the model wrote these tokens, so that they stay on its path as they are.
         """
@@ -181,14 +181,14 @@ class AnswerWriter(Asker):
             self._emit(self._response.settle(len(self._response.tokens)))
 
     async def relay(self, model: int, segment: DecidedSegment) -> None:
-        """Let a model write the answer on from here by itself, to its end: each token is final as it comes.
+        """Let a model continue the answer by itself, to its end: each token is final as it comes.
 
-        They are one segment. A model that fails is lost where the answer may continue without it, as in `ask_all`:
-        what it wrote stands then, and the answer is not over.
+        The tokens are one segment. A model that fails is lost if the answer may continue without it, as in `ask_all`:
+        its tokens are kept, and the answer is not over.
 
         Args:
             model: its index.
-            segment: how it was chosen; the text of the winner is filled in.
+            segment: the decision for the model, in which the winner's text is filled in.
 
         Raises:
             ProviderError: it failed, and the answer cannot continue without it; or a limit is reached.
@@ -216,7 +216,7 @@ class AnswerWriter(Asker):
                 self.segments.append(replace(segment, candidates=tuple(others)))
 
     def scratch_copy(self) -> AnswerWriter:
-        """A writer of another answer to the same prompt, which nobody sees before it is compared and copied."""
+        """A writer of another answer to the same prompt, which is hidden until it is compared and copied."""
         other = self.fresh()
         other._response = Response(self._job.max_tokens, self._job.stop)
         other._finished, other._scratch = None, True
@@ -224,7 +224,7 @@ class AnswerWriter(Asker):
         return other
 
     def copy(self, other: AnswerWriter, segment: DecidedSegment) -> None:
-        """Write what was written aside, as one segment, and end where that ended."""
+        """Write the text of a scratch copy, as one segment, and end where the copy ended."""
         for piece in other._pieces:
             self._place(replace(piece, compared=len(segment.candidates) > 1))
         self._settle(segment)
@@ -238,17 +238,17 @@ class AnswerWriter(Asker):
 
     @property
     def sources(self) -> list[int]:
-        """The models that wrote it, in the order given."""
+        """The models that wrote the answer, in the order given."""
         return sorted({one.source + 1 for one in self._response.tokens})
 
     def end(self, finish: Finish) -> None:
-        """Complete the answer as it stands."""
+        """Complete the answer as it is now."""
         if self._finished is None:
             self._response.over = self._finished = finish
             self._emit(self._response.finish())
 
     def end_with(self, passage: Passage) -> None:
-        """Complete the answer where the model that wrote it cannot continue: a full context, or a filter."""
+        """Complete the answer if the model that wrote it cannot continue: a full context, or a filter."""
         if passage.end is not None and passage.end.reason in ("context", "filter"):
             self.end(cut_short(passage.end))
 

@@ -1,1 +1,1 @@
-"""Teacher forcing: what two models would have written in each place of a given text."""
+"""Teacher forcing: the tokens of two models in each place of a given text."""

@@ -1,7 +1,7 @@
-"""A draft and an assistant that are held to a reference answer: what each is asked, after ids or after texts.
+"""A draft and an assistant that are held to a reference answer: the questions to each, after ids or after texts.
 
-Each is asked by its own definition (`cosd_api.paths`, `cosd_api.text_paths`), as in a fusion. What is not known is
-collected while the reference is walked, and asked about together.
+Each is asked by its own definition (`cosd_api.paths`, `cosd_api.text_paths`), as in a fusion. A walk along the
+reference collects the unknown places, which are then asked about together.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ __all__ = [
 
 
 def known_end(token: Token, end_ids: frozenset[int]) -> Token:
-    """The token as an end of sequence, where its id ends either of two models with the same ids."""
+    """The token as an end of sequence, if its id ends either of two models with the same ids."""
     return replace(token, data=b"", end=True) if token.id in end_ids else token
 
 
 @dataclass(frozen=True, slots=True)
 class OwnPath:
-    """A path that leaves the reference: what the draft would write in place of one of its tokens.
+    """A path that leaves the reference: the draft's own text in place of one of its tokens.
 
     Attributes:
         path: the reference before, the draft's own tokens, and an end of sequence.
         wrong: index of the first of its own tokens.
-        written: index behind the last.
+        written: index after the last of its own tokens.
     """
 
     path: DraftPath
@@ -56,7 +56,7 @@ class OwnPath:
 
     @property
     def ended(self) -> bool:
-        """The draft would end there; else the end of sequence stands for what nobody knows."""
+        """True if the draft would end there; else the end of sequence marks an unknown continuation."""
         return self.path.tokens[self.written - 1].end
 
     @property
@@ -69,7 +69,7 @@ class HeldDraft(Protocol):
     """The draft model."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
-        """Its tokens behind paths of its own, by their first wrong token; None where it writes no more.
+        """Its tokens after paths of its own, by their first wrong token; None if it writes no more.
 
         Raises:
             ProviderError: the server failed.
@@ -90,7 +90,7 @@ class _Draft:
 
 
 class DraftByIds(_Draft):
-    """A draft that takes ids: it is asked for one token behind each path, in one request."""
+    """A draft that takes ids: one request asks it for one token after each path."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
         """See `HeldDraft`."""
@@ -100,7 +100,7 @@ class DraftByIds(_Draft):
 
 
 class DraftByText(_Draft):
-    """A draft that takes text only: it writes on from the reference, by its own ids, in one request for each path."""
+    """A draft that takes text only: it continues the reference, by its own ids, in one request for each path."""
 
     async def go_on(self, paths: Iterable[OwnPath]) -> dict[int, list[Token | None]]:
         """See `HeldDraft`."""
@@ -109,7 +109,7 @@ class DraftByText(_Draft):
         return {one.wrong: [*tokens, None] for one, tokens in zip(asked, found, strict=True)}
 
     async def _written(self, own: OwnPath) -> list[Token]:
-        """All that it writes behind a path; nothing if it writes another one now."""
+        """All tokens that it writes after a path; none if it writes another path now."""
         tokens, before = list[Token](), own.path.tokens[own.wrong : own.written]
         context = Context(self._turn.prompt, bytes(own.path.text[: own.path.offset(own.wrong)]))
         written = self._turn.provider.generate(context, max_tokens=LONGEST, usage=self._usage)
@@ -133,17 +133,17 @@ class HeldAssistant(Protocol):
         ...
 
     def walk(self, path: DraftPath, unit: PathUnit, *, ended: bool) -> Walk | None:
-        """Compare what the assistant writes with a unit; None if it has to be asked first.
+        """Compare the assistant's tokens with a unit; None if it has to be asked first.
 
         Args:
             path: the path.
             unit: the unit, which is judged.
-            ended: whether the path ends there; else its end of sequence stands for what nobody knows.
+            ended: whether the path ends there; else its end of sequence marks an unknown continuation.
         """
         ...
 
     async def ask(self) -> bool:
-        """Ask what `walk` did not know; false if it knew everything.
+        """Ask about the places that `walk` did not know; false if it knew all.
 
         Raises:
             ProviderError: the server failed.
@@ -157,8 +157,8 @@ class AssistantByIds:
     Args:
         turn: the model and its prompt.
         encoder: of its own encoding; None if it has the draft's ids.
-        answers: its most probable token after some of its ids of the answer; None where it has none.
-        end_ids: ids that end either model, where they have the same.
+        answers: its most probable token after some of its ids of the answer; None if it has no answer.
+        end_ids: ids that end either model, if the models have the same ids.
         usage: is billed.
     """
 
@@ -206,9 +206,10 @@ class AssistantByIds:
 
 
 class AssistantByText:
-    """An assistant that takes text only, asked what it writes from the beginning of a unit.
+    """An assistant that takes text only, asked for its tokens from the beginning of a unit.
 
-    Along its own encoding of the reference that is known, as long as it would write it.
+    No question is needed as long as the assistant would write its own encoding of the reference: its reading holds the
+    answer.
 
     Args:
         turn: the model and its prompt.
@@ -245,7 +246,7 @@ class AssistantByText:
         return walked
 
     def _read(self, question: Question) -> Sequence[Token] | None:
-        """The answer to a question along the reading, as far as it matters; None if that does not tell it."""
+        """The answer to a question along the reading, as far as it matters; None if the reading does not show it."""
         wanted, at, tokens = b"".join(question.tokens), question.start, list[Token]()
         while at in self._own:
             own, choice = self._own[at]
@@ -254,7 +255,7 @@ class AssistantByText:
             tokens.append(choice)
             rest = wanted[at - question.start :]
             if choice.end or not (rest.startswith(choice.data) and len(rest) > len(choice.data)):
-                return tokens  # it ends, it differs, or it covers what was asked
+                return tokens  # the answer ends, differs, or covers the question
             if choice.data != own.data:
                 return None
             at += len(own.data)

@@ -1,4 +1,4 @@
-"""Two models held to one reference answer over their APIs: what is asked, and the samples that come of it."""
+"""Two models held to one reference answer over their APIs: the requests, and the samples from their answers."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Ledgers = tuple[Usage, Usage]
 
 @dataclass(frozen=True, slots=True)
 class WantedSamples:
-    """Settings of what is sampled.
+    """Settings of the samples to take.
 
     Attributes:
         unit: the unit that is judged.
         same: whether the models have the same ids.
-        end_ids: ids that end either of them, if they have the same.
-        listed: other tokens to list, for deferral samples; None without such.
+        end_ids: ids that end either model, if they have the same ids.
+        listed: other tokens to list, for deferral samples; None without deferral samples.
         states: whether deferral samples have hidden states.
     """
 
@@ -58,15 +58,16 @@ class WantedSamples:
 async def hold_on_paths(
     turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers, takes_ids: tuple[bool, bool]
 ) -> ExampleSamples:
-    """Hold both models to a reference, each asked as a fusion asks it: after its own ids of it, or after its text.
+    """Hold both models to a reference, each asked as in a fusion: after its own ids of the reference, or after its
+    text.
 
-    One scoring request to each, and others for what that does not tell: what the draft would write in place of the
-    reference, and what the assistant would write there, or from a place that is not on its own encoding.
+    Each model gets one scoring request, and further requests for the data that it does not show: the draft's own text
+    in place of the reference, and the assistant's own text there, or from a place that is not on its own encoding.
 
     Args:
         turns: the models.
         example: the reference.
-        wanted: what is sampled.
+        wanted: the samples to take.
         ledgers: are billed.
         takes_ids: whether each model is asked after ids; if either is not, there are no deferral samples.
 
@@ -79,7 +80,7 @@ async def hold_on_paths(
         for turn, takes in zip(turns, takes_ids, strict=True)
     ]
     own = None if encoders[0] is None else await encoders[0].upto(text, len(text))
-    if takes_ids[0] and own is None:  # its tokenizer changes the text: there is no path through it
+    if takes_ids[0] and own is None:  # the tokenizer changes the text, so there is no path through it
         return ExampleSamples(example=example, samples=(), skipped=1)
     theirs = None if encoders[1] is None else own if wanted.same else await encoders[1].upto(text, len(text))
 
@@ -89,7 +90,7 @@ async def hold_on_paths(
             return await read_draft(turn, text, usage=usage)
         if not takes_ids[model]:
             return TextReading.of(text, await read_text(turn, text, usage=usage)).certain()
-        if path is None:  # none of its answers is ever needed
+        if path is None:  # its answers are never needed
             return PathReading(())
         return await read(turn, text, path, end=example.ends, listed=more, usage=usage)
 
@@ -142,7 +143,7 @@ def _placed(reading: PathReading, path: Encoded) -> list[Proposal | None]:
 
 
 def _remembered(encode: Encode) -> Encode:
-    """The same encoding, which is asked for once for each text."""
+    """The same encoding, which requests each text only once."""
     known: dict[str, Sequence[Piece]] = {}
 
     async def remembered(text: str) -> Sequence[Piece]:
@@ -156,7 +157,7 @@ def _remembered(encode: Encode) -> Encode:
 async def hold_by_tokens(turns: Turns, example: Example, wanted: WantedSamples, ledgers: Ledgers) -> ExampleSamples:
     """Hold both models to a reference, asked after texts and compared token by token.
 
-    One scoring request to each, and one more to the assistant for the draft's boundaries inside its own tokens.
+    Each model gets one scoring request, and the assistant one more for the draft's boundaries inside its own tokens.
 
     Raises:
         ProviderError: a server failed.
@@ -190,7 +191,7 @@ async def _scores(turn: RenderedPrompt, text: bytes, ledger: Usage, end: bool) -
     if end:
         try:
             return await turn.provider.score(Context(turn.prompt, text), end=True, usage=ledger)
-        except UnsupportedError:  # the probability of an end: that place is left out
+        except UnsupportedError:  # the end has no probability: its place is left out
             pass
     return await turn.provider.score(Context(turn.prompt, text), usage=ledger)
 

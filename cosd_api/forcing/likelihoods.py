@@ -1,4 +1,4 @@
-"""Likelihoods of a reference answer: what both models give its tokens, and what the draft shows in their places."""
+"""Likelihoods of a reference answer: both models' probabilities of its tokens, and the draft's data in their places."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def deferral_samples(
     listed: int,
     states: Mapping[int, State] | None = None,
 ) -> tuple[tuple[DeferralSample, ...], int]:
-    """A sample for each token of a reference that both models read as one, and the number of the draft's others.
+    """A sample for each token of a reference that both models read alike, and the number of the draft's other tokens.
 
     Args:
-        proposals: what the draft would write at every boundary of its own encoding, with its lists; and the assistant.
+        proposals: the draft's own choices at every boundary of its own encoding, with its lists; and the assistant's.
         scores: the tokens of the reference with their probabilities, by the draft and by the assistant.
-        listed: others that are listed with each of the draft's choices, at most.
+        listed: other tokens listed with each of the draft's choices, at most.
         states: the draft's hidden states by byte offset; None if they are not wanted.
     """
     mine, theirs = ({one.start: one.tokens[0] for one in several if one is not None} for several in proposals)

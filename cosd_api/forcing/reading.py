@@ -1,4 +1,4 @@
-"""A model's own choices at all places of a reference answer, read after its own ids or after the text."""
+"""A model's own choices at all places of a reference answer, after its own ids or after the text."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["END", "PathReading", "TextReading", "ask_after", "read", "read_draft
 
 
 END = Token(b"", None, end=True)
-"""The end of sequence behind a reference answer."""
-_LISTED = 2  # tokens beside each of a path: the most probable two, whichever the path's is
+"""The end of sequence after a reference answer."""
+_LISTED = 2  # tokens listed in each place of a path: the two most probable, which may include the path's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,16 @@ class PathReading:
     """A model's reading of its own path through a reference answer.
 
     Attributes:
-        choices: its most probable token before each token of the path, and behind the last; None where it is not known.
-        scores: the tokens of the path and the end of sequence, with their probabilities and what is listed beside them;
-            empty if the server scores no ids.
+        choices: its most probable token before each token of the path, and after the last; None if not known.
+        scores: the tokens of the path and the end of sequence, with their probabilities and alternatives; empty if the
+            server scores no ids.
     """
 
     choices: tuple[Token | None, ...]
     scores: tuple[Token, ...] = ()
 
     def answers(self, ids: Sequence[int]) -> dict[tuple[int, ...], Token | None]:
-        """The choices by the ids before them, as far as the reading has them."""
+        """The choices that the reading has, by the ids before them."""
         return {tuple(ids[:count]): one for count, one in enumerate(self.choices) if one is not None}
 
 
@@ -46,10 +46,10 @@ class TextReading:
     """A reading of a reference answer by a model that is asked after texts.
 
     Attributes:
-        tokens: of the model's own encoding of the text, in whole characters, and the end of sequence behind them;
+        tokens: of the model's own encoding of the text, in whole characters, and the end of sequence after them;
             without ids and probabilities.
         starts: byte offset of each.
-        choices: what the model would write in place of each; None where that, or the token, is not known.
+        choices: the model's own token in place of each; None if that, or the token, is not known.
     """
 
     tokens: tuple[Token, ...]
@@ -67,14 +67,14 @@ class TextReading:
                 known[last] = proposal.tokens[0]
             elif at < len(
                 proposals
-            ):  # the last boundary is the end; where another is, and what ends there, nobody knows
+            ):  # the last boundary is the end; the place of any other boundary, and of its token's end, is unknown
                 known[last] = None
         starts = sorted(known)
         tokens = [Token(text[start:end], None) for start, end in pairwise(starts)]
         return cls((*tokens, END), tuple(starts), tuple([known[start] for start in starts]))
 
     def certain(self) -> TextReading:
-        """The reading without choices behind white space.
+        """The reading without choices after white space.
 
         Each place is asked about after a text that is cut there, and the model may encode white space at the end of a
         text in other tokens than it would write.
@@ -86,18 +86,18 @@ class TextReading:
         return at > 0 and last_character(self.tokens[at - 1].data).isspace()
 
     def questions(self) -> dict[int, Question]:
-        """Questions that the places behind white space take, by the index of the place from which the model writes."""
+        """Questions about the places after white space, by the index of the place from which the model writes."""
         found, first = dict[int, Question](), 0
         for at in range(1, len(self.tokens)):
             if not self._is_doubtful(at):
                 first = at
                 continue
-            data = [token.data or b" " for token in self.tokens[first : at + 1]]  # with the choice behind all tokens
+            data = [token.data or b" " for token in self.tokens[first : at + 1]]  # with the choice after all tokens
             found[first] = Question(self.starts[first], tuple(data), word=True)
         return found
 
     def with_answers(self, answers: Mapping[int, Proposal | None]) -> TextReading:
-        """The certain reading, with answers to its questions as far as the model would write the text."""
+        """The certain reading, with the answers to its questions as long as the model would write the text."""
         choices = [*self.certain().choices]
         for first, answer in answers.items():
             for at, token in enumerate(answer.tokens if answer is not None else (), first):
@@ -126,7 +126,7 @@ async def read_text(turn: RenderedPrompt, text: bytes, *, listed: int = 0, usage
 
 
 async def read_draft(turn: RenderedPrompt, text: bytes, *, usage: Usage) -> TextReading:
-    """The reading of a text by a model that has written it, after texts: one request more behind white space.
+    """The reading of a text by the model that wrote it, after texts; white space takes one request more.
 
     Raises:
         ProviderError: the server failed.
@@ -148,8 +148,8 @@ async def read(
         turn: the model and its prompt.
         text: the text of the path.
         path: the model's own ids of it.
-        end: whether the place behind the text is read, too.
-        listed: tokens to list beside each of the path; if given, scores are needed.
+        end: whether the place after the text is read, too.
+        listed: tokens to list beside each token of the path; if given, scores are needed.
         usage: is billed.
 
     Raises:
@@ -158,7 +158,7 @@ async def read(
     """
     provider = turn.on_path
     can = (await provider.describe()).capabilities
-    # Where the end is not reported, a list does not say whether it is the most probable token.
+    # Without the end's probability, a list does not show if the end is the most probable token.
     able = isinstance(provider, IdScores) and can.score and can.score_top_k >= _LISTED and can.end_prob
     if able or listed is not None:
         try:
@@ -166,7 +166,7 @@ async def read(
             found = await by_given_ids(provider).score_ids(
                 context, 0, alternatives=max(_LISTED, listed or 0), end=end, usage=usage
             )
-        except UnsupportedError:  # a wrapper has the method, whatever it wraps
+        except UnsupportedError:  # a wrapper has the method even if the wrapped provider does not
             if listed is not None:
                 raise
         else:
@@ -197,7 +197,7 @@ async def ask_after(
 
 
 def _chosen(token: Token) -> Token | None:
-    """The most probable token in the place of a scored one, which of equals is it; None if that is not known."""
+    """The most probable token in a scored token's place, the scored one if equal; None if that is not known."""
     if token.prob is None:
         return None
     first, *others = sorted((token, *token.alternatives), key=lambda one: -(one.prob or 0.0))

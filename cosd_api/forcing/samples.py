@@ -1,4 +1,4 @@
-"""Samples of a reference text: what two models would have written in each place (section 3.2 of the CoSD paper).
+"""Samples of a reference text: the tokens of two models in each place (section 3.2 of the CoSD paper).
 
 An example is a prompt and its reference answer. Held to the reference, each model has a token that it would have
 written next and a probability of it. A decision sample is the two probabilities and the model that was right.
@@ -24,7 +24,7 @@ _Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
-    """A record in a file. Unknown fields are refused: one may be a misspelt field."""
+    """A record in a file. Unknown fields are refused, because one may be a misspelt field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,11 +37,11 @@ class Example(Strict):
         answer: the reference, exactly as a model would write it after the prompt, leading space included. Not empty.
         target: text that a right answer must contain as whole words; None for the whole answer, white space
             normalized. `tune_answers` and graders use it; decision samples do not.
-        ends: whether the answer must end here. If False, whatever follows it does not count.
+        ends: whether the answer must end here. If False, text after it does not count.
         choices: texts of the options A, B, C, ... of a question with choices, for the grader `choice`.
         tests: Python source that raises an error if the program above it is wrong, for the grader `program`.
-        group: name of what the question shares with others, such as the fact that several wordings ask for: comparisons
-            and advice count questions of one group as one piece of evidence. It is no part of the question.
+        group: name of the common subject of several questions, such as a fact that they ask for in different wordings:
+            comparisons and advice count questions of one group as one piece of evidence. It is no part of the question.
     """
 
     prompt: str | tuple[Message, ...]
@@ -76,14 +76,14 @@ class Example(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One place of a reference answer, with what both models would have written there.
+    """One place of a reference answer, with both models' own text there.
 
     Attributes:
         p: the draft's probability of its own text, in [0, 1]; the lowest of several tokens'.
         q: the assistant's, likewise.
-        label: 0 where the draft would write the reference, 1 where only the assistant would, None where neither would.
-        agreed: whether both would have written the same, so that there is nothing to decide. The label is 0 or None.
-        start: byte offset in the answer: where they differ, or where the unit begins.
+        label: 0 if the draft would write the reference, 1 if only the assistant would, None if neither would.
+        agreed: whether both would have written the same, so that no decision is needed. The label is 0 or None.
+        start: byte offset in the answer of the difference, or of the beginning of the unit.
         draft: text that the draft would have written; empty for its end of sequence.
         assistant: text that the assistant would have written.
         reference: text of the answer at this place; empty for its end.
@@ -101,12 +101,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class DeferralSample:
-    """One token of a reference answer: its probabilities, and what the draft showed in its place.
+    """One token of a reference answer: its probabilities, and the draft's own data in its place.
 
     Attributes:
         start: byte offset in the answer.
         draft: text that the draft would have written; empty for its end of sequence.
-        listed: the draft's probability of that, and of other tokens that it listed, the most probable first.
+        listed: the draft's probabilities of its own token and of the tokens that it listed, the most probable first.
         p: the draft's probability of the reference's token.
         q: the assistant's.
         handed: whether the assistant would have written the reference's token and the draft would not.
@@ -128,10 +128,10 @@ class ExampleSamples(Strict):
     Attributes:
         example: the prompt and its answer.
         samples: one for each place that could be judged, in the order of the text.
-        skipped: number of places that could not be judged: only one of the models has a token boundary there, one gave
-            no answer or no probability, or what one would write is the beginning of the other's.
-        deferral: one for each token of the answer whose probabilities are known, if `collect` was told to list tokens,
-            or to collect hidden states.
+        skipped: number of places that could not be judged: only one of the models has a token boundary there, a model
+            gave no answer or no probability, or one model's text is the beginning of the other's.
+        deferral: one for each token of the answer whose probabilities are known, if `collect` listed tokens or
+            collected hidden states.
         deferral_skipped: number of the other tokens.
     """
 

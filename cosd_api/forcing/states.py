@@ -1,4 +1,4 @@
-"""Hidden states as samples hold them: text of a third more bytes than their numbers, each of 32 bits."""
+"""Hidden states in samples: as text with a third more bytes than their numbers, each of 32 bits."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def state_in_text(state: State) -> str:
 
 
 def state_from_text(text: str, width: int) -> State:
-    """The state that was written so: an array of numbers of 32 bits.
+    """The state from its text: an array of numbers of 32 bits.
 
     Raises:
-        SettingError: it is invalid, or has another width.
+        SettingError: the text is invalid, or has another width.
     """
     try:
         data = b64decode(text, validate=True)

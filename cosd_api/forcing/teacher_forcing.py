@@ -1,11 +1,11 @@
-"""Teacher forcing after texts, token by token: what two models would write in place of each token of a reference.
+"""Teacher forcing after texts, token by token: two models' own choices in place of each token of a reference.
 
 The reference is cut into the draft's tokens. In place of each, the draft's most probable token is compared with the
-assistant's by their text, as a fusion of models with one tokenizer compares them that asks after texts (equations 3, 4
-and 7 of the paper).
+assistant's by text, as in a fusion of models with one tokenizer that are asked after texts (equations 3, 4 and 7 of the
+paper).
 
-One scoring request to each model answers at every boundary of its own encoding of the reference. Where the draft ends a
-token inside one of the assistant's, the place is `missing`, and is asked about separately.
+One scoring request to each model answers at every boundary of its own encoding of the reference. If the draft ends a
+token inside a token of the assistant's, the place is `missing`, and is asked about separately.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TeacherForcing:
         return known, len(found) - len(known)
 
     def _places(self) -> Iterator[tuple[int, Token, Token | None]]:
-        """Each place that counts: its byte offset, the reference's token, and what the draft would write."""
+        """Each place that counts: its byte offset, the reference's token, and the draft's own choice."""
         read = self._draft
         for start, token, choice in zip(read.starts, read.tokens, read.choices, strict=True):
             if self._ends or not token.end:

@@ -1,33 +1,34 @@
-"""AdaFuse (arXiv 2601.06022): one word where a model is unsure, more where it is confident; the models choose together.
+"""AdaFuse (arXiv 2601.06022): one word if a model is unsure, more if it is confident; the models choose together.
 
 ::
 
     1   every model writes; its span ends with its first word that it began unsurely, or with
         its `words`-th                                                                       `span`
-    2   a model that began its first word unsurely proposes also what it would write behind
+    2   a model that began its first word unsurely also proposes its continuation after
         each of its `beams` - 1 next tokens, up to the end of the first word                 `_beam`
-    3   equal proposals are one; where only one is left, it is taken
+    3   equal proposals are one; if only one is left, it is taken
     4   every model scores every proposal: the mean negative log-likelihood (NLL) of its own
         tokens of it
     5   the proposal with the least mean of these means is taken, without outliers; of equals
         the first listed                                                                     `_combined`
-    6   where the winner ended behind its proposal, the answer ends
+    6   if the winner ended after its proposal, the answer ends
 
-A model is **confident** of a word if the probability of the token with its first byte exceeds that of the next most
-probable one by at least `margin`. Where nothing is listed beside the token (it is one character of several tokens,
-say), the next one is taken to have all that is left.
+A model is **confident** of a word if the probability of the token with its first byte exceeds the next most probable
+token's by at least `margin`. If the token has no alternatives (it is one character of several tokens, say), the next
+token is assumed to have the whole rest of the mass.
 
-**Words** and the ends of answers are those of `cool`: a word ends where one ends for every model, the white space
-before it is a part of it, and the last word of a text may still grow. A model that ends, that has written `LONGEST`
-tokens without completing its span, that reached `max_tokens` or whose context is full, proposes what it wrote, with
-its end of sequence if that came. The end of sequence may also be one of the next tokens in step 2. What follows another
-one of these is written after its id; by a model that takes none, after its encoding of the answer with it.
+**Words** and the ends of answers are defined as in `cool`: a word ends where every model ends one, the white space
+before a word is a part of it, and the last word of a text may still grow. A model that ends, that has written `LONGEST`
+tokens without completing its span, that reached `max_tokens` or whose context is full, proposes its whole text, with
+its end of sequence if that came. The end of sequence may also be one of the next tokens in step 2. The continuation of
+any other next token follows the token's id; a model that takes no ids continues its own encoding of the answer with the
+token.
 
-**Outliers.** Of three or more models' NLLs of one proposal the largest and the least are left out if the former is more
-than `outliers` times the latter.
+**Outliers.** Among three or more models' NLLs of one proposal the largest and the least are left out if the former is
+more than `outliers` times the latter.
 
 Results record exp(NLL), the perplexity, and exp of the mean: the geometric mean of the perplexities. Otherwise steps 3
-to 6 are those of `cool` (`perplexity.choose`).
+to 6 are the same as in `cool` (`perplexity.choose`).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _DIFFERENT = 0.5  # proposals about which the models differ
 
 @dataclass(frozen=True, kw_only=True)
 class AdaFuse(ByPerplexity):
-    """AdaFuse: spans of one to three words, longer where a model is confident, with alternatives where it is not.
+    """AdaFuse: spans of one to three words, longer if a model is confident, with alternatives if it is not.
 
     The method of arXiv 2601.06022, for two or more models with any tokenizers, each of which scores text and lists its
     most probable tokens. The answer streams span by span.
@@ -68,11 +69,11 @@ class AdaFuse(ByPerplexity):
         normalisation: the divisor of a proposal's negative log-likelihood: see `CoolFusion`.
         margin: the difference of a model's two largest probabilities from which it is confident, in [0, 1].
         words: of a proposal, at most.
-        beams: proposals of a model that is unsure, its own included.
+        beams: proposals of a model that is unsure, its own span included.
         outliers: ratio of the largest NLL of a proposal to the least above which both are left out; at least 1.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "adafuse"
@@ -93,7 +94,7 @@ class AdaFuse(ByPerplexity):
 
     @property
     def listed(self) -> int:
-        """Tokens that are listed beside each of a model's own."""
+        """Number of tokens listed beside each own token of a model."""
         return max(self.beams - 1, 1)
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
@@ -119,7 +120,7 @@ class AdaFuse(ByPerplexity):
             writer.end_with(winner.passage)
 
     async def _proposals(self, writer: AnswerWriter, model: int, words: Sequence[WordEnds]) -> list[ProposedText]:
-        """Steps 1 and 2: what one model proposes, its own first."""
+        """Steps 1 and 2: the proposals of one model, its own span first."""
         room = min(writer.left, LONGEST)
         passage = await writer.read_on(
             model,
@@ -138,7 +139,7 @@ class AdaFuse(ByPerplexity):
     async def _beam(
         self, writer: AnswerWriter, model: int, words: Sequence[WordEnds], passage: Passage
     ) -> ProposedText:
-        """Step 2: what the model proposes behind another first token."""
+        """Step 2: the model's proposal after another first token."""
         [first] = passage.tokens
         room = min(writer.left, LONGEST) - 1
         if room and not first.end and not first_word(first.data, words):
@@ -176,7 +177,7 @@ class AdaFuse(ByPerplexity):
         return math.fsum(ordered) / len(ordered) if math.isfinite(ordered[-1]) else math.inf
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002
-        """Continuations of each proposal, and a score of each at every model; see `Method.cost`."""
+        """Continuations for each proposal, and a score of each proposal by every model; see `Method.cost`."""
         n, models = plan.max_tokens, plan.models
         spans, proposals = n / _TOKENS, models * (1 + _UNSURE * (self.beams - 1))
         writes, scores = spans * (1 + _UNSURE * (self.beams - 1)), spans * _DIFFERENT * proposals
@@ -200,7 +201,7 @@ class AdaFuse(ByPerplexity):
 
 
 def _proposal(passage: Passage, length: int) -> ProposedText:
-    """The first `length` bytes of what a model wrote, or all of it if it ended before it had completed them."""
+    """The first `length` bytes of a model's passage, or all of the passage if it ended before it was complete."""
     if passage.end is not None or not length:
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)

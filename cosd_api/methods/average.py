@@ -1,17 +1,17 @@
-"""Averaging: every token is the most probable one of the weighted mean of all models' distributions.
+"""Averaging: every token is the most probable token of the weighted mean of all models' distributions.
 
 ::
 
     1   the first model writes a few tokens ahead, greedily: x~_1, x~_2, ...                       `write`
-    2   all others say what is most probable in each of these places                               `asked`
-    3   E = w_1 M_1 + w_2 M_2 + ... over all tokens that any of them lists                         `bounded`
-    4   x~_i stands without a sum if every model would write it, or its mean exceeds 1/2           `decide`
-    5   otherwise the token with the largest mean is written; if it is x~_i, that stands           `decide`
-    6   at the first place where it is another one, what was written ahead is thrown away          `write`
+    2   all other models list their most probable tokens in each of these places                   `asked`
+    3   E = w_1 M_1 + w_2 M_2 + ... over all tokens that any model lists                           `bounded`
+    4   x~_i is kept without a sum if every model would write it, or its mean exceeds 1/2          `decide`
+    5   otherwise the token with the largest mean is written, which may be x~_i                    `decide`
+    6   at the first place with another token, the other tokens ahead are thrown away              `write`
 
-A token that a model does not list has a probability there of at most the least one listed, and of at most what all of
-those leave over. So each mean has a lower and an upper bound. The largest is *proved* when its lower bound exceeds the
-upper bound of every other token, listed or not. Until then the models are asked for more. Where they list no more, the
+A model's probability of an unlisted token is at most its least listed probability, and at most the mass that its list
+leaves over. So each mean has a lower and an upper bound. The largest is *proved* when its lower bound exceeds the upper
+bound of every other token, listed or not. Until then the models are asked for longer lists. If they list no more, the
 token with the largest lower bound is written, and a warning counts such places.
 
 Of equal means x~_i wins, then the end of sequence, then the first in the order of bytes.
@@ -60,24 +60,24 @@ from cosd_providers.text import readable
 class Average(Weighted):
     """The most probable token of the weighted mean of all models' distributions (a baseline of the CoSD paper).
 
-    It takes two or more models with one tokenizer, each of which lists its most probable tokens. The first one writes
-    ahead, and all others are asked about every token.
+    It takes two or more models with one tokenizer, each of which lists its most probable tokens. The first model writes
+    ahead, and the other models are asked about every token.
 
     With `temperature=1` each token is drawn from that mean: from one of the models, which is drawn by its weight. That
-    needs no lists: a model has to draw, and nothing else. The `seed` of an answer decides both draws.
+    needs no lists: a model only has to draw. The `seed` of an answer decides both draws.
 
     Attributes:
         weights: of the models, in their order; equal by default. Only their ratios count.
             `"route"` weighs the models by the prompt, as `Route` does.
         tau: the temperature of these weights by the prompt.
-        ahead: tokens that are written before the others are asked. It changes the cost only.
-        listed: tokens to ask for in each place at first; more where they do not prove the choice. It changes the cost
-            only, where the endpoints list enough.
+        ahead: tokens that the first model writes before the other models are asked. It changes the cost only.
+        listed: tokens to request in each place at first; more if they do not prove the choice. It changes the cost
+            only, if the endpoints list enough.
         temperature: 0 for the most probable token of the mean, 1 to draw one from it; `ahead` and `listed` mean nothing
             then.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "average"
@@ -102,7 +102,7 @@ class Average(Weighted):
         return replace(self, temperature=temperature)
 
     def options(self) -> dict[str, Any]:
-        """Its own settings, as a result records them: those that mean something at its temperature."""
+        """Its own settings, as a result records them: only settings that matter at its temperature."""
         found = super().options()
         for name in ("ahead", "listed") if self.temperature else ("temperature",):
             del found[name]
@@ -143,13 +143,13 @@ class Average(Weighted):
                 writer.warn(f"{words}: the largest that is known was taken")
 
     async def _written(self, writer: AnswerWriter, ahead: RoundStart, tokens: int, listed: int) -> Passage:
-        """Line 1: what the first model writes."""
+        """Line 1: the first model's tokens."""
         return await writer.continuation(
             0, ahead.text, max_tokens=tokens, enough=writer.stops, alternatives=listed, after=ahead.before
         )
 
     async def _asked(self, writer: AnswerWriter, passage: Passage) -> list[Listing]:
-        """Line 2: what every model finds most probable in the place of each token that was written ahead."""
+        """Line 2: every model's most probable tokens in the place of each token that was written ahead."""
         text = writer.text + passage.data
         questions = [Question(at, (token.data,)) for at, token in numbered(passage.tokens, len(writer.text))]
 
@@ -168,7 +168,7 @@ class Average(Weighted):
         return [None if proposal is None else proposal.tokens[0] for proposal in proposals]
 
     async def _chosen(self, writer: AnswerWriter, ahead: RoundStart, at: int, place: Listing) -> MeanChoice:
-        """Lines 4 and 5, with more tokens listed until the choice is proved, or nobody lists more."""
+        """Lines 4 and 5, with more tokens listed until the choice is proved, or no model lists more."""
         choice, listed = self._decide(writer, place), self.listed
         while not choice.proved:
             listed *= 2
@@ -214,7 +214,7 @@ class Average(Weighted):
         return _choice(writer, place, means, best, proved=proved or least > SURE)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """The cost of an answer at one model: rounds of the first, and places for the others; see `Method.cost`."""
+        """The cost at one model: rounds of the first model, places of the other models; see `Method.cost`."""
         if self.temperature:
             share = self.shares(plan.models, range(plan.models)).get(model, 0.0)
             return self.with_weights(cost_of_draws(plan, model, share, prompt), prompt)
@@ -250,12 +250,12 @@ def Mixture(  # noqa: N802 - it was a class
 
 
 Listing = Mapping[int, Token | None]
-"""By model: its most probable token in a place, with others listed beside it; None where it has no answer."""
+"""By model: its most probable token in a place, with its alternatives; None if it has no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """The beginning of what is written ahead.
+    """The beginning of the tokens that are written ahead.
 
     Attributes:
         text: the answer before it.
@@ -267,12 +267,12 @@ class RoundStart:
 
 
 def _size(place: Listing) -> int:
-    """The tokens that are listed in a place."""
+    """The number of tokens listed in a place."""
     return sum(1 + len(token.alternatives) for token in place.values() if token is not None)
 
 
 def _longer(one: Token | None, other: Token | None) -> Token | None:
-    """The token beside which more are listed; the second only if it is the same token."""
+    """The token with the longer list of alternatives; the second only if it is the same token."""
     if one is None or other is None:
         return one or other
     return other if key_of(one) == key_of(other) and len(other.alternatives) > len(one.alternatives) else one
@@ -292,14 +292,14 @@ def _means(place: Listing, weights: Mapping[int, float]) -> dict[Key, MeanBounds
 
 
 def _unlisted(place: Listing, weights: Mapping[int, float]) -> float:
-    """The mean of a token that nobody lists, at most: part of a character may have all that is left over."""
+    """The largest possible mean of an unlisted token: a part of a character may have all that is left over."""
     return sum(weight * max(0.0, 1 - math.fsum(probs_of(place[model]).values())) for model, weight in weights.items())
 
 
 def _choice(
     writer: AnswerWriter, place: Listing, means: Mapping[Key, MeanBounds], best: Key, *, proved: bool
 ) -> MeanChoice:
-    """The choice of a token, with the record of what it was compared with."""
+    """The choice of a token, with the record of the tokens compared with it."""
     writers: dict[Key, list[int]] = {}
     for model, token in place.items():
         if token is not None:

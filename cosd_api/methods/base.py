@@ -39,10 +39,10 @@ METHODS: Mapping[str, str] = {
     "switch": "switch:Switch",
     "adafuse": "adafuse:AdaFuse",
 }
-"""The methods: their names, and where they are."""
+"""The methods: a mapping of names to modules and classes."""
 
 DEFAULT_METHOD = "cosd"
-"""The method of a fusion that is given none."""
+"""The default method of a fusion."""
 
 _FORMER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "cool-align": ("cool", {"align": True}, "CoolFusion(align=True), --method cool --set align=true"),
@@ -50,7 +50,7 @@ _FORMER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "mixture": ("average", {"temperature": 1}, "Average(temperature=1), --method average --temperature 1"),
     "co-llm": ("defer", {}, "Defer(gate=...), --method defer --set gate=FILE"),
 }
-"""Names that methods had, with the method, the settings that the name stood for, and what to write instead."""
+"""Former names of methods, with the method, the settings that the name implied, and the words to write instead."""
 
 Models = Sequence[tuple[str, ServerInfo]]
 """The models of a fusion that are known, by their names in results; the draft first."""
@@ -63,17 +63,16 @@ class Method(ABC):
     Attributes:
         name: its name.
         accepts: the settings of `Fusion` that mean something to it.
-        hoisted: its own settings that are given beside it, as arguments of `Fusion`.
-        decides: by what it decides, for messages.
+        hoisted: its own settings that may be given beside it, as arguments of `Fusion`.
+        decides: the basis of its decisions, for messages.
         symmetric: whether all models are equal, so that they may be given as `models`.
-        ordered: whether its answer depends on which model is listed first although all are equal.
-        most_models: how many models it takes; None for any number.
+        ordered: whether its answer depends on the order of the models although all are equal.
+        most_models: the largest number of models that it takes; None for any number.
         compares_tokenizers: whether it depends on the models having one tokenizer.
-        one_tokenizer: whether it is refused where they are not known to have one.
+        one_tokenizer: whether it is refused if they are not known to have one.
         accepts_messages_only: whether it takes models that do not continue a partial answer (`Capabilities.continues`).
         why_greedy: the reason why it draws nothing, for messages.
-        temperature: 0 where the models write their most probable tokens, 1 where tokens are drawn: then an answer
-            has a seed.
+        temperature: 0 if the models write their most probable tokens, 1 if tokens are drawn: then an answer has a seed.
     """
 
     name: ClassVar[str]
@@ -90,12 +89,12 @@ class Method(ABC):
 
     @property
     def judge(self) -> Verifier | None:
-        """The verifier that decides whose token stands, as results record it; None if it has none."""
+        """The verifier that decides between the models' tokens, for the record; None if the method has none."""
         return None
 
     @property
     def asks_by_ids(self) -> bool:
-        """True if it judges models with the same ids by these: Algorithm 1, token by token."""
+        """True if it compares models with the same ids by ids: Algorithm 1, token by token."""
         return False
 
     @property
@@ -105,7 +104,7 @@ class Method(ABC):
 
     @property
     def temperature(self) -> float:
-        """The temperature of what the models write."""
+        """The temperature at which the models write."""
         return 0.0
 
     def at_temperature(self, temperature: float | None) -> Method:
@@ -119,33 +118,33 @@ class Method(ABC):
         return self._at(temperature)
 
     def _at(self, temperature: float) -> Method:
-        """The form at the other temperature, where there is one; see `at_temperature`."""
+        """The form at the other temperature, if there is one; see `at_temperature`."""
         if temperature:
             words = f"temperature is not accepted by the method {self.name!r}: {self.why_greedy}"
             raise SettingError(f"{words}. Leave it out")
         raise SettingError(f"temperature=0 is not accepted by the method {self.name!r}, which draws. Leave it out")
 
     def with_unit(self, unit: Unit | None) -> Method:  # noqa: ARG002 - a hook
-        """The same method with a unit, if that is one of its own settings and is not chosen yet."""
+        """The same method with a unit, if the unit is a setting of its own and is not chosen yet."""
         return self
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002 - a hook
         """Check that the models can serve.
 
         Args:
-            models: what is known of them.
-            unit: as the user chose it.
+            models: the models with their known facts.
+            unit: the user's choice.
 
         Returns:
             Warnings, for every answer.
 
         Raises:
-            UnsupportedError: one of them cannot; the message names a method that would work.
+            UnsupportedError: a model cannot; the message names a method that would work.
         """
         return ()
 
     def examine_unit(self, unit: Unit, endpoint: str) -> None:  # noqa: B027 - a hook
-        """Check that the method can judge by the unit that comparing the tokenizers has found, or the user's.
+        """Check that the method can judge by a unit: the user's, or the one that the tokenizers allow.
 
         Raises:
             UnsupportedError: it cannot; `endpoint` is the draft's.
@@ -179,13 +178,13 @@ class Method(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class DraftFirst(Method):
-    """A method in which one model drafts and the others are asked about what it drafted."""
+    """A method in which one model drafts and the others are asked about its draft."""
 
     accepts: ClassVar[frozenset[str]] = Method.accepts | {"draft_length", "ask", "tuning"}
 
     @property
     def own_paths(self) -> bool:
-        """True where tokens are drawn."""
+        """True if tokens are drawn."""
         return bool(self.temperature)
 
     @abstractmethod
@@ -200,7 +199,7 @@ class DraftFirst(Method):
         """The cost of an answer at one model; see `Method.cost`."""
         if model == 0:
             return draft_cost(plan, prompt)
-        # An assistant that is certain spares those listed after it.
+        # An assistant that is certain spares the later ones.
         return assistant_cost(plan, model, prompt, always=model == 1 and not plan.skip)
 
     def assumptions(self, plan: Plan) -> Assumptions:
@@ -210,7 +209,7 @@ class DraftFirst(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Written(Method):
-    """A method that is a plain coroutine: it asks the models, and writes what it has decided."""
+    """A method that is a plain coroutine: it asks the models, and writes the decided text."""
 
     @property
     def own_paths(self) -> bool:
@@ -227,7 +226,7 @@ class Written(Method):
 
 
 def is_registered(method: Method) -> bool:
-    """Test whether the method is one of `METHODS`: a name and settings stand for it. A subclass may differ."""
+    """Test whether the method is one of `METHODS`: a name and settings describe it. A subclass may differ."""
     return method.name in METHODS and type(method) is method_class(method.name)
 
 
@@ -251,9 +250,9 @@ def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Meth
 
 
 def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
-    """The name of a method, and the settings that come with it, where it is given by a name that it had before.
+    """The present name of a method that may be given by a former name, and the settings that come with that.
 
-    Such a name is warned of (`DeprecationWarning`).
+    A former name causes a `DeprecationWarning`.
     """
     method, settings = recorded_name(name)
     if name in _FORMER:
@@ -263,12 +262,12 @@ def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def recorded_name(name: str) -> tuple[str, Mapping[str, Any]]:
-    """The same for a name in a record, of which nobody is warned."""
+    """The same for a name in a record, without a warning."""
     return _FORMER[name][:2] if name in _FORMER else (name, {})
 
 
 def method_from_text(name: str, options: Mapping[str, str]) -> Method:
-    """A method by its name, with options as somebody wrote them: `{"align": "true"}`, several numbers as `"2,1"`.
+    """A method by its name, with options as text: `{"align": "true"}`, several numbers as `"2,1"`.
 
     Raises:
         SettingError: see `method_named`; or an option is not of its type.
@@ -293,7 +292,7 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
 
 
 def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
-    """The class of a method, by its name, or by one that it had; `also` are other names for the error message.
+    """The class of a method, by its present or former name; `also`: other names for the error message.
 
     Raises:
         SettingError: there is no such method.

@@ -1,4 +1,4 @@
-"""Cascade: the draft answers, and the assistant answers again where the draft was unsure while it wrote.
+"""Cascade: the draft answers, and the assistant answers again if the draft was unsure while it wrote.
 
 ::
 
@@ -7,20 +7,21 @@
         answer's tokens                                                                     `level`
     3   if Q > tau the assistant answers alone, and its answer is taken; else the draft's   `defers`
 
-These are the cascades of language models of arXiv 2404.10136, which defer by quantiles of a token-level uncertainty
-where the mean over a whole answer hides the few tokens that matter.
+These are the cascades of language models of arXiv 2404.10136. They defer by quantiles of a token-level uncertainty,
+because the mean over a whole answer hides the few tokens that matter.
 
-**The quantile** is by nearest rank: of n values in ascending order the one at rank ceil(quantile * n), and the first
-one for quantile 0. So it is always the value of one of the tokens: 1 takes the most surprising token, 0.5 the (lower)
-median.
+**The quantile** is by nearest rank: of n values in ascending order it is the value at rank ceil(quantile * n), and the
+first value for quantile 0. So it is always the value of one of the tokens: 1 takes the most surprising token, 0.5 the
+(lower) median.
 
-**Tokens** are the draft's own, in whole characters. The answer is cut before a stop string first; of a token that the
-cut goes through the whole probability counts, and an end behind the cut does not. Where the answer ends by itself its
-end of sequence is one of the tokens. A token whose probability is not known, as the end's is on some servers, does not
-count; if none is left, the draft's answer stands. A Q that exceeds tau by rounding alone does not exceed it.
+**Tokens** are the draft's own, in whole characters. The answer is first cut before a stop string; if the cut goes
+through a token, the token's whole probability counts, and an end after the cut does not count. If the answer ends by
+itself its end of sequence is one of the tokens. A token whose probability is not known, as the end's on some servers,
+does not count; if no token is left, the draft's answer is taken. A Q that exceeds tau by rounding alone does not exceed
+it.
 
 With `on_assistant_error="draft"` an assistant that fails before it has written leaves the draft's answer; if it fails
-later the draft writes on from what stands.
+later the draft continues from the text so far.
 """
 
 from __future__ import annotations
@@ -45,17 +46,18 @@ _DEFERRED = 0.5  # of the answers, by assumption
 
 @dataclass(frozen=True, kw_only=True)
 class Cascade(Written):
-    """The draft's answer, or the assistant's where the draft was unsure: where a quantile of its tokens' NLL is high.
+    """The draft's answer, or the assistant's if the draft was unsure: if a quantile of its tokens' NLL is high.
 
     A cascade of two language models (arXiv 2404.10136), with any tokenizers. Only the draft has to report the
     probabilities of its tokens. The draft's answer comes at once, when it is complete; the assistant's streams.
 
     Attributes:
-        quantile: which of the tokens' negative log-probabilities decides, between 0 and 1: 1 for the largest.
-        tau: the assistant answers if that one is above this, in nats: 0.69 is a probability of one half.
+        quantile: the quantile of the tokens' negative log-probabilities that decides, between 0 and 1: 1 for the
+            largest.
+        tau: the assistant answers if the quantile is above tau, in nats: 0.69 is a probability of one half.
 
     Raises:
-        SettingError: one of them is out of its range.
+        SettingError: a setting is out of its range.
     """
 
     name: ClassVar[str] = "cascade"
@@ -97,7 +99,7 @@ class Cascade(Written):
             segment = DecidedSegment((mine,), 0, "the assistant has failed")
         if writer.over:
             return
-        if writer.segments:  # it failed while it wrote
+        if writer.segments:  # the assistant failed while it wrote
             await writer.relay(0, segment)
         else:
             writer.write(passage.tokens, 0, number=passage.number, segment=segment)
@@ -108,7 +110,7 @@ class Cascade(Written):
         return found is not None and found - self.tau > ROUNDING * self.tau
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """An answer of the draft, and one of the assistant where it is unsure; see `Method.cost`."""
+        """An answer of the draft, and an answer of the assistant if the draft is unsure; see `Method.cost`."""
         n, most = plan.max_tokens, prompt.most + FINER * plan.max_tokens
         if model == 0:
             return Cost(Bounds(1, 1, 2), Bounds(prompt.least + 1, prompt.expected + n, 2 * most), n)
@@ -129,7 +131,7 @@ class Cascade(Written):
 
 
 def level(tokens: Sequence[Token], quantile: float) -> float | None:
-    """Step 2: the quantile of the tokens' negative log-probabilities, by nearest rank; None where none is known."""
+    """Step 2: the quantile of the tokens' negative log-probabilities, by nearest rank; None if none is known."""
     surprises = sorted(
         -math.log(token.prob) + 0.0 if token.prob else math.inf for token in tokens if token.prob is not None
     )

@@ -1,37 +1,39 @@
-"""CharED (arXiv 2407.11009): the models write byte by byte, each byte the most probable one of their weighted mean.
+"""CharED (arXiv 2407.11009): the models write byte by byte, always the most probable byte of their weighted mean.
 
 ::
 
-    1   a model that has nothing left to say at the end of the text, or whose token may end
-        there, says what its next token may be: the `listed` most probable ones              `asked`
-    2   what a model may write is a table of byte strings (its branches) with masses of sum 1     `Branches`
-    3   the mass of a symbol, a byte or the end of sequence, is that of all strings that
+    1   a model without branches at the end of the text, or whose token may end
+        there, lists its next tokens: the `listed` most probable                             `asked`
+    2   a model's next text is a table of byte strings (its branches) with masses of sum 1        `Branches`
+    3   the mass of a symbol, a byte or the end of sequence, is the mass of all strings that
         begin with it; the mean of the masses over the models, by weight, is its probability  `step`
     4   the symbol with the largest mean is written
     5   each model keeps the strings that begin with it, without it, and their masses are
         made to sum to 1 again                                                               `Branches.follow`
-    6   back to 1 where a model is to be asked, else to 3; the end of sequence ends the answer
+    6   back to 1 if a model has to be asked, else to 3; the end of sequence ends the answer
 
-**Branches.** A string of a table is what is left of a token. The empty string says *a token ends here*: its mass is
-that of tokens which end where the text ends. As soon as it exceeds `ENDS` both branches are kept: the longer tokens in
-the table, and the ended ones, whose mass is distributed over what the model says now (in step 1), behind the id of the
-token that ended, or with the text encoded again where it takes no ids. Up to `ENDS` it is dropped. Strings that are the
-same from here on are one, wherever their tokens began. A branch dies when a byte is written with which it does not go
-on; a model all of whose branches have died is asked at the end of the text, as at the beginning.
+**Branches.** A string of a table is the rest of a token. The empty string means *a token ends here*: its mass is the
+mass of the tokens that end where the text ends. As soon as it exceeds `ENDS` both branches are kept: the longer tokens
+in the table, and the ended tokens, whose mass is distributed over the model's next tokens (in step 1). These follow the
+id of the token that ended, or the text encoded again if the model takes no ids. Up to `ENDS` the empty string is
+dropped. Strings that are the same from here on are one, wherever their tokens began. A branch dies when a byte is
+written that does not continue it; a model whose branches have all died is asked at the end of the text, as at the
+beginning.
 
-**Lists.** The probabilities that a model lists are divided by their sum: what is not listed has none. Lists hold
-tokens of whole characters and the end of sequence. The most probable token may be one character of several tokens:
-then nothing is listed beside it, it counts as certain, and a warning says how often. If such a character stays
-incomplete (it does only before the end of sequence), the end follows its bytes.
+**Lists.** The probabilities that a model lists are divided by their sum: unlisted tokens have no probability. Lists
+hold tokens of whole characters and the end of sequence. The most probable token may be one character of several tokens:
+then it has no alternatives, it counts as certain, and a warning counts such cases. If such a character stays incomplete
+(which happens only before the end of sequence), the end follows its bytes.
 
-**Characters.** A model can read only text in whole characters, so nobody is asked inside one. A model whose branches
-die there is silent until the character is complete, and the mean is that of the others, at least one of which goes on.
+**Characters.** A model can read only text in whole characters, so no model is asked inside a character. A model whose
+branches die there is silent until the character is complete, and the mean is over the other models, at least one of
+which continues.
 
-**Ties.** Of equal means the symbol wins that the first model finds more probable, then the second, and so on; of those
-still equal the end of sequence, then the lowest byte. Equal means equal but for rounding.
+**Ties.** Of equal means the symbol wins that the first model finds more probable, then the second, and so on; of
+symbols that are still equal the end of sequence, then the lowest byte. Equal means equal but for rounding.
 
 **Tokens.** A token of the answer is the text between two places where a model is asked, in whole characters; the end of
-sequence is one, too. Within a token nothing is waited for, so it streams as early as its bytes are known. `max_tokens`
+sequence is a token, too. A token needs no further request, so it streams as early as its bytes are known. `max_tokens`
 counts these tokens; as no model is asked more than once for one of them, it bounds the requests to each model as well.
 """
 
@@ -55,7 +57,7 @@ from cosd_providers.contract import Token
 from cosd_providers.text import readable, whole
 
 ENDS = 1e-3
-"""Mass of "a token ends here" above which a model is asked what follows."""
+"""Mass of "a token ends here" above which a model is asked for its next tokens."""
 
 LEAST = 20
 """Tokens that a model lists, at least."""
@@ -70,16 +72,16 @@ class CharED(Weighted):
     """The most probable next byte of the weighted mean of all models (a baseline of the CoSD paper, CharED).
 
     It takes two or more models with any tokenizers, each of which lists its most probable tokens, the end of sequence
-    among them. Each of them is asked about every token that it might write: one request a model a token.
+    among them. Each model is asked about every token that it might write: one request for each model and token.
 
     Attributes:
         weights: of the models, in their order; equal by default. Only their ratios count.
             `"route"` weighs the models by the prompt, as `Route` does.
         tau: the temperature of these weights by the prompt.
-        listed: the most probable tokens of a model that count, at least 20; the others have no probability.
+        listed: number of a model's most probable tokens that count, at least 20; further tokens have no probability.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "chared"
@@ -112,7 +114,9 @@ class CharED(Weighted):
                 writer.warn(f"{words}: it counts as certain")
 
     async def _ask(self, writer: AnswerWriter, models: dict[int, Branches]) -> int:
-        """Step 1. Models that are lost leave the mean. Returns how many listed a single token that is not certain."""
+        """Step 1. Models that are lost leave the mean. Returns the number that listed a single token that is not
+        certain.
+        """
         alone = 0
 
         async def ask(model: int) -> None:
@@ -192,7 +196,7 @@ class Branches:
     """The strings that one model may write next (step 2).
 
     Attributes:
-        rests: their masses, which sum to 1. None at all: it is asked, or silent inside a character.
+        rests: their masses, which sum to 1. If empty, the model has to be asked, or is silent inside a character.
         number: of the last request.
         end_name: the end of sequence, as the model last wrote it.
     """
@@ -203,11 +207,11 @@ class Branches:
 
     @property
     def due(self) -> bool:
-        """True if the model is to be asked here."""
+        """True if the model has to be asked here."""
         return not self.rests or self.rests.get(_HERE, 0.0) > ENDS
 
     def asked(self, token: Token, listed: int, number: int) -> None:
-        """Step 1: distribute the mass of what ended here over what the model lists."""
+        """Step 1: distribute the mass of the tokens that ended here over the model's list."""
         mass = self.rests.pop(_HERE, 0.0) if self.rests else 1.0
         probs = dict([*probs_of(token).items()][:listed])
         total = math.fsum(probs.values())
@@ -218,7 +222,7 @@ class Branches:
         self.end_name = next((one.name for one in (token, *token.alternatives) if one.end), self.end_name)
 
     def settle(self) -> None:
-        """Drop what ended here, unless the model is to be asked."""
+        """Drop the tokens that ended here, unless the model has to be asked."""
         if not self.due and self.rests.pop(_HERE, None) is not None:
             self._normalise()
 
@@ -238,7 +242,7 @@ class Branches:
         return found
 
     def follow(self, symbol: Key) -> None:
-        """Step 5: go on behind a symbol that was written."""
+        """Step 5: continue after a symbol that was written."""
         byte, end = symbol
         self.rests = {} if end else {(data[1:], ends): m for (data, ends), m in self.rests.items() if data[:1] == byte}
         self._normalise()
@@ -254,9 +258,9 @@ class ByteStep:
 
     Attributes:
         before: the bytes of its token before it.
-        symbol: the one that is written: a byte, or the end of sequence.
+        symbol: the symbol that is written: a byte, or the end of sequence.
         means: of every symbol.
-        probs: each model's masses of the symbols; a silent one has none.
+        probs: each model's masses of the symbols; a silent model has none.
         rests: each model's most probable string for each symbol.
     """
 
@@ -267,7 +271,7 @@ class ByteStep:
     rests: Mapping[int, Mapping[Key, bytes]]
 
     def favourite(self, model: int) -> Key:
-        """The model's own most probable symbol: the one that is written, if it is as probable."""
+        """The model's own most probable symbol; of equals the symbol that is written."""
         probs = self.probs[model]
         most = max(probs.values())
         likely = [symbol for symbol in sorted(probs, key=_order) if probs[symbol] >= most * (1 - ROUNDING)]
@@ -275,21 +279,22 @@ class ByteStep:
 
 
 def _settled(models: Collection[Branches]) -> bool:
-    """Step 6: test whether a model is to be asked here; all others drop what ended here."""
+    """Step 6: test whether a model has to be asked here; all others drop the tokens that ended here."""
     for one in models:
         one.settle()
     return any(one.due for one in models)
 
 
 def _order(symbol: Key) -> tuple[bool, bytes]:
-    """The end of sequence, then the bytes."""
+    """The sort key of a symbol: the end of sequence first, then the bytes."""
     return not symbol[1], symbol[0]
 
 
 def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tuple[int, DecidedSegment]:
-    """The model that a token is ascribed to, and the record of the first symbol about which the models differ.
+    """The model to which a token is ascribed, and the record of the first symbol about which the models differ.
 
-    It is ascribed to the first model that would have written all of it, else to the one that finds it most probable.
+    A token is ascribed to the first model that would have written all of it, else to the model that finds it most
+    probable.
     """
     heard = [model for model in steps[0].probs if all(model in one.probs for one in steps)]
     models = [model for model in heard if all(one.favourite(model) == one.symbol for one in steps)]

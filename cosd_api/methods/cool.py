@@ -1,40 +1,40 @@
-"""Cool-Fusion (arXiv 2407.19807): segment by segment, the models write, and together choose.
+"""Cool-Fusion (arXiv 2407.19807): the models write segment by segment, and choose together.
 
 ::
 
     1   every model writes, on its own path through prompt and answer so far, until some prefix
-        of what it has written ends with a word for every model; the longest such prefix is its
+        of its new text ends with a word for every model; the longest such prefix is its
         segment                                                             (2.2)     `_segment`
-    2   equal segments are one; where only one is left, it is taken
+    2   equal segments are one; if only one is left, it is taken
     3   every model scores every segment: the perplexity of its own tokens of it      (2.3, equation 2)
     4   the segment with the least arithmetic mean over the models is taken; of
         equals the first listed                                             (equation 3)
-    5   where the winner ended behind its segment, the answer ends          (2.3)
+    5   if the winner ended after its segment, the answer ends              (2.3)
 
 Steps 2 to 4 are `perplexity.choose`.
 
-**Words.** A model's words are those into which its own tokenizer splits a text before it encodes them, where that is
-known (`connect(url, tokenizer=...)`); otherwise those of Unicode (`words.unicode_words`). The last word of a text may
-still grow, so it does not count. White space is a part of the word behind it. With `align` each model's segment ends
-with a word of its own; that differs only between models whose own words are known.
+**Words.** A model's own tokenizer splits a text into words before it encodes them, if it is known (`connect(url,
+tokenizer=...)`); otherwise the words are Unicode's (`words.unicode_words`). The last word of a text may still grow, so
+it does not count. White space is a part of the word after it. With `align` each model's segment ends with a word of its
+own; that differs only between models whose own words are known.
 
-**A segment** is never empty. A model that ends before any word is complete proposes all that it wrote, and its end of
-sequence as one more token; with nothing written that token alone. A model that has written `LONGEST` tokens without a
-common word (a long number, a script without spaces of which its tokenizer makes one word), that reached `max_tokens`,
-or whose context is full, proposes what it wrote, without an end. A segment may end inside a token of the model that
-wrote it: that token is cut, and the probability of the part is not known. A model that is asked after ids continues
-behind a token of its own inside which the answer ends: the rest of the token comes first.
+**A segment** is never empty. A model that ends before any word is complete proposes its whole text, and its end of
+sequence as one more token; without text, that token alone. Other models propose their whole text without an end: a
+model that has written `LONGEST` tokens without a common word (a long number, a script without spaces of which its
+tokenizer makes one word), that reached `max_tokens`, or whose context is full. A segment may end inside a token of the
+model that wrote it: that token is cut, and the probability of the part is not known. If the answer ends inside a token
+of a model that is asked after ids, the model continues after that token: the rest of the token comes first.
 
-**Scores** are of a model's own tokens of the answer so far and the segment that end behind the former, those that lie
-across whole. A model that is asked after ids has the tokens that it would have with what the proposer wrote behind the
-segment, and one that lies across its end is whole, too. A segment that a stop string cuts is scored whole: stop strings
-are found in the answer alone. `max_tokens` counts the tokens of the winners.
+**Scores** are about a model's own tokens of the answer so far and the segment that end after the former; a token that
+lies across is scored whole. A model that is asked after ids encodes the segment together with the proposer's text after
+it, and a token that lies across the segment's end is whole, too. A segment that a stop string cuts is scored whole:
+stop strings are found in the answer alone. `max_tokens` counts the tokens of the winners.
 
-**Costs.** What a model has written beyond its segment is read on where the answer has followed it, and its own
-probabilities serve where it scores what it wrote itself: both only where its path through the text is the tokens that
-it wrote (`AnswerWriter.reads_as`), so that a new request would give the same.
+**Costs.** A model's text beyond its segment is read further if the answer has followed it, and a model needs no score
+of its own text, whose probabilities are known. Both hold only if its path through the text is the tokens that it wrote
+(`AnswerWriter.reads_as`), so that a new request would give the same.
 
-With `rerank` this answer is one candidate, and the whole answer of each model another: see `rerank`.
+With `rerank` this answer is one candidate, and the whole answer of each model is another: see `rerank`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _DIFFERENT = 0.5  # segments about which the models differ
 
 @dataclass(frozen=True, kw_only=True)
 class CoolFusion(ByPerplexity):
-    """Cool-Fusion: each model writes the next words, all of them score each proposal, and the least perplexing stands.
+    """Cool-Fusion: each model writes the next words, all models score each proposal, and the least perplexing is taken.
 
     The method of arXiv 2407.19807, for two or more models with any tokenizers, each of which scores text
     (`Capabilities.score`). The answer streams segment by segment: a word or a few.
@@ -69,8 +69,9 @@ class CoolFusion(ByPerplexity):
         normalisation: the divisor of a segment's negative log-likelihood: `"token"` takes the perplexity as usual, by
             each model's own tokens; `"byte"` the bytes of the text; `"sum"` nothing (equation 2 as printed), which
             prefers short segments.
-        align: every model's segment ends with a word of its own, not with a common one.
-        rerank: the answer is compared with the whole answers of the models, see `Rerank`. It comes at once then.
+        align: whether every model's segment ends with a word of its own, not with a common word.
+        rerank: whether to compare the answer with the whole answers of the models, see `Rerank`. The answer then comes
+            at once.
 
     Raises:
         SettingError: there is no such normalisation.
@@ -149,11 +150,11 @@ class CoolFusion(ByPerplexity):
 
 @dataclass(frozen=True, slots=True)
 class MostSegments:
-    """A segment for every token of an answer, each as long as there is room for: the highest cost at one model.
+    """The highest cost at one model: a segment for every token of an answer, each as long as possible.
 
     Attributes:
         requests: to score one segment at each place.
-        scored: tokens billed for that.
+        scored: tokens billed for these scores.
         written: tokens billed for a continuation at each place.
     """
 
@@ -163,7 +164,7 @@ class MostSegments:
 
 
 def most_segments(prompt: Reading, tokens: int) -> MostSegments:
-    """The highest cost of the segments of an answer of so many tokens."""
+    """The highest cost of the segments of an answer of `tokens` tokens."""
     requests = scored = written = 0
     for left in range(tokens, 0, -1):
         before, segment = prompt.most + FINER * (tokens - left), FINER * min(LONGEST, left)
@@ -173,7 +174,7 @@ def most_segments(prompt: Reading, tokens: int) -> MostSegments:
 
 
 async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) -> ProposedText:
-    """Step 1: what one model proposes."""
+    """Step 1: the proposal of one model."""
 
     def complete(tokens: Sequence[Token]) -> int:
         return complete_words(b"".join(token.data for token in tokens), words)

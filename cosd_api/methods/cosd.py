@@ -3,23 +3,23 @@
 ::
 
      1-3   the draft model writes greedily: x~_1, x~_2, ...                               `drafted`, `_append`
-     4-7   each assistant says what it would write in the same places: x^_1, x^_2, ...    `answered`, `watched`
+     4-7   each assistant gives its own tokens in the same places: x^_1, x^_2, ...        `answered`, `watched`
      8     for each token, in the order of the text:
      9         if x~ != x^ and p < alpha and q > beta * p     (rule)                      `alignment.judge`
     10         or x~ != x^ and T(p, q) = 1                    (tree)                      `alignment.judge`
     11             keep the draft before it, put x^ in its place                          `_replace`
     12-13          throw the rest of the draft away, and draft again from there           `_discard_after`
-    14     what no assistant contests stands                                              `_settle`
+    14     text that no assistant contests is kept                                        `_settle`
 
-Everything overlaps: a draft streams on while questions are out, and answers come in any order. A replacement is put
-into the text as soon as its token is judged, even while an earlier one still waits; if that one is replaced later, all
-that follows it is thrown away. So the text is a function of the models and the verifier alone: it does not depend on
-the order or the timing of events, on how much is drafted ahead, or on how questions are batched. Those are decided by
-the `Schedule`.
+Everything overlaps: a draft streams on while questions are in progress, and answers come in any order. A replacement is
+put into the text as soon as its token is judged, even while an earlier token still waits; if that token is replaced
+later, the text after it is thrown away. So the text is a function of the models and the verifier alone: it does not
+depend on the order or the timing of events, on the length of drafts, or on the batches of questions. The `Schedule`
+decides about these.
 
-An assistant that fails for good, where the answer may continue without it (`survives`), is lost at the first place of
-the text where it could not be heard. Its answers about later places are discarded, and drafting restarts behind that
-token as after a replacement: the answer depends on where it failed, not when.
+If the answer may continue without an assistant (`survives`), an assistant that fails for good is lost at the first
+place of the text where it could not be heard. Its answers about later places are discarded, and drafting restarts after
+that token as after a replacement: the answer depends on the place of the failure, not its time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from cosd_api.verification import RuleVerifier, Verifier, decides_by_place, dige
 from cosd_providers.contract import DraftEnd, Proposal, ServerInfo, Token
 from cosd_providers.errors import UnsupportedError
 
-_SURE = 0.99  # a verifier that contests such a token contests about every one
+_SURE = 0.99  # a verifier that contests such a token contests nearly every token
 
 
 class Phase(Enum):
@@ -74,16 +74,17 @@ class Phase(Enum):
 class CoSD(DraftFirst):
     """Collaborative Speculative Decoding: Algorithm 1 of the paper (arXiv 2502.08020), with its rule or its tree.
 
-    The draft writes greedily; where the verifier prefers an assistant's word, that word replaces the draft's, and the
-    draft writes on from there. It is greedy decoding of a next-token distribution of its own, see `log_likelihood`.
+    The draft writes greedily; if the verifier prefers an assistant's word, that word replaces the draft's, and the
+    draft continues from there. It is greedy decoding of a next-token distribution of its own, see `log_likelihood`.
 
     Attributes:
         verifier: decides one disagreement; `RuleVerifier(alpha=0.5, beta=0.5)` by default, as in the paper.
         unit: the draft tokens judged together; None compares the tokenizers. See `Fusion`.
-        temperature: 0 for Algorithm 1; 1 draws every token from that distribution instead (`unit="token"` only).
+        temperature: 0 for Algorithm 1; 1 draws every token from the next-token distribution instead (`unit="token"`
+            only).
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "cosd"
@@ -118,7 +119,7 @@ class CoSD(DraftFirst):
         """The run of one answer.
 
         Raises:
-            UnsupportedError: tokens are to be drawn, and the models are not known to have one tokenizer.
+            UnsupportedError: tokens should be drawn, and the models are not known to have one tokenizer.
         """
         if not self.temperature:
             self.examine_unit(job.unit, job.turns[0].provider.name)
@@ -128,7 +129,7 @@ class CoSD(DraftFirst):
         return JudgedWriter(job, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
 
     def examine_unit(self, unit: Unit, endpoint: str) -> None:
-        """Refuse words where tokens are drawn, or the verifier looks at them; see `Method.examine_unit`."""
+        """Refuse words if tokens are drawn, or the verifier uses their lists or states; see `Method.examine_unit`."""
         if unit == "token":
             return
         if self.temperature:
@@ -141,7 +142,7 @@ class CoSD(DraftFirst):
             raise UnsupportedError(words, endpoint=endpoint, hint=hint)
 
     def options(self) -> dict[str, Any]:
-        """None: a result records the verifier and the unit by themselves."""
+        """No options: a result records the verifier and the unit by themselves."""
         return {}
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
@@ -199,7 +200,7 @@ class CoSD(DraftFirst):
 
     @property
     def asks_by_ids(self) -> bool:
-        """True unless tokens are drawn, or the verifier looks at hidden states."""
+        """True unless tokens are drawn, or the verifier uses hidden states."""
         return not self.temperature and not needs_of(self.verifier).draft_states
 
     @property
@@ -211,7 +212,7 @@ class CoSD(DraftFirst):
         """The decoder of one answer.
 
         Raises:
-            UnsupportedError: the verifier looks at lists of tokens, and words are judged.
+            UnsupportedError: the verifier uses lists of tokens, and words are judged.
         """
         self.examine_unit(job.unit, job.turns[0].provider.name)
         return CoSDDecoder.of(job, self.verifier)
@@ -221,7 +222,7 @@ def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
     """Refuse an assistant that lists fewer tokens at a place than the verifier wants.
 
     Raises:
-        UnsupportedError: the message says what would work.
+        UnsupportedError: the message names a remedy.
     """
     most = info.capabilities.top_k
     if most < wanted:
@@ -233,10 +234,10 @@ def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
 
 
 def check_draft(info: ServerInfo, verifier: Verifier) -> None:
-    """Refuse a draft that does not show what the verifier looks at: lists of tokens, or hidden states.
+    """Refuse a draft that does not report the verifier's data: lists of tokens, or hidden states.
 
     Raises:
-        UnsupportedError: the message says what would work.
+        UnsupportedError: the message names a remedy.
     """
     needs, can = needs_of(verifier), info.capabilities
     wanted, most = needs.draft_alternatives, can.top_k
@@ -261,27 +262,27 @@ def check_draft(info: ServerInfo, verifier: Verifier) -> None:
 
 
 class CoSDDecoder:
-    """One fused answer in the making: a `Decoder`.
+    """One fused answer in progress: a `Decoder`.
 
     Args:
         verifier: the rule or the tree, say.
-        assistants: how many there are.
+        assistants: their number.
         max_tokens: length of the answer at most, its end of sequence included.
         stop: strings (as UTF-8) before which the answer ends.
-        skip: leave out questions whose answers cannot matter.
+        skip: whether to leave out questions whose answers cannot matter.
         survives: whether the answer continues without an assistant that has failed with an error; by default it does
             not.
-        without: the assistants that were lost before the answer began, and why.
-        pace: how it is scheduled.
+        without: the assistants that were lost before the answer began, with the reason.
+        pace: the settings of the schedule.
         prompt: of the draft model, for verifiers that decide by the place.
         tie: as in `alignment.judge`.
-        ends: ids that are known to end one of the models, whichever writes them.
+        ends: ids that are known to end one of the models, whichever model writes them.
 
     Attributes:
         prompt: a digest of the draft model's prompt.
-        judge: the verifier, as units ask it.
+        judge: the verifier, with the settings by which units use it.
         response: the answer so far.
-        units: those whose tokens are not final.
+        units: the units whose tokens are not final.
         schedule: the drafts and questions.
         lost: the assistants that the answer continues without.
         phase: the state of the answer.
@@ -370,7 +371,7 @@ class CoSDDecoder:
         return self._proceed(early)
 
     def drafted(self, draft: int, token: Token) -> list[Command]:
-        """Line 2: the draft model wrote a token; or a hedge did, which may become the draft."""
+        """Line 2: take a token of the draft model, or of a hedge, which may become the draft."""
         if draft != self.schedule.drafts.under_way:
             return [*self.schedule.hedges.drafted(draft, token)]
         if self.response.over:
@@ -378,7 +379,7 @@ class CoSDDecoder:
         return self._proceed(self._append(token, draft))
 
     def draft_ended(self, draft: int, end: DraftEnd) -> list[Command]:
-        """Line 3: the draft is over."""
+        """Line 3: take the end of the draft."""
         if draft != self.schedule.drafts.under_way:
             self.schedule.hedges.ended(draft, end)
             return []
@@ -387,7 +388,7 @@ class CoSDDecoder:
         return self._proceed([])
 
     def draft_failed(self, draft: int, error: Exception) -> list[Command]:
-        """The draft failed: an error once everything before it is settled and the answer is to be continued."""
+        """Take the failure of the draft: an error once the text before it is settled and the answer has to continue."""
         if draft != self.schedule.drafts.under_way:
             self.schedule.hedges.failed(draft)
             return []
@@ -396,7 +397,7 @@ class CoSDDecoder:
         return self._proceed([])
 
     def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
-        """Lines 6 to 10: an assistant says what it would write in some places, and each is judged."""
+        """Lines 6 to 10: take an assistant's own tokens in some places, and judge each place."""
         if self.schedule.questions.early(ask, proposals):
             return self._proceed([])
         assistant, asked = self.schedule.questions.take(ask)
@@ -412,16 +413,17 @@ class CoSDDecoder:
                     self._hear(unit, other, verdict.pending, verdict.ask, commands)
             return self._proceed(commands)
         for (unit, verdict), proposal in zip(asked, proposals, strict=True):
-            if unit.waiting and not verdict.done:  # else void since, or by an answer just before this one
+            # else the unit is void by now, perhaps by an answer just before this one
+            if unit.waiting and not verdict.done:
                 self._hear(unit, assistant, proposal, ask, commands)
         return self._proceed(commands)
 
     def _hear(
         self, unit: DraftUnit, assistant: int, proposal: Proposal | None, ask: int, commands: list[Command]
     ) -> None:
-        """Judge a unit by what an assistant proposed; first find out how probable the draft's token is, if needed.
+        """Judge a unit by an assistant's proposal; first request the probability of the draft's token, if needed.
 
-        The draft is asked in the place of what it was writing: its server may have room for one request only.
+        The draft stops writing for this question: its server may have room for one request only.
         """
         asking = unit.lacks_p
         unit.hear(assistant, proposal, self.judge, ask)
@@ -437,10 +439,11 @@ class CoSDDecoder:
             self._discard_after(unit, commands)
 
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:
-        """A request to an assistant failed: an error once its first question is what the answer waits for.
+        """Take the failure of a request to an assistant: an error once the answer waits for its first question.
 
-        It was sent early, perhaps for text that will never stand. So that success does not depend on timing, questions
-        that failed together are asked again one by one, and so is one about the start that came before the draft.
+        The request was sent early, perhaps for text that will be thrown away. So that success does not depend on
+        timing, questions that failed together are asked again one by one, and so is a question about the start that
+        came before the draft.
         """
         early = self.schedule.questions.is_early(ask)
         assistant, asked = self.schedule.questions.take(ask)
@@ -457,29 +460,29 @@ class CoSDDecoder:
         return self._proceed([])
 
     def watched(self, watch: int, token: Token) -> list[Command]:
-        """Lines 6 to 10: an assistant wrote what it would write in the next place."""
+        """Lines 6 to 10: take an assistant's token in the next place from its watch."""
         return self._proceed([]) if self.schedule.watches.wrote(watch, token) else []
 
     def watch_ended(self, watch: int, end: DraftEnd) -> list[Command]:
-        """A watch is over: a single question finds out if an assistant has an answer behind its context."""
+        """Take the end of a watch: a single question shows if an assistant has an answer after its context."""
         self.schedule.watches.ended(watch, failed=end.reason in ("context", "filter"))
         return self._proceed([])
 
     def watch_failed(self, watch: int, error: Exception) -> list[Command]:  # noqa: ARG002 - the question will say why
-        """A watch failed: a single question finds out if that matters."""
+        """Take the failure of a watch: a single question shows if the failure matters."""
         self.schedule.watches.ended(watch, failed=True)
         return self._proceed([])
 
     def waited(self, wait: int) -> list[Command]:
-        """A `Wait` is over: ask what has come together."""
+        """Take the end of a `Wait`: ask the questions collected by now."""
         self.schedule.questions.waited(wait)
         return self._proceed([])
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer with what was emitted; later events are ignored.
+        """End the answer with its emitted tokens; later events are ignored.
 
-        Text that is held back because it could still become a stop string is left out: at whatever moment, the answer
-        is a prefix of the one that it would have become.
+        Text that is held back because it could still become a stop string is left out: at any moment, the answer is a
+        prefix of the complete answer.
         """
         if self.phase is not Phase.FINISHED:
             self.units.clear()
@@ -492,7 +495,7 @@ class CoSDDecoder:
     # -------------------------------------------------------------------------------------------------- generation
 
     def _append(self, token: Token, draft: int) -> list[Command]:
-        """Put a draft token at the end of the response, and find out who has to be asked about it."""
+        """Put a draft token at the end of the response, and ask the assistants about it if needed."""
         drafts, response, commands = self.schedule.drafts, self.response, list[Command]()
         drafts.left -= 1
         foreign = not token.end and token.id in self._ends
@@ -502,12 +505,12 @@ class CoSDDecoder:
         response.place(Placed(token, draft=draft, at=self.now))
         self._complete(unit, commands)
         too_long = response.over and drafts.left and (foreign or not token.end)  # a hedge may be
-        if too_long or response.stopped:  # what would follow is never judged
+        if too_long or response.stopped:  # later tokens are never judged
             commands.extend(drafts.cancel())
         return commands
 
     def _close(self, end: DraftEnd) -> None:
-        """End the response where no draft can continue: the context is full, or a filter stepped in."""
+        """End the response if no draft can continue: the context is full, or a filter intervened."""
         if not self.response.over and end.reason in ("context", "filter"):
             self.response.over = cut_short(end)
 
@@ -517,13 +520,13 @@ class CoSDDecoder:
         if unit.waiting:
             self.schedule.questions.more = True
             self.schedule.watches.claim(unit)
-            if unit.heard:  # nobody is left to ask
+            if unit.heard:  # no assistant is left to ask
                 self._decide(unit, commands)
             elif self._ids and not unit.first:
                 self._hear_early(unit, commands)
 
     def _hear_early(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Judge the first unit by the answers that came before it, or wait for those that are still out."""
+        """Judge the first unit by the answers that came before it, or wait for the early requests in progress."""
         self.schedule.questions.join_early(unit)
         for assistant, verdict in enumerate(unit.verdicts):
             known = self.schedule.questions.first(assistant)
@@ -534,7 +537,7 @@ class CoSDDecoder:
     # ------------------------------------------------------------------------------------------------ verification
 
     def _decide(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Lines 8 to 10: all assistants have judged the unit; of those that replace, the most confident does."""
+        """Lines 8 to 10: decide a unit that all assistants have judged; the most confident replacement wins."""
         unit.state = State.JUDGED
         token = self.response.tokens[unit.first]
         token.asked, token.decisions, token.verified = (
@@ -561,7 +564,7 @@ class CoSDDecoder:
         unit.drafted_on = self.response.over is None
 
     def _discard_after(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Lines 12 and 13: throw away what was drafted behind a unit, and ask nobody about it."""
+        """Lines 12 and 13: throw away the draft after a unit, and the questions about it."""
         commands.extend(self.schedule.drafts.discard())
         while self.units[-1] is not unit:
             self.units.pop().state = State.VOID
@@ -570,14 +573,14 @@ class CoSDDecoder:
         commands.extend(self.schedule.questions.void())
 
     def _lose(self, commands: list[Command]) -> bool:
-        """Continue without the assistants that failed where the answer waits for them, if it may."""
+        """Continue without the failed assistants for which the answer waits, if it may."""
         unit = self.units[0] if self.units else None
         if unit is None or not unit.waiting or unit.p_error is not None:
             return False
         undone = [(at, verdict) for at, verdict in enumerate(unit.verdicts) if not verdict.done]
         failed = {at: verdict.error for at, verdict in undone if verdict.error is not None}
         if not failed or len(failed) < len(undone) or self._error() is not None:
-            return False  # one that is still to be heard may be certain: then the failures do not matter
+            return False  # an assistant still to be heard may be certain: then the failures do not matter
         for assistant, error in failed.items():
             verdict = unit.verdicts[assistant]
             self.lost[assistant] = Loss(unit.first, error)
@@ -591,18 +594,18 @@ class CoSDDecoder:
         return True
 
     def _error(self) -> Exception | None:
-        """The failure that the answer waits for first, if it cannot continue without what failed."""
+        """The first failure that the answer waits for, if it cannot continue without the failed model."""
         if not (self.units and self.units[0].waiting):
             return self.schedule.drafts.error
         if self.units[0].p_error is not None:
             return self.units[0].p_error
         for verdict in self.units[0].verdicts:
             if not verdict.done and (verdict.error is None or not self._survives(verdict.error)):
-                return verdict.error  # None: one that is still to be heard may be certain, which spares the later ones
+                return verdict.error  # None: an assistant still to be heard may be certain, which spares the later ones
         return None
 
     def _settle(self, commands: list[Command]) -> None:
-        """Line 14: what stands before every open verdict is final."""
+        """Line 14: make the text before every open verdict final."""
         if not (self.units and self.units[0].state is State.JUDGED):
             return
         end, counts = 0, self._counts
@@ -632,7 +635,7 @@ class CoSDDecoder:
             self._hear(answer.unit, answer.assistant, answer.proposal, answer.watch, commands)
 
     def _proceed(self, commands: list[Command]) -> list[Command]:
-        """Settle what can be, end the answer if it is complete, and otherwise do what the schedule says."""
+        """Settle units, end the answer if it is complete, and otherwise follow the schedule."""
         if self.phase is not Phase.RUNNING:
             return []
         self._follow(commands)
@@ -653,7 +656,7 @@ class CoSDDecoder:
         return commands if hedge is None else self._take_over(hedge, commands)
 
     def _take_over(self, hedge: Hedge, commands: list[Command]) -> list[Command]:
-        """Make a hedge the draft: its tokens come now, and what it writes from here on is drafted."""
+        """Make a hedge the draft: its tokens so far count now, and its later tokens are drafted tokens."""
         for token in hedge.tokens:
             if self.response.over is None:
                 commands.extend(self._append(token, hedge.started.draft))

@@ -1,4 +1,4 @@
-"""Costs of an answer that is still to be generated, as methods reckon them for `Fusion.estimate`."""
+"""Costs of an answer before its generation, as methods reckon them for `Fusion.estimate`."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ SPECIAL = 8
 FINER = 2
 """Tokens that a model reads or writes for one of the answer's, at most."""
 ROUNDS = 8
-"""Requests for one place or one text, at most: mostly one, more where a word is long."""
+"""Requests for one place or one text, at most: mostly one, more if a word is long."""
 
 SCORED = "a text that is scored is read once, or, by llama.cpp, once for each of its tokens"
-"""The basis of what is expected of scores, in words."""
+"""The basis of the expected cost of scores, in words."""
 HIGHEST_SCORED = f"a text that is scored is read {ROUNDS} times, or, by llama.cpp, three times for each of its tokens"
-"""The same of the highest."""
+"""The basis of the highest cost of scores."""
 
-_LISTED = 64  # prompts of one request, where a text is scored token by token
+_LISTED = 64  # prompts of one request, if a text is scored token by token
 _IMPROBABLE = 0.15  # of the tokens of a text, for each of which such a server takes one more request
 _PROMPTS = 3  # for one token of such a text, at most
 _ENDS = 40  # and for its end
 
-_UNDONE = 2  # times that the text behind one of the answer's tokens is written, at most
+_UNDONE = 2  # times that the text after one of the answer's tokens is written, at most
 _WRITTEN = 4  # tokens about one place, mostly
 _CHAIN = 12  # tokens of an answer about one place, at most
-_SHARE = 0.1  # of the tokens that an assistant is asked about, where there is no past answer
-_REPLACED = 1 / 3  # of those
+_SHARE = 0.1  # of the tokens that an assistant is asked about, if there is no past answer
+_REPLACED = 1 / 3  # of these tokens
 _LONGER = 1.5  # tokens that are drafted, or that a watch writes, for one of the answer's
 _AHEAD = 8  # tokens that a hedged draft writes before its verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """An answer that is to be generated.
+    """An answer before its generation.
 
     Attributes:
         max_tokens: of the answer.
-        models: how many there are.
+        models: their number.
         pace: the schedule of methods that draft.
-        skip: questions whose answers cannot matter are left out.
-        contested: the part of the draft's tokens about which they can, by assumption.
-        lookahead: tokens that the draft may write after the answer's last one, so that its last word can be encoded: of
-            models with different ids. No word there need ever be ready, so that nobody need be asked.
+        skip: whether to leave out questions whose answers cannot matter.
+        contested: the part of the draft's tokens about which answers can matter, by assumption.
+        lookahead: tokens that the draft may write after the answer's last token, so that its last word can be encoded,
+            for models with different ids. Perhaps no word there is ever ready, so that no assistant is asked.
     """
 
     max_tokens: int
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def longest(self) -> int:
-        """Tokens that a draft may write behind one another, at most."""
+        """Tokens that a draft may write one after another, at most."""
         return self.max_tokens + self.lookahead
 
     @property
@@ -72,8 +72,8 @@ class Plan:
 class Reading:
     """The prompt as one model reads it, in tokens: at least, most likely and at most.
 
-    `by_token` says how its endpoint scores a text; see `Capabilities.scores_by_token`. `pauses`: a draft there
-    continues from its own tokens, so that its first request is short.
+    `by_token`: whether its endpoint scores a text token by token; see `Capabilities.scores_by_token`. `pauses`: whether
+    a draft there continues from its own tokens, so that its first request is short.
     """
 
     least: int
@@ -83,7 +83,7 @@ class Reading:
     pauses: bool = False
 
     def scored(self, before: float, tokens: float) -> tuple[float, float]:
-        """Requests and billed tokens of one score, of so many tokens behind so many others, most likely."""
+        """Requests and billed tokens of one score, of `tokens` after `before` others, most likely."""
         if not self.by_token:
             return 1, before + tokens
         places = (1 + _IMPROBABLE) * tokens
@@ -93,14 +93,14 @@ class Reading:
         """The same, at most."""
         if not self.by_token:
             return ROUNDS, ROUNDS * (before + tokens + 1)
-        within = _PROMPTS * (tokens * before + tokens * (tokens + 1) // 2)  # each of them reads what is before it
+        within = _PROMPTS * (tokens * before + tokens * (tokens + 1) // 2)  # each prompt reads the text before it
         prompts = _PROMPTS * tokens + _ENDS
         return prompts, within + _ENDS * (before + tokens) + prompts
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A number: at least, expected where no past answer is known, and at most."""
+    """A number: at least, expected if no past answer is known, and at most."""
 
     low: int
     expected: float
@@ -114,7 +114,7 @@ class Cost:
     Attributes:
         requests: their number.
         tokens: read and written.
-        written: those of the expected ones that are written.
+        written: the expected tokens that are written, a part of `tokens.expected`.
     """
 
     requests: Bounds
@@ -124,7 +124,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """The basis of a cost, in words: of what is expected without past answers, and of the highest."""
+    """The basis of a cost, in words: of the expected cost without past answers, and of the highest."""
 
     expected: str
     high: str
@@ -134,9 +134,9 @@ class Assumptions:
 
 
 def draft_cost(plan: Plan, prompt: Reading) -> Cost:
-    """The cost of drafting, where a draft is verified while it is written."""
+    """The cost of drafting, if a draft is verified while it is written."""
     n, pace = plan.max_tokens, plan.pace
-    # Each hedge is a request that reads all before it, and writes a few tokens.
+    # Each hedge is a request that reads the whole text before it, and writes a few tokens.
     hedges = n * plan.share * pace.hedge
     replaced = plan.share * _REPLACED
     drafts = 1 + hedges + n * replaced + (n / pace.draft_length if pace.draft_length else 0)
@@ -156,7 +156,7 @@ def draft_cost(plan: Plan, prompt: Reading) -> Cost:
 
 
 def _with_states(cost: Cost, plan: Plan, prompt: Reading) -> Cost:
-    """The cost of drafting where the draft also reads each stretch, and all before it, for its hidden states."""
+    """The cost of drafting if the draft also reads each stretch, and the text before it, for its hidden states."""
     n, stretch = plan.max_tokens, min(STRETCH, plan.pace.draft_length or STRETCH)
     drafts, most = cost.requests, 1 + n // STRETCH + SEARCH  # passes of one draft, at most
     passes = drafts.expected + n / stretch
@@ -173,7 +173,7 @@ def assistant_cost(plan: Plan, model: int, prompt: Reading, *, always: bool) -> 
         plan: the answer.
         model: its index, the first assistant's is 1.
         prompt: as the assistant reads it.
-        always: it is asked in any case, if anything is ready to be judged.
+        always: whether it is asked in any case, if any token is ready to be judged.
     """
     n = plan.max_tokens
     places = n * plan.share
@@ -188,7 +188,7 @@ def assistant_cost(plan: Plan, model: int, prompt: Reading, *, always: bool) -> 
 
 
 def draft_first_assumptions(plan: Plan) -> Assumptions:
-    """The basis of both."""
+    """The basis of the draft's and the assistants' costs."""
     ways = ["each in a request of its own that reads all before it"] if len(plan.pace.watched) < plan.models - 1 else []
     if plan.pace.watched:
         ways.append("by a watch that writes half as many tokens again, and is opened again as often as one is replaced")
@@ -205,12 +205,12 @@ def draft_first_assumptions(plan: Plan) -> Assumptions:
 
 
 def _chain(plan: Plan) -> int:
-    """Tokens of an answer about one place, at most: one by words holds what lies behind the word, too."""
+    """Tokens of an answer about one place, at most: an answer about a word also holds the tokens after the word."""
     return _CHAIN + 4 * plan.lookahead
 
 
 def _drafted(plan: Plan) -> int:
-    """Tokens that are drafted and asked about at most: all that there is room for, behind each token."""
+    """Tokens that are drafted and asked about at most: as many as there is room for, after each token."""
     n = plan.longest
     bounds = [bound for bound in (plan.pace.draft_length, plan.pace.max_ahead) if bound is not None]
     open_unit = LONGEST + 1 + (FARTHEST if plan.lookahead else 0)  # it is always completed

@@ -1,28 +1,28 @@
-"""Deferral: the draft hands one token to the assistant wherever a trained gate says so, before the assistant is asked.
+"""Deferral: the draft hands single tokens to the assistant by a trained gate, before the assistant is asked.
 
 ::
 
     1   the draft writes greedily: x~_1, x~_2, ...
     2   s_i: the probability of deferral in the place of x~_i                          `TrainedGate.probability`
-    3   x~_i stands where s_i <= eta
-    4   at the first s_i > eta the assistant writes one token: its most probable one there
-    5   the draft writes on behind it
+    3   x~_i is kept while s_i <= eta
+    4   at the first s_i > eta the assistant writes one token, its most probable there
+    5   the draft continues after it
 
-There are two gates. Each is a verifier, which states what the draft has to show (`Needs`)::
+There are two gates. Each is a verifier, which states the data that the draft has to report (`Needs`)::
 
     s_i = sigma(theta . features)       of the draft's list of probable tokens in that place     `DeferralVerifier`
-    s_i = sigma(bias + theta . h_i)     of its last hidden state behind all before x~_i             `CoLLMVerifier`
+    s_i = sigma(bias + theta . h_i)     of its last hidden state before x~_i                        `CoLLMVerifier`
 
-The second is the gate of Co-LLM (Shen et al., ACL 2024), which hardly an API shows enough for; the first is one of what
-they do show.
+The second is the gate of Co-LLM (Shen et al., ACL 2024), for whose features hardly any API exists; the first uses the
+data that APIs do report.
 
-With lists, models with the same ids are asked after these; servers that take no ids are asked after the text before,
-which each model encodes by itself. With hidden states models are asked after the text: the draft writes on by its own
-tokens behind x~_i, and by its encoding of the text behind another one. States are asked for in stretches of the draft,
-while it writes on; each is that of its own place, so the text does not depend on the stretches.
+With lists, models with the same ids are asked after ids; servers that take no ids are asked after the text, which each
+model encodes by itself. With hidden states models are asked after the text: the draft continues from its own tokens
+after x~_i, and from its encoding of the text after another token. States are requested in stretches of the draft, while
+it continues; each belongs to its own place, so the text does not depend on the stretches.
 
-These are the steps of Algorithm 1 with a verifier that replaces whatever differs, at the places that the gate opens, so
-the decoder is that of `CoSD`. The tokens have to be one model's as much as the other's: one tokenizer.
+These are the steps of Algorithm 1 with a verifier that replaces every differing token at the places that the gate
+opens, so the decoder is `CoSD`'s. Both models must have the same tokens: one tokenizer.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from cosd_providers.errors import UnsupportedError
 class Defer(DraftFirst):
     """Deferral of single tokens by a trained gate: Co-LLM (Shen et al., ACL 2024), or a baseline in its manner.
 
-    The draft writes; where the gate opens, the assistant writes one token, and the draft writes on behind it. It takes
-    one assistant with the draft's tokenizer. A `DeferralVerifier` looks at the draft's lists of probable tokens. A
-    `CoLLMVerifier`, the gate of Co-LLM, looks at the draft's hidden state, for a draft whose server reports it:
-    llama.cpp's own with `--embeddings --pooling none`.
+    The draft writes; where the gate opens, the assistant writes one token, and the draft continues after it. The method
+    takes one assistant with the draft's tokenizer. A `DeferralVerifier` uses the draft's lists of probable tokens. A
+    `CoLLMVerifier`, the gate of Co-LLM, uses the draft's hidden state, for a draft whose server reports it: llama.cpp's
+    own with `--embeddings --pooling none`.
 
     Attributes:
         gate: the trained gate, or the path of its file. There is no default: it is trained for a pair of models.
@@ -82,7 +82,7 @@ class Defer(DraftFirst):
 
     @property
     def asks_by_ids(self) -> bool:
-        """True, as gates of lists are trained; not of hidden states, which are known of a text's own encoding."""
+        """True for gates of lists, as in training; false for hidden states, known for a text's own encoding only."""
         return not self.judge.needs.draft_states
 
     def options(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Defer(DraftFirst):
         return {"gate": self.judge.model_dump(mode="json")}
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a draft that shows less than the gate looks at; see `Method.examine`."""
+        """Refuse a draft that reports less data than the gate needs; see `Method.examine`."""
         for name, info in models:
             if not info.capabilities.probs:
                 words = f"the {name} does not report the probabilities of its tokens"

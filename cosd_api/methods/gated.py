@@ -3,15 +3,15 @@
 ::
 
     1   the draft model draws some tokens ahead: x_1, x_2, ... ~ M_p                              `_drafted`
-    2   x~_i = argmax M_p and p_i = max M_p are read off what it lists there                      `_preferred`
-    3   each assistant says x^_i = argmax M_q and q_i = max M_q where it could be of consequence  `_heard`
-    4   the gate opens where x~_i != x^_i and the verifier replaces on (p_i, q_i)                 `_judged`
-    5   where it is shut, x_i stands; where it opens first, x_i ~ M_q is drawn in its place       `_write_token`
-    6   behind that the draft model draws again
+    2   x~_i = argmax M_p and p_i = max M_p are read from its list there                          `_preferred`
+    3   each assistant gives x^_i = argmax M_q and q_i = max M_q where these could matter         `_heard`
+    4   the gate opens if x~_i != x^_i and the verifier replaces by (p_i, q_i)                    `_judged`
+    5   while it is shut, x_i is kept; where it first opens, x_i ~ M_q is drawn instead           `_write_token`
+    6   after that the draft model draws again
 
-The gate looks at the most probable tokens and never at the drawn one. So a token is drawn from M_p or from M_q by the
-text before it alone, and its distribution is exactly P_F: nothing is cut off, and no list has to be whole. Where what
-the draft lists leaves its most probable token open, it is asked for that token, too.
+The gate uses the most probable tokens and never the drawn token. So the text before a token alone decides if it is
+drawn from M_p or from M_q, and its distribution is exactly P_F: no probability is cut off, and no list has to be whole.
+If the draft's list leaves its most probable token open, the draft is asked for that token, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.errors import UnsupportedError
 
 AHEAD = 16
-"""Tokens that are drawn in one request, unless `draft_length` says otherwise."""
+"""Tokens that are drawn in one request, unless `draft_length` is given."""
 _LISTED = 8  # other tokens wanted beside a drawn one
 
 
@@ -38,7 +38,7 @@ def check_sampling(models: Models, needed_by: str) -> None:
     """Check that every model draws from its own distribution, its end of sequence included.
 
     Raises:
-        UnsupportedError: one of them does not.
+        UnsupportedError: a model does not.
     """
     for name, info in models:
         can = info.capabilities
@@ -49,13 +49,13 @@ def check_sampling(models: Models, needed_by: str) -> None:
 
 
 def check_draws(models: Models, needed_by: str) -> tuple[str, ...]:
-    """Check that every model draws, in whatever way.
+    """Check that every model draws, in its own way or the server's.
 
     Returns:
-        Warnings about models that do so in their server's own way.
+        Warnings about models that draw in their server's own way.
 
     Raises:
-        UnsupportedError: one of them does not draw.
+        UnsupportedError: a model does not draw.
     """
     for name, info in models:
         if not (info.capabilities.sampling or info.capabilities.draws):
@@ -74,7 +74,7 @@ def check_gate(models: Models) -> None:
     """Check that every model shows its most probable tokens, and draws.
 
     Raises:
-        UnsupportedError: one of them does not.
+        UnsupportedError: a model does not.
     """
     check_sampling(models, "CoSD with a temperature")
     for name, info in models:
@@ -88,7 +88,7 @@ def check_gate(models: Models) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _OwnPick:
-    """A model's most probable token in a place, and its probability; None where that is not known."""
+    """A model's most probable token in a place, and its probability; None if that is not known."""
 
     token: Token
     prob: float | None
@@ -123,7 +123,7 @@ class GatedDraws:
             for at, token in places:
                 choices = {model: found[at] for model, found in heard.items() if at in found}
                 if await self._write_token(token, preferred[at], choices, passage.number, asked=at in contested):
-                    before = None  # drawn from an assistant: the draft reads it as text
+                    before = None  # an assistant's draw, which the draft reads as text
                 if writer.over or before is None:
                     break
             else:
@@ -161,7 +161,7 @@ class GatedDraws:
         return found
 
     def _could_change(self, at: int, preferred: _OwnPick) -> bool:
-        """True if an assistant is to be asked about a place."""
+        """True if an assistant has to be asked about a place."""
         if preferred.prob is None:
             return False
         return not self._writer.skip or self._at(at).contestable(preferred.prob)
@@ -204,7 +204,7 @@ class GatedDraws:
     async def _write_token(
         self, drawn: Token, mine: _OwnPick, heard: Mapping[int, _OwnPick], number: int, *, asked: bool
     ) -> bool:
-        """Line 5: write the draft's token, or one that is drawn from an assistant; true if it is the latter."""
+        """Line 5: write the draft's token, or a token drawn from an assistant; true for an assistant's token."""
         writer = self._writer
         at = len(writer.text)
         decisions = self._judged(at, mine, heard)
@@ -239,7 +239,7 @@ class GatedDraws:
 
 
 def _choice(proposal: Proposal | None) -> _OwnPick | None:
-    """The token that a model would write in a place."""
+    """A model's own token in a place."""
     if proposal is None:
         return None
     return _OwnPick(proposal.tokens[0], proposal.tokens[0].prob, proposal.strategy)

@@ -9,7 +9,7 @@ from cosd_providers.contract import Token
 from cosd_providers.errors import UnsupportedError
 
 ROUNDING = 1e-9
-"""Relative difference of two means that is rounding: they are equal."""
+"""Relative difference of two means that counts as rounding: such means are equal."""
 
 Key = tuple[bytes, bool]
 """A token's bytes, and whether it is the end of sequence."""
@@ -19,12 +19,12 @@ def lists_needed(models: Models, method: str, *, others: int = 1) -> None:
     """Check that every model lists its most probable tokens, the end of sequence among them.
 
     Args:
-        models: what is known of them.
-        method: the method that needs it.
-        others: how many it needs beside the most probable one.
+        models: the models with their known facts.
+        method: the method that needs the lists.
+        others: the number of tokens that it needs beside the most probable token.
 
     Raises:
-        UnsupportedError: one of them does not.
+        UnsupportedError: a model does not.
     """
     for name, info in models:
         can = info.capabilities
@@ -46,9 +46,9 @@ def key_of(token: Token) -> Key:
 
 
 def is_joined(token: Token) -> bool:
-    """True for a character of several tokens: nothing is listed beside it, and no character of ASCII has several.
+    """True for a character of several tokens: it has no alternatives, and no ASCII character has several tokens.
 
-    Beside a plain token, too, an endpoint may list nothing: where it does not know the text of the next one.
+    A plain token may have no alternatives, too, if the endpoint does not know the text of the next token.
     """
     return token.prob is None or (token.prob < 1 and not token.alternatives and not token.data.isascii())
 
@@ -56,7 +56,7 @@ def is_joined(token: Token) -> bool:
 def most_probable(token: Token) -> list[Token]:
     """The most probable tokens in the place of a token: all that are equally probable.
 
-    Empty if the list does not show them: something that is not listed may be more probable.
+    Empty if the list does not show them, because an unlisted token may be more probable.
     """
     if is_joined(token):
         return []

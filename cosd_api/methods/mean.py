@@ -28,7 +28,7 @@ class MeanChoice:
 
     Attributes:
         token: the token.
-        model: the first model that would write it; if none would, the one that finds it most probable.
+        model: the first model that would write it; if none would, the model that finds it most probable.
         segment: the record of it.
         proved: whether its mean is proved to be the largest.
     """
@@ -62,7 +62,7 @@ def largest(means: Mapping[Key, MeanBounds]) -> Key:
 
 
 def is_proved(best: Key, means: Mapping[Key, MeanBounds]) -> bool:
-    """Test whether no other token can have a larger mean, or an equal one and come first."""
+    """Test whether no other token can have a larger mean, or come first with an equal mean."""
     least, before = means[best].low, True
     for key, mean in means.items():
         if key == best:
@@ -86,7 +86,7 @@ def contender(key: Key, models: Iterable[int], probs: Iterable[float | None], me
 
 
 def token_of(key: Key, listed: Iterable[Token | None]) -> Token:
-    """The first token with these bytes, of several tokens and those listed beside them."""
+    """The first token with these bytes, among several tokens and their alternatives."""
     return next(
         one for token in listed if token is not None for one in (token, *token.alternatives) if key_of(one) == key
     )

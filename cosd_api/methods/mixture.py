@@ -1,4 +1,4 @@
-"""Draws from the weighted mean of all models' distributions: chance says which model draws each token.
+"""Draws from the weighted mean of all models' distributions: chance selects the model that draws each token.
 
 ::
 
@@ -7,9 +7,9 @@
     3   places in a row that fall to one model are one request to it                     `write`
 
 Drawing the model first and then the token is drawing from the mean E = w_1 M_1 + w_2 M_2 + ...: each token x has the
-probability w_1 M_1(x) + w_2 M_2(x) + ... So the answers are distributed as those drawn from averaged distributions,
-and no distribution has to be known (a mixture of experts, arXiv 2605.00419). A model that takes no ids reads the text
-again where it follows another one.
+probability w_1 M_1(x) + w_2 M_2(x) + ... So the answers have the same distribution as answers drawn from averaged
+distributions, and no distribution has to be known (a mixture of experts, arXiv 2605.00419). A model that takes no ids
+reads the text again after another model's turn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MeanDraws:
 
     Args:
         writer: the answer.
-        shares: the weights of the models that are heard, of so many models.
+        shares: gives the weights of the heard models, from the number of all models.
     """
 
     def __init__(self, writer: AnswerWriter, shares: Callable[[int, Sequence[int]], Mapping[int, float]]) -> None:
@@ -48,7 +48,7 @@ class MeanDraws:
             model, length = self._run(place)
             passage = await self._drawn(model, place, length)
             if passage is None:
-                continue  # it is lost, and the place falls to another one
+                continue  # the model is lost, and the place falls to another model
             if passage.tokens:
                 share = self._shares()[model]
                 tokens = passage.tokens
@@ -62,7 +62,7 @@ class MeanDraws:
         return self._given(self._writer.count, self._writer.models)
 
     def _run(self, place: int) -> tuple[int, int]:
-        """Lines 1 and 3: the model of a place, and how many places in a row fall to it."""
+        """Lines 1 and 3: the model of a place, and the number of places in a row that fall to it."""
         model = self._model(place)
         length = 1
         while length < self._writer.left and self._model(place + length) == model:
@@ -72,7 +72,7 @@ class MeanDraws:
     def _model(self, place: int) -> int:
         """Line 1: the model of one place, counted in tokens."""
         writer, shares = self._writer, self._shares()
-        # Once a model is lost, another number: of the old one it is known that the lost model would have been drawn.
+        # Once a model is lost, a new number is needed: the old number is known to select the lost model.
         lost = [model for model in range(writer.count) if model not in writer.models]
         chance = writer.chance.number("model", place, *lost)
         below = 0.0
@@ -83,7 +83,7 @@ class MeanDraws:
         return max(model for model, share in shares.items() if share)  # the sum of all is rounded
 
     async def _drawn(self, model: int, place: int, length: int) -> Passage | None:
-        """Line 2: some tokens from one model, on its own path; None if it is lost."""
+        """Line 2: some tokens from one model, on its own path; None if the model is lost."""
         writer = self._writer
 
         async def draw(model: int) -> Passage:

@@ -1,4 +1,4 @@
-"""Nudging (ACL 2025, arXiv 2410.09300): a large base model writes, and a small aligned one where the first is unsure.
+"""Nudging (ACL 2025, arXiv 2410.09300): a large base model writes while it is sure, else a small aligned model.
 
 The paper's *base model* B is the draft here, and its *nudging model* N the assistant.
 
@@ -6,32 +6,32 @@ The paper's *base model* B is the draft here, and its *nudging model* N the assi
 
     1   N writes a nudge: its next 16 tokens                                                    `Nudged.write`
     2   if N ends within them, the whole nudge is taken, and the answer is over                 `Nudged.write`
-    3   else its words are taken one by one. The first is always taken; behind each B is
-        asked what it would write, and takes over if it is confident again (its top-1
+    3   else its words are taken one by one. The first is always taken; after each B is
+        asked for its own text, and takes over if it is confident again (its top-1
         probability is at least gamma), or if its first token is a prefix of the next word      `BaseTurn`
-    4   where B never takes over, all words but the last are taken, then 1 again                `Nudged._taken`
-    5   B writes: its first token always, and what follows while it is confident; then 1        `BaseTurn`
+    4   if B never takes over, all words but the last are taken, then 1 again                   `Nudged._taken`
+    5   B writes: its first token always, and more while it is confident; then 1                `BaseTurn`
 
-**Words** are those of N's tokenizer where they are known, else Unicode's (`words.unicode_words`): the white space
-before a word is a part of it. The last word of a nudge may be unfinished, so it is taken only where it is the only one.
-A nudge may end inside a token of N: that token is cut, and the probability of the part is not known.
+**Words** come from N's tokenizer if it is known, else from Unicode (`words.unicode_words`): the white space before a
+word is a part of it. The last word of a nudge may be unfinished, so it is taken only if it is the only word. A nudge
+may end inside a token of N: that token is cut, and the probability of the part is not known.
 
-**B's end of sequence** is never written, for only N ends an answer. Where B would end it is not confident, and neither
-is it of a token whose probability is not known.
+**B's end of sequence** is never written, for only N ends an answer. B is not confident if it would end, or if the
+probability of its token is not known.
 
 **Guards.** A nudge that equals each of the three before it is not written, and the answer ends (`stop_reason`
-`"repetition"`). What B writes behind its first token is counted in passages of 16 tokens, the last one of a turn
-shorter. A passage that stands in the answer before it, and has 16 tokens or more than five words between white space,
-is not written, and B's turn is over.
+`"repetition"`). The tokens after B's first are counted in passages of 16, the last passage of a turn shorter. A passage
+is not written, and B's turn is over, if the answer already holds the passage and it has 16 tokens or more than five
+words between white space.
 
-**Streaming.** A nudge is written when it is complete; a token of B as soon as its passage, so far, does not stand in
-the answer, so that nothing is ever taken back.
+**Streaming.** A nudge is written when it is complete. A token of B is written as soon as the answer does not already
+hold its passage so far, so that no token is ever taken back.
 
 **Limits.** `max_tokens` counts the tokens of both, a cut one as a whole. It cuts the answer and changes nothing before:
-N always writes 16 tokens, and B completes its last passage if that may be a repetition. Where a model cannot continue
-(a full context, a filter) what it wrote is taken, and the answer is over.
+N always writes 16 tokens, and B completes its last passage if that may be a repetition. If a model cannot continue (a
+full context, a filter) its text so far is taken, and the answer is over.
 
-With `on_assistant_error="draft"` B writes on alone, to its own end, where N fails.
+With `on_assistant_error="draft"` B continues alone, to its own end, if N fails.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BASE, NUDGER = 0, 1
 """The models, by their index."""
 
 PASSAGE = 16
-"""Tokens of B that are compared with what stands before them."""
+"""Tokens of B that are compared with the answer before them."""
 
 SAME = 3
 """Nudges in a row that may be the same."""
@@ -70,19 +70,19 @@ _TAKEN = 2  # words of a nudge that are taken, by assumption
 
 @dataclass(frozen=True, kw_only=True)
 class Nudging(Written):
-    """Nudging: the draft, a large *base model*, writes while it is confident, and the assistant where it is not.
+    """Nudging: the draft, a large *base model*, writes while it is confident, else the assistant.
 
     The method of arXiv 2410.09300 (ACL 2025), with any tokenizers. The assistant is the *nudging model*, small and
     aligned: it begins the answer, writes the words of which the base model is not confident, and alone ends it. Only
     the base model has to report the probabilities of its tokens. The answer streams nudge by nudge, and token by token
-    where the base model writes.
+    while the base model writes.
 
     Attributes:
-        gamma: the base model is confident where its most probable token has at least this probability.
+        gamma: the base model is confident if its most probable token has at least this probability.
         nudge_tokens: tokens that the nudging model writes each time. An answer of no more tokens is all its own.
 
     Raises:
-        SettingError: one of them is out of its range.
+        SettingError: a setting is out of its range.
     """
 
     name: ClassVar[str] = "nudging"
@@ -110,7 +110,7 @@ class Nudging(Written):
         await Nudged(self, writer).write()
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """A request for each nudge, and one behind each of its words; see `Method.cost`."""
+        """A request for each nudge, and one after each of its words; see `Method.cost`."""
         n, most = plan.max_tokens, prompt.most + FINER * (plan.max_tokens + self.nudge_tokens)
         if model == NUDGER:
             requests = Bounds(1, min(n, 1 + n / _TURN), n)
@@ -143,7 +143,7 @@ class Nudged:
         self.writer = writer
         self._tokens = method.nudge_tokens
         self._last = b""  # the last nudge
-        self._same = 0  # nudges in a row that are this one
+        self._same = 0  # nudges in a row that equal the last one
 
     async def write(self) -> None:
         """Steps 1 to 5, until the answer is over."""
@@ -168,7 +168,7 @@ class Nudged:
                 await self._taken(passage, split)
 
     async def _taken(self, passage: Passage, split: WordEnds) -> None:
-        """Steps 3 to 5: the words of a nudge that are taken, and B's turn behind them."""
+        """Steps 3 to 5: the words of a nudge that are taken, and B's turn after them."""
         writer, data, ends = self.writer, passage.data, ends_of_words(passage.data, split)
         for end, behind in pairwise(ends):
             first = passage.first(end)
@@ -188,7 +188,7 @@ class Nudged:
             self.nudge(passage, ends[-2], "the base model is not confident behind any of its words")
 
     def nudge(self, passage: Passage, end: int, reason: str) -> None:
-        """Write the first words of a nudge, unless the same was written too often."""
+        """Write the first words of a nudge, unless the same words were written too often."""
         data = passage.data[:end]
         self._same = self._same + 1 if data == self._last else 1
         self._last = data
@@ -211,7 +211,7 @@ class Nudged:
 
 
 class BaseTurn:
-    """One question to B behind a word of a nudge, and its turn if it takes over: steps 3 and 5.
+    """One question to B after a word of a nudge, and B's turn if it takes over: steps 3 and 5.
 
     Args:
         answer: the answer in progress.
@@ -230,9 +230,9 @@ class BaseTurn:
         self._reason = ""
         self._number = 0  # of the request
         self._taken = False
-        self._passage: list[Token] = []  # of its tokens those that are held back
+        self._passage: list[Token] = []  # B's tokens that are held back
         self._length = 0  # tokens of the passage
-        self._new = False  # the passage does not stand in the answer before it
+        self._new = False  # the answer before the passage does not hold it
 
     async def run(self, room: int) -> bool:
         """Ask B, and write its turn.
@@ -241,7 +241,7 @@ class BaseTurn:
             room: tokens of B that the answer may still have.
 
         Returns:
-            Whether it has taken over.
+            Whether B has taken over.
         """
         text = self._writer.text + self._nudge.data[: self._end]
         most = 1 + PASSAGE * math.ceil((room - 1) / PASSAGE)
@@ -293,7 +293,7 @@ class BaseTurn:
         return not token.end and token.prob is not None and token.prob >= self._answer.gamma
 
     def _complete(self) -> bool:
-        """Write what is held back of a passage that is over, unless it is a repetition; true if it is."""
+        """Write the tokens held back of a passage that is over, unless it is a repetition; true if B's turn is over."""
         held = b"".join(token.data for token in self._passage)
         repeated = bool(held) and not self._new and (self._length == PASSAGE or len(held.split()) > _FEW)
         if repeated:
@@ -309,7 +309,7 @@ class BaseTurn:
             self._passage = []
 
     def _stopped(self, end: DraftEnd) -> bool:
-        """End its turn with the request, and the answer where B cannot continue."""
+        """End B's turn with the request, and the answer if B cannot continue."""
         if end.reason in ("context", "filter"):
             if not self._taken:
                 self._taken = True

@@ -1,12 +1,12 @@
-"""Perplexities of proposed texts, and the choice between them: what Cool-Fusion and reranking share.
+"""Perplexities of proposed texts, and the choice between them, for Cool-Fusion and reranking.
 
 ::
 
     PPL_v(s) = exp(mean of -log p_v(t) over the tokens t of s)          (equation 2; v's own tokens)     `perplexity`
     s* = argmin over s of the mean of PPL_v(s) over the models v        (equation 3; arithmetic)         `mean`, `least`
 
-The equations are those of Cool-Fusion (arXiv 2407.19807). As printed, equation 2 has a sum where every perplexity that
-the paper reports (Table 3) can only be a mean: `normalisation="token"`. `"sum"` is the equation to the letter; `"byte"`
+The equations are Cool-Fusion's (arXiv 2407.19807). As printed, equation 2 has a sum, but every perplexity that the
+paper reports (Table 3) can only be a mean: `normalisation="token"`. `"sum"` is the equation to the letter; `"byte"`
 divides by the bytes of the text, which makes models with long and with short tokens comparable.
 
 Everything is reckoned in logarithms, so that a sum over a long text does not overflow.
@@ -34,11 +34,11 @@ Normalisation = Literal["token", "byte", "sum"]
 """The divisor of a text's negative log-likelihood: its tokens, its bytes (the end counts as one), or 1."""
 
 ROUNDING = 1e-9
-"""Difference of two logarithms of mean perplexities that counts as rounding: those texts tie."""
+"""Difference of two logarithms of mean perplexities that counts as rounding: such texts tie."""
 
 
 def perplexity(tokens: Sequence[Token], normalisation: Normalisation) -> float | None:
-    """The logarithm of a text's perplexity; None if it has no token, or the probability of one is not known."""
+    """The logarithm of a text's perplexity; None if it has no token, or a token's probability is not known."""
     probs = [token.prob for token in tokens]
     known = [prob for prob in probs if prob is not None]
     if not known or len(known) < len(probs):
@@ -60,7 +60,7 @@ def mean(logs: Sequence[float]) -> float:
 
 
 def least(means: Sequence[float | None]) -> int:
-    """The index of the least mean, of equals the first; the first of all if that has none: nothing compares to it."""
+    """The index of the least mean, of equals the first; 0 if the first text has no mean: none compares to it."""
     if means[0] is None:
         return 0
     best = min(one for one in means if one is not None)
@@ -68,10 +68,10 @@ def least(means: Sequence[float | None]) -> int:
 
 
 def scores_needed(models: Models, method: str) -> None:
-    """Check that every model reports the probabilities of texts that it is given.
+    """Check that every model reports the probabilities of a given text.
 
     Raises:
-        UnsupportedError: one of them does not.
+        UnsupportedError: a model does not.
     """
     for name, info in models:
         if not (info.capabilities.score and info.capabilities.probs):
@@ -110,12 +110,12 @@ class ProposedText:
 
     Attributes:
         text: its bytes.
-        end: whether the answer ends behind it, by the model's own end of sequence.
-        tokens: as the first of them wrote it.
-        passage: where that one wrote them.
-        models: who proposes it, in the order given.
-        own: each one's tokens of it.
-        ahead: what the first of them wrote behind it.
+        end: whether the answer ends after it, by the model's own end of sequence.
+        tokens: as the first of these models wrote it.
+        passage: the passage in which that model wrote them.
+        models: the models that propose it, in the order given.
+        own: each model's own tokens of it.
+        ahead: the text that the first of these models wrote after it.
     """
 
     text: bytes
@@ -133,7 +133,7 @@ class ProposedText:
         return cls(passage.data[:length], False, tokens, passage, ahead=passage.data[length:])
 
     def written_by(self, model: int) -> Sequence[Token] | None:
-        """A model's own tokens of exactly this text, with all their probabilities; None if they are not known."""
+        """A model's own tokens of exactly this text, with all probabilities; None if they are not known."""
         tokens = self.own.get(model, ())
         whole = b"".join(token.data for token in tokens) == self.text and (bool(tokens) and tokens[-1].end) == self.end
         return tokens if whole and all(token.prob is not None for token in tokens) else None
@@ -146,9 +146,9 @@ class ProposedTexts:
         self._found: dict[tuple[bytes, bool], ProposedText] = {}
 
     def add(self, model: int, one: ProposedText, *, own: bool = True) -> None:
-        """Add a model's proposal; the same text, ended alike, is one.
+        """Add a model's proposal; equal texts that end alike are one proposal.
 
-        `own` says that it wrote all of its tokens in one go, so that their probabilities are those of its text.
+        `own`: whether the model wrote all tokens in one go, so that the probabilities of the tokens are the text's.
         """
         same = self._found.setdefault((one.text, one.end), one)
         if model not in same.models:
@@ -157,11 +157,11 @@ class ProposedTexts:
             same.own[model] = one.tokens
 
     def join(self, one: ProposedText) -> None:
-        """Add a proposal of several models together, unless one of them has made it by itself."""
+        """Add a joint proposal of several models, unless a model has made it by itself."""
         self._found.setdefault((one.text, one.end), one)
 
     def distinct(self) -> list[ProposedText]:
-        """All but those that are nothing at all, neither text nor end; one of these if there is nothing else."""
+        """All proposals that have a text or an end; if there are none, an empty one."""
         found = list(self._found.values())
         return [one for one in found if one.text or one.end] or found[:1]
 
@@ -180,13 +180,13 @@ async def choose(
     normalisation: Normalisation,
     combined: Callable[[Sequence[float]], float] = mean,
 ) -> tuple[ProposedText, DecidedSegment]:
-    """Let every model score every candidate, as what follows the answer so far, and take the best.
+    """Let every model score every candidate as the continuation of the answer so far, and take the best.
 
     `combined` makes one number of the logarithms of a candidate's perplexities; the least is taken.
 
-    A single candidate is not scored; nor by a model what it wrote itself, in the tokens as which it reads it. A model
-    that cannot report the probability of its end of sequence is left out of the mean of a text that ends; if all are,
-    the text counts without its end, and an end alone has no mean.
+    A single candidate is not scored. Nor does a model score its own text, if it reads the text as the tokens that it
+    wrote. A model that cannot report the probability of its end of sequence is left out of the mean of a text that
+    ends; if all are, the text counts without its end, and an end alone has no mean.
 
     Raises:
         ProviderError: a model failed, and the answer cannot continue without it.

@@ -1,16 +1,16 @@
-"""Rerank: every model answers whole, and the answer that all of them together find least perplexing is taken.
+"""Rerank: every model writes a whole answer, and the answer that all models together find least perplexing is taken.
 
 ::
 
     1   every model answers alone, greedily: to its end, a stop string or max_tokens                  `answers`
-    2   equal answers are one; where only one is left, it is the answer                               `proposed`
+    2   equal answers are one; if only one is left, it is the answer                                  `proposed`
     3   every model scores every answer: the perplexity of its own tokens of that text, and of its
-        end of sequence where the answer ended by itself                                              `choose`
+        end of sequence if the answer ended by itself                                                 `choose`
     4   the answer with the least arithmetic mean over the models; of equals the first listed         `choose`
 
 It is the baseline of Cool-Fusion (arXiv 2407.19807, section 3.3). Each answer is cut before a stop string first, and
 has no end then. Two answers of the same text differ if only one of them ended by itself: with the end it has another
-perplexity. An answer that a stop string leaves nothing of cannot be scored, and is left out where there is another one.
+perplexity. An answer that a stop string leaves empty cannot be scored, and is left out if there is another answer.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedText
 
 @dataclass(frozen=True, kw_only=True)
 class Rerank(ByPerplexity):
-    """The whole answer of one of the models: the one that all of them together find least perplexing.
+    """The whole answer of one of the models: the answer that all models together find least perplexing.
 
     The baseline of Cool-Fusion (arXiv 2407.19807). It takes two or more models with any tokenizers, each of which
-    scores text (`Capabilities.score`). The answer comes at once, when all of them are complete and scored.
+    scores text (`Capabilities.score`). The answer comes at once, when all answers are complete and scored.
 
     Attributes:
         normalisation: the divisor of an answer's negative log-likelihood: `"token"` takes the perplexity as usual, by
@@ -54,7 +54,7 @@ class Rerank(ByPerplexity):
         """One answer, and a score of every answer; see `Method.cost`."""
         n, others = plan.max_tokens, plan.models - 1
         asked, read = prompt.scored(prompt.expected, n)
-        most_asked, most_read = prompt.most_scored(prompt.most, FINER * n)  # of every answer, its own too
+        most_asked, most_read = prompt.most_scored(prompt.most, FINER * n)  # of every answer, including its own
         high = prompt.most + FINER * n + plan.models * most_read
         tokens = Bounds(prompt.least + 1, prompt.expected + n + others * read, high)
         return Cost(Bounds(1, 1 + others * asked, 1 + plan.models * most_asked), tokens, n)

@@ -9,15 +9,16 @@
         the first listed                                                                           `chosen`
 
 It is the first half of PackLLM (arXiv 2404.11531): the perplexity of the prompt shows whose kind of text it
-is. There the weights mix the models' distributions; here the largest one takes all, and the others are recorded.
+is. There the weights mix the models' distributions; here the model with the largest weight answers, and all weights are
+recorded.
 
 The prompt is the same text for all. Of a conversation it is the text of its messages, a blank line between them,
-without the chat templates, which differ between the models and are nobody's question. A model without a beginning of
-sequence has no probability for the first token of a text, which is left out of its mean. A model that can measure
-nothing, as of a prompt that is a single such token, answers only where no other can either.
+without the chat templates, which differ between the models and are no part of the question. A model without a beginning
+of sequence has no probability for the first token of a text, which is left out of its mean. A model that can measure
+nothing, as for a prompt of a single such token, answers only if no other model can measure the prompt either.
 
-With `on_assistant_error="draft"` a model that fails is left out; if it was writing, the next best one writes on from
-what stands.
+With `on_assistant_error="draft"` a model that fails is left out; if it was writing, the next best model continues from
+the text so far.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ _TWICE = 2  # requests for the answer, at most: a second one for its last token
 
 @dataclass(frozen=True, kw_only=True)
 class Route(Written):
-    """The answer of one of the models: the one that finds the prompt least perplexing.
+    """The answer of one of the models: the model that finds the prompt least perplexing.
 
     PackLLM's measure of a model's competence (arXiv 2404.11531). It takes two or more models with any tokenizers, each
     of which scores text (`Capabilities.score`); each scores the prompt once, and one of them answers. The answer
     streams token by token. Each model's weight is among the scores of `FusionResult.segments`.
 
     Attributes:
-        tau: the temperature of the weights, which are the softmax of -NLL / tau, of the mean negative log-likelihoods
-            of the prompt. It does not change which model answers.
+        tau: the temperature of the weights, which are the softmax of -NLL / tau; NLL is the mean negative
+            log-likelihood of the prompt. It does not change the choice of the model.
 
     Raises:
         SettingError: tau is not a number above 0.
@@ -87,7 +88,7 @@ class Route(Written):
         return DecidedSegment(tuple(entries), [*means].index(winner), _reason(writer, means, shares, winner))
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
-        """A score of the prompt; and the answer, of one of the models. See `Method.cost`."""
+        """A score of the prompt; and the answer, by one of the models. See `Method.cost`."""
         n, share = plan.max_tokens, 1 / plan.models
         asked, read = prompt.scored(0, prompt.expected)
         most_asked, most_read = prompt.most_scored(0, prompt.most)
@@ -104,9 +105,9 @@ class Route(Written):
 
 
 async def scored(writer: AnswerWriter) -> Mapping[int, float | None]:
-    """Step 1: the mean negative log-likelihood of the prompt, by model; None where nothing is known of it.
+    """Step 1: the mean negative log-likelihood of the prompt, by model; None if it is not known.
 
-    A model that is alone is not asked.
+    If only one model is left, it is not asked.
     """
     if len(writer.models) == 1:
         return {}
@@ -118,14 +119,14 @@ async def scored(writer: AnswerWriter) -> Mapping[int, float | None]:
 
 
 def prompt_nll(tokens: Sequence[Token]) -> float | None:
-    """The mean negative log-likelihood of these tokens; a first one without a probability does not count."""
+    """The mean negative log-likelihood of these tokens; a first token without a probability does not count."""
     return perplexity(tokens[1:] if tokens and tokens[0].prob is None else tokens, "token")
 
 
 def weights(means: Mapping[int, float | None], tau: float) -> Mapping[int, float | None]:
-    """Step 2: softmax(-mean / tau) over the models whose mean is known, by model; None for the others.
+    """Step 2: softmax(-mean / tau) over the models with a known mean, by model; None for other models.
 
-    Where every mean is infinite, all weights are equal.
+    If every mean is infinite, all weights are equal.
     """
     known = {model: mean for model, mean in means.items() if mean is not None}
     least = min(known.values(), default=0.0)
@@ -138,7 +139,7 @@ def weights(means: Mapping[int, float | None], tau: float) -> Mapping[int, float
 
 
 def chosen(means: Mapping[int, float | None]) -> int:
-    """Step 3: the model with the least mean, of equals the first; the first of all where no mean is known."""
+    """Step 3: the model with the least mean, of equals the first; the first of all if no mean is known."""
     best = min((mean for mean in means.values() if mean is not None), default=None)
     if best is None:
         return next(iter(means))
@@ -148,7 +149,7 @@ def chosen(means: Mapping[int, float | None]) -> int:
 
 
 def _only(model: int, weight: float | None, count: int) -> tuple[float | None, ...]:
-    """Scores of which only one model has its own."""
+    """Scores with a value for one model only."""
     return tuple(weight if at == model else None for at in range(count))
 
 

@@ -1,36 +1,38 @@
-"""SAFE: the models average where each of them cuts the text there, and where they do not agree anyway.
+"""SAFE: the models average at the places where all of them cut the text, if they do not agree anyway.
 
 ::
 
     1   the first model, the drafter, writes `ahead` tokens: t_1, t_2, ...                          `write`
-    2   all others, the verifiers, encode the answer with all of these tokens                       `_encode`
+    2   all other models, the verifiers, encode the answer with these tokens                        `_encode`
     3   t_j is a *place* if a token of every verifier's encoding begins where t_j begins
-    4   there each verifier's *own token* is the one that begins; the drafter's is t_j              `DraftAhead.own`
-    5   t_j stands if every verifier's most probable token there is its own token, or if the
+    4   there each verifier's *own token* is the token that begins; the drafter's is t_j            `DraftAhead.own`
+    5   t_j is kept if every verifier's most probable token there is its own token, or if the
         mean over all models of the probability of their own tokens exceeds 1/2                     `_decided`
     6   else E = w_1 M_1 + w_2 M_2 + ... over the tokens that are among the `listed` most
         probable of any model                                                                       `SafePlace.means`
     7   if max E < 1/2, each token of the drafter's vocabulary with E > 0.1 gets, too, the E of
         all other tokens that begin with it                                                         `sharpened`
-    8   the token with the largest E is written. If it is t_j the next token is looked at; else the
-        rest of what was written ahead is thrown away, and the drafter writes again                 `settled`, `write`
+    8   the token with the largest E is written. If it is t_j the next token is decided; else the
+        other tokens written ahead are thrown away, and the drafter writes again                    `settled`, `write`
 
-M_i is the distribution of model i behind its own encoding of the text before the place, as that begins the encoding in
-step 2 (for a model that takes no ids, of the text alone); the drafter's is that behind its own path. Of a token c that
-is not among the `listed` most probable ones of model i, **M_i(c)** is *looked up* (`_look_up`): model i encodes the
-text before the place and c; M_i(c) is the probability of the first of its tokens behind that text, which is c or, where
-c is no token of its vocabulary, the beginning of c: as it is listed, if it is. If no token of that encoding begins
-there, model i would never write c there, and M_i(c) is 0; as for a c that holds bytes that are no characters, which
-cannot be sent. What is looked up is never more than what the model's `listed` tokens leave over: in rare cases a
-look-up reads the text before the place as other tokens than the list was made behind. A token is in the drafter's
-vocabulary if it is among its `listed` ones, or is found whole when looked up.
+M_i is the distribution of model i after its own encoding of the text before the place, which is the beginning of the
+encoding in step 2 (for a model that takes no ids, after the text alone); the drafter's is its distribution after its
+own path. If a token c is not among the `listed` most probable tokens of model i, **M_i(c)** is *looked up*
+(`_look_up`): model i encodes the text before the place and c; M_i(c) is the probability of the first of its tokens
+after that text. This token is c or, if c is not in its vocabulary, the beginning of c; if the model lists the token,
+the listed probability counts. M_i(c) is 0 if no token of that encoding begins there, because model i would never write
+c there, and if c holds bytes that are no characters, which cannot be sent. A looked-up probability is never more than
+the `listed` tokens of the model leave over: in rare cases a look-up reads the text before the place as other tokens
+than those after which the list was made. A token is in the drafter's vocabulary if it is among its `listed` tokens, or
+a look-up finds it whole.
 
-Only that is looked up which can matter: a probability that is not known lies between 0 and the larger of what the
-model's list leaves over and what it lists of the beginnings of c, so each E has bounds.
+Only probabilities that can matter are looked up. An unknown probability lies between 0 and the larger of two numbers:
+the mass that the model's list leaves over, and the probabilities that it lists for beginnings of c. So each E has
+bounds.
 
 Of equal E, t_j wins, then the end of sequence, then the first in the order of bytes. A character of several tokens is
-one token, with the least of their probabilities, and nothing is listed beside it. The end of sequence is a token: its
-place is where the text ends. `weights` weigh the means in 5 and 6; the paper's are equal.
+one token, with the least of their probabilities, and no alternatives. The end of sequence is a token: its place is the
+end of the text. `weights` weigh the means in 5 and 6; the paper's are equal.
 """
 
 from __future__ import annotations
@@ -56,14 +58,14 @@ from cosd_providers.contract import Question, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import sendable
 
-_ASKED = 20  # tokens to ask for, at least: what is listed need not be looked up
+_ASKED = 20  # tokens to request, at least: a listed token need not be looked up
 _MIXED = 0.1  # of the tokens, by assumption
 _LOOKED_UP = 4  # tokens at such a place, by assumption
 
 
 @dataclass(frozen=True, kw_only=True)
 class Safe(Weighted):
-    """Averaging across tokenizers, at the places where every model would cut the text (SAFE, arXiv 2510.15346).
+    """Averaging across tokenizers, at the places where all models would cut the text (SAFE, arXiv 2510.15346).
 
     It takes two or more models with any tokenizers, each of which encodes text, lists its most probable tokens and
     scores text. The first one writes ahead, and the others are asked where their own tokens begin. The answer streams
@@ -73,12 +75,12 @@ class Safe(Weighted):
         weights: of the models, in their order; equal by default, as in the paper. Only their ratios count.
             `"route"` weighs the models by the prompt, as `Route` does.
         tau: the temperature of these weights by the prompt.
-        ahead: tokens that the first model writes before the others encode the text. How these would cut the text
-            depends on what follows, so this is a part of the definition.
+        ahead: tokens that the first model writes before the other models encode the text. Their cuts depend on the text
+            that follows, so this number is a part of the definition.
         listed: each model's most probable tokens that are candidates.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "safe"
@@ -127,11 +129,11 @@ class Safe(Weighted):
 
     @property
     def _asked(self) -> int:
-        """Tokens to ask for in each place."""
+        """Tokens to request in each place."""
         return max(self.listed, _ASKED)
 
     async def _chosen(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> MeanChoice:
-        """Steps 2 to 8 at one token; once more where a model was lost over it."""
+        """Steps 2 to 8 at one token; repeated if a model was lost in between."""
         while True:
             heard = [*writer.models]
             choice = await self._decided(writer, ahead, at)
@@ -171,7 +173,7 @@ class Safe(Weighted):
         return None if best is None else place.choice(best, writer.count)
 
     async def _encode(self, writer: AnswerWriter, ahead: DraftAhead) -> None:
-        """Step 2: what each verifier makes of the text with everything that was written ahead."""
+        """Step 2: each verifier's encoding of the text, with all tokens that were written ahead."""
 
         async def ask(model: int) -> Encoding | None:
             return await writer.tokens(model, ahead.text)
@@ -184,7 +186,7 @@ class Safe(Weighted):
                 writer.warn(f"{words}: there the draft's tokens stand")
 
     async def _ask(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> None:
-        """Ask the verifiers for their distributions at this place, and at those behind it."""
+        """Ask the verifiers for their distributions at this place and at the later places."""
         verifiers = writer.models[1:]
         left = range(at, len(ahead.tokens))
         places = [place for place in left if all(ahead.own(model, place) is not None for model in verifiers)]
@@ -215,7 +217,7 @@ class Safe(Weighted):
         await writer.ask_all(ask, [*wanted])
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Rounds of the first, places for the others, and what is looked up; see `Method.cost`."""
+        """Rounds of the first model, places of the other models, and look-ups; see `Method.cost`."""
         n = plan.max_tokens
         looked_up = n * _MIXED * _LOOKED_UP
         expected = looked_up + (n / self.ahead + n * _MIXED if model == 0 else n)
@@ -241,7 +243,7 @@ class Safe(Weighted):
 
 
 async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key) -> None:
-    """Look up the probability of a token that a model does not list, or of the model's first token of it.
+    """Look up a model's probability of a token that it does not list, or of its own first token of that text.
 
     Raises:
         ProviderError: the model failed.
@@ -268,5 +270,5 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
 
 
 def _standing(drafted: Token, reason: str) -> MeanChoice:
-    """The drafter's token, about which nobody was asked."""
+    """The drafter's token, about which no model was asked."""
     return MeanChoice.of(drafted, 0, [Contender((-1,), drafted.data, drafted.end)], reason)

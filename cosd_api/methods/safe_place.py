@@ -1,6 +1,6 @@
-"""One place of SAFE: the models' own tokens and distributions there, and what follows from them. Pure.
+"""One place of SAFE: the models' own tokens and distributions there, and the decision from them. Pure.
 
-The steps are those of `safe`.
+`safe` defines the steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cosd_api.methods.mean import (
 )
 from cosd_providers.contract import Token
 
-_SHARPENED = 0.1  # a token with more of the mean than this stands for those that begin with it
+_SHARPENED = 0.1  # a token with more of the mean than this also counts for the tokens that begin with it
 _SUM = 1e-6  # rounding of the sum of a list
 
 Encoding = Mapping[int, bytes]
@@ -35,14 +35,14 @@ Encoding = Mapping[int, bytes]
 
 @dataclass(slots=True)
 class DraftAhead:
-    """A text of which the last tokens were written ahead, and what the models make of it.
+    """A text whose last tokens were written ahead, with the models' encodings and lists.
 
     Attributes:
         text: the answer with all of these tokens.
-        tokens: these tokens, each with what is listed beside it.
+        tokens: these tokens, each with its listed alternatives.
         starts: the byte at which each of them begins.
-        encodings: of the text, by verifier; None where it is not known.
-        lists: by model and token: the model's most probable token in its place, with what is listed beside it.
+        encodings: of the text, by verifier; None if it is not known.
+        lists: by model and token: the model's most probable token in its place, with its listed alternatives.
     """
 
     text: bytes
@@ -53,7 +53,7 @@ class DraftAhead:
 
     @classmethod
     def of(cls, before: bytes, passage: Passage) -> DraftAhead:
-        """The tokens of a passage, written ahead behind a text."""
+        """The tokens of a passage, written ahead after a text."""
         *starts, _ = accumulate((len(token.data) for token in passage.tokens), initial=len(before))
         made = cls(before + passage.data, passage.tokens, starts)
         made.lists |= {(0, at): token for at, token in enumerate(passage.tokens)}
@@ -77,11 +77,11 @@ class SafePlace:
     Attributes:
         text: the answer before it.
         own: each model's own token (step 4); the drafter's is t_j.
-        firsts: each model's most probable token, with what is listed beside it.
+        firsts: each model's most probable token, with its listed alternatives.
         listed: each model's most probable tokens that are candidates.
         weights: of the models.
         known: probabilities that were looked up, by model and token.
-        whole: whether a token is in the drafter's vocabulary, where it was looked up.
+        whole: whether a token is in the drafter's vocabulary, if it was looked up.
         lists: all that each model lists.
         tops: of these, its candidates.
         keys: the candidates: t_j first, then in the order of bytes.
@@ -117,7 +117,7 @@ class SafePlace:
 
     @property
     def own_unknown(self) -> list[tuple[int, Key]]:
-        """The models' own tokens that are to be looked up."""
+        """The models' own tokens that must be looked up."""
         return [(model, key) for model, key in self.own.items() if self.weights[model] and not self._knows(model, key)]
 
     # ---------------------------------------------------------------------------------------------- steps 6 to 8
@@ -134,7 +134,7 @@ class SafePlace:
 
     @property
     def unknown(self) -> list[tuple[int, Key]]:
-        """The next to be looked up: of the candidates that may have the largest mean, then of all."""
+        """The next tokens to look up: of the candidates that may have the largest mean, then of all."""
         means = self.means
         least = max(mean.low for mean in means.values())
         heard = [model for model, weight in self.weights.items() if weight or not model]
@@ -144,7 +144,7 @@ class SafePlace:
         return []
 
     def choice(self, best: Key, count: int) -> MeanChoice:
-        """The choice of a token, with the record of what it was compared with; `count` models in all."""
+        """The choice of a token, with the record of the tokens compared with it; `count` models in all."""
         plain = self.means
         means = sharpened(plain, self.members)
         models = [model for model in self.weights if self._first(model) == best]
@@ -166,7 +166,7 @@ class SafePlace:
         return contender(key, models, [probs.get(model) for model in range(count)], mean)
 
     def kept(self, reason: str) -> MeanChoice:
-        """The drafter's token, which stands; beside it what others would have written."""
+        """The drafter's token, which is kept; beside it the tokens of the other models."""
         found: dict[Key, list[int]] = {self.own[0]: [-1]}
         for model in self.weights:
             if model and (first := self._first(model)) is not None:
@@ -184,11 +184,11 @@ class SafePlace:
         return key in self.told(model) or (model, key) in self.known
 
     def _mean(self, cells: Mapping[int, Key]) -> MeanBounds:
-        """The mean over the models of the probability of a token of each."""
+        """The mean over the models, each with the probability of a token of its own."""
         return mean_of((weight, self._bounds(model, cells[model])) for model, weight in self.weights.items())
 
     def _bounds(self, model: int, key: Key) -> MeanBounds:
-        """The probability of a token: as listed, as looked up, or from 0 to what it may be at most."""
+        """The probability of a token: as listed, as looked up, or from 0 to its upper bound."""
         known = self.told(model).get(key, self.known.get((model, key)))
         if known is not None:
             return MeanBounds(known, known)
@@ -197,17 +197,17 @@ class SafePlace:
         return MeanBounds(0.0, max(self.rest(model), *begun, 0.0))
 
     def told(self, model: int) -> Mapping[Key, float]:
-        """The probabilities that need not be looked up: the drafter's are behind tokens of its own."""
+        """The probabilities that need not be looked up: the drafter's follow tokens of its own."""
         return self.lists[model] if model else self.tops[model]
 
     def rest(self, model: int) -> float:
-        """The probability that these leave over."""
+        """The probability that these tokens leave over."""
         rest = max(0.0, 1 - math.fsum(self.told(model).values()))
         return min(1.0, rest + _SUM) if model else rest
 
 
 def sharpened(means: Mapping[Key, MeanBounds], members: Mapping[Key, bool | None]) -> dict[Key, MeanBounds]:
-    """Step 7: every mean with what is added to it."""
+    """Step 7: every mean with its additions."""
     limit = SURE * (1 - ROUNDING)
     surely = max(mean.high for mean in means.values()) < limit
     maybe = max(mean.low for mean in means.values()) < limit

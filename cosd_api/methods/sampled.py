@@ -1,20 +1,21 @@
-"""Sampled speculative decoding: a draft writes ahead, and chance keeps its tokens so that the assistant's law remains.
+"""Sampled speculative decoding: chance keeps a draft's tokens so that the assistant's distribution is preserved.
 
 ::
 
-    1   the draft writes some tokens ahead: drawn, x~_i ~ p, or its most probable ones             `_drafted`
+    1   the draft writes some tokens ahead: drawn, x~_i ~ p, or its most probable tokens           `_drafted`
     2   the assistant lists its distribution q in each place                                       `_heard`
-    3   x~_i stands with probability min(1, q(x~_i) / p(x~_i)); p is 1 for a most probable token    `_kept`
-    4   otherwise a token drawn from the positive part of q - p, normalised, stands in its place    `_rest`
-    5   and the draft writes again from there; where all are kept the assistant draws one more      `write`
+    3   x~_i is kept with probability min(1, q(x~_i) / p(x~_i)); p is 1 for a greedy token          `_kept`
+    4   otherwise a token drawn from the positive part of q - p, normalised, replaces it            `_rest`
+    5   and the draft writes again from there; if all are kept the assistant draws one more         `write`
 
-So each token is distributed as q, whatever the draft is (Leviathan et al., ICML 2023). Lists end somewhere. What is not
-listed counts as 0, so the distribution of a token is within t + d of q in total variation: t is what the assistant's
-list leaves out, and d what the draft may give to tokens that only the assistant lists. Where the assistant lists
-nothing, as for a character of several tokens, it draws the token by itself, which is exact.
+So each token is distributed as q, whatever the draft is (Leviathan et al., ICML 2023). Lists are finite, and unlisted
+tokens count as 0, so the distribution of a token is within t + d of q in total variation: t is the mass that the
+assistant's list leaves out, and d the mass that the draft may give to tokens that only the assistant lists. If the
+assistant lists no alternatives, as for a character of several tokens, it draws the token by itself, which is exact.
 
-With `test="cosd"` both write their most probable tokens, and x^ takes the place of x~ if and only if p(x~) / q(x^) < u,
-for a number u drawn from [0, 1): the test as the CoSD paper prints it. Its texts follow neither model's distribution.
+With `test="cosd"` both models write their most probable tokens, and x^ takes the place of x~ if and only if p(x~) /
+q(x^) < u, for a number u drawn from [0, 1): the test as the CoSD paper prints it. Its texts follow neither model's
+distribution.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from cosd_api.methods.mean import inverse
 from cosd_providers.contract import Question, Token
 
 Test = Literal["ratio", "cosd"]
-"""The tests of a draft token: one that keeps the assistant's distribution, or that of the CoSD paper."""
+"""The tests of a draft token: the ratio test, which keeps the assistant's distribution, or the CoSD paper's."""
 
 _ASSISTANT = 1
 _NEGLIGIBLE = 1e-6
@@ -104,7 +105,7 @@ class SampledDraft:
         )
 
     async def _heard(self, passage: Passage) -> dict[int, Token]:
-        """Line 2: what the assistant would write in each place, with its list; without the places that it leaves."""
+        """Line 2: the assistant's own token in each place, with its list; places without an answer are left out."""
         writer, start = self._writer, len(self._writer.text)
         questions = [Question(at, (token.data,)) for at, token in numbered(passage.tokens, start)]
 
@@ -118,7 +119,7 @@ class SampledDraft:
         return found.get(_ASSISTANT, {})
 
     async def _write_token(self, token: Token, heard: Mapping[int, Token], at: int, number: int) -> bool:
-        """Lines 3 and 4: write the draft's token, or another one; true if the draft's stands."""
+        """Lines 3 and 4: write the draft's token, or another; true if the draft's is kept."""
         writer = self._writer
         if _ASSISTANT not in writer.models:
             self._put(token, _Verdict(None, "kept: the assistant could not be heard"), number)
@@ -149,7 +150,7 @@ class SampledDraft:
         return _Verdict(None, f"kept: {chance:.3g} < {other:.3g} / {mine:.3g}")
 
     def _rest(self, token: Token, p: Mapping[Key, float], theirs: Token, at: int) -> _Verdict | None:
-        """Line 4: draw from the positive part of q - p; None if nothing is known of it."""
+        """Line 4: draw from the positive part of q - p; None if the part is unknown."""
         q, chance = probs_of(theirs), self._writer.chance.number("keep", at)
         rest = {key: prob - p.get(key, 0.0) for key, prob in sorted(q.items()) if prob > p.get(key, 0.0)}
         point = self._writer.chance.number("draw", at) * math.fsum(rest.values())
@@ -166,9 +167,9 @@ class SampledDraft:
         return _Verdict(replace(other, alternatives=()), words)
 
     async def _p(self, token: Token, at: int) -> dict[Key, float]:
-        """The draft's distribution in the place of its token; that of a most probable token is all on it.
+        """The draft's distribution in the place of its token; all mass is on a most probable token.
 
-        Beside a character of several tokens nothing is listed, and the draft is asked what it would write there.
+        A character of several tokens has no alternatives, so the draft is asked for its own token there.
         """
         if not self._drawn:
             return {key_of(token): 1.0}
@@ -192,9 +193,9 @@ class SampledDraft:
         return _Verdict(replace(theirs, alternatives=()) if replaces else None, reason)
 
     async def _drawn_by_assistant(self, name: str, token: Token | None) -> bool:
-        """Let the assistant draw a token by itself, in place of one of the draft's if there is one.
+        """Let the assistant draw a token by itself, in place of the draft's `token` if given.
 
-        True if the draft goes on from its own tokens: it drew the same one, or the assistant is lost.
+        True if the draft continues from its own tokens: the assistant drew the same token, or is lost.
         """
         writer, at = self._writer, len(self._writer.text)
 
@@ -216,7 +217,7 @@ class SampledDraft:
         return False
 
     def _put(self, token: Token | None, verdict: _Verdict, number: int) -> None:
-        """Write the draft's token, or the other one in its place or behind it."""
+        """Write the draft's token, or the verdict's other token in its place or after it."""
         writer = self._writer
         mine = [] if token is None else [Contender((DRAFT,), token.data, token.end, (_inverse(token), None))]
         theirs = verdict.other
@@ -237,6 +238,6 @@ def _inverse(token: Token) -> float | None:
 
 
 def _left_out(p: Mapping[Key, float], q: Mapping[Key, float]) -> float:
-    """The total variation, at most, that the ends of both lists make in one place."""
+    """The largest total variation that the ends of both lists cause in one place."""
     tail, rest = (max(0.0, 1 - math.fsum(probs.values())) for probs in (q, p))
     return tail + min(rest, math.fsum(min(prob, rest) for key, prob in q.items() if key not in p))

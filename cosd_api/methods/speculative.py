@@ -1,8 +1,9 @@
 """Speculative decoding: a draft writes ahead, and the tokens are distributed as if the assistant had drawn them.
 
-`sampled` has the steps. The greedy form is Algorithm 1 with a verifier that replaces whatever differs: the draft is
-greedy, so its own distribution is one-hot, and a greedy assistant's is, too. To keep a token with probability
-min(1, q/p) (Leviathan et al., ICML 2023) is then to keep it where the two are equal: `CoSD(verifier=MatchVerifier())`.
+`sampled` has the steps. The greedy form is Algorithm 1 with a verifier that replaces every differing token: the draft
+is greedy, so its own distribution is one-hot, and a greedy assistant's is, too. The rule of keeping a token with
+probability min(1, q/p) (Leviathan et al., ICML 2023) then keeps it if the two tokens are equal:
+`CoSD(verifier=MatchVerifier())`.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ from cosd_providers.errors import UnsupportedError
 
 @dataclass(frozen=True, kw_only=True)
 class Speculative(Method):
-    """Speculative decoding: what the assistant would draw, written with a draft's help (the paper's baseline).
+    """Speculative decoding: the assistant's own draws, written with a draft's help (the paper's baseline).
 
     Give `temperature=1`, here or to `Fusion`. The tokens are distributed as if the assistant had drawn them. The draft
-    decides about the cost alone, and `acceptance_rate` tells how much of it stands. It takes one assistant with the
-    draft's tokenizer, which is asked about every token. The assistant's own greedy text is that of
-    `CoSD(verifier=MatchVerifier())`.
+    affects only the cost, and `acceptance_rate` is the kept share of it. The method takes one assistant with the
+    draft's tokenizer, which is asked about every token. `CoSD(verifier=MatchVerifier())` writes the assistant's own
+    greedy text.
 
     Attributes:
-        sampled_draft: whether the draft draws its tokens, too, of which more are kept; else it writes its most probable
-            ones.
+        sampled_draft: whether the draft draws its tokens, too, so that more are kept; else it writes its most probable
+            tokens.
         test: `"ratio"` keeps a token with probability min(1, q/p), which makes the assistant's distribution. `"cosd"`
-            is the test that the CoSD paper prints: both write their most probable tokens, and the assistant's replaces
-            the draft's where p/q is less than a number drawn from [0, 1).
-        listed: tokens to list in each place. What is beyond is not drawn; a warning bounds the total variation.
+            is the test that the CoSD paper prints: both models write their most probable tokens, and the assistant's
+            replaces the draft's if p/q is less than a number drawn from [0, 1).
+        listed: tokens to list in each place. Other tokens are not drawn; a warning bounds the total variation.
         temperature: 1. From release 0.2 on it is 1 by default, as it is now beside another `test` or `sampled_draft`;
-            until then 0 stands for `CoSD(verifier=MatchVerifier())`, with a warning.
+            until then 0 means `CoSD(verifier=MatchVerifier())`, with a warning.
         greedy: the former name of `temperature`: False for 1 and True for 0, until release 0.2.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "speculative"
@@ -89,7 +90,7 @@ class Speculative(Method):
         return super()._at(temperature) if not self._draws else replace(self, temperature=temperature)
 
     def at_temperature(self, temperature: float | None) -> Method:
-        """The same method at a temperature; without one the greedy form that it had, which is CoSD now."""
+        """The same method at a temperature; at 0 the former greedy form, which is CoSD now."""
         found = super().at_temperature(temperature)
         if found.temperature:
             return found

@@ -1,4 +1,4 @@
-"""Steps (SpecReason, NeurIPS 2025, arXiv 2504.07891): a small model writes step by step, and a large one grades each.
+"""Steps (SpecReason, NeurIPS 2025, arXiv 2504.07891): a small model writes step by step, and a large model grades each.
 
 The *small model* is the draft here, and the *large model* the assistant.
 
@@ -7,32 +7,32 @@ The *small model* is the draft here, and the *large model* the assistant.
     1   the small model writes a step: up to and including a blank line, or to its end             `_step`
     2   the large model is asked for a score of it, from 0 to 9: one token                         `_score`
     3   the step is kept if the score is at least 7; else the large model writes the step          `write`
-    4   where the step that is taken ends with its writer's end of sequence, the answer ends too
+    4   if the step that is taken ends with its writer's end of sequence, the answer ends too
 
-**A step** ends with the first two line feeds in a row that follow anything but white space in it; what a token holds
-behind them is dropped. It has up to `step_tokens` tokens, and not more than `max_tokens` leaves. It also ends where it
-holds a whole stop string, or where its writer cannot continue (a full context, a filter). A step of the small model
-that is nothing but white space, or nothing at all before its end, is not scored: the large model writes the step.
+**A step** ends with the first two line feeds in a row that follow anything but white space in it; the rest of a token
+after them is dropped. A step has up to `step_tokens` tokens, and not more than `max_tokens` leaves. It also ends with a
+whole stop string, or if its writer cannot continue (a full context, a filter). A step of the small model that is empty,
+or only white space, is not scored: the large model writes the step.
 
-**The score** is the first token that is not white space alone, of two at most. If it is one of the digits 0 to 9, with
-white space around it at most, it is the score. Anything else counts as below, with a warning; after three such replies
-and no score, the large model writes the rest by itself, as it would have step by step. The most probable token decides,
-as in the paper: no probabilities are needed.
+**The score** is the first of at most two tokens that is not only white space, if it is one of the digits 0 to 9,
+perhaps with white space around it. Any other reply counts as below, with a warning; after three such replies and no
+score, the large model writes the rest by itself, as it would have step by step. The most probable token decides, as in
+the paper: no probabilities are needed.
 
-**What the large model reads.** Where the prompt is text, it continues one text: the prompt, the answer with the step
-(without white space at its end), a blank line, `question`, a line feed, and `cue`. Where the prompt is a conversation,
-it continues `cue` as its answer to the conversation, the answer with the step as a message of the assistant's, and
-`question` as a message of the user's.
+**The large model's input.** If the prompt is text, the model continues one text: the prompt, the answer with the step
+(without white space at its end), a blank line, `question`, a line feed, and `cue`. If the prompt is a conversation, the
+model continues `cue` as its answer to the conversation, the answer with the step as a message of the assistant, and
+`question` as a message of the user.
 
 **By messages.** A model that does not continue a partial answer (`Capabilities.continues`) takes conversations only; a
-prompt that is text is then one message of the user's. It is asked for a score without `cue`, and for a step by the
-conversation, the answer so far as a message of the assistant's, and `again` as one of the user's. Its first step needs
-the conversation alone. The end of its reply is the end of the answer.
+prompt that is text is then one message of the user. The model is asked for a score without `cue`, and for a step by the
+conversation, the answer so far as a message of the assistant, and `again` as a message of the user. Its first step
+needs only the conversation. The end of its reply is the end of the answer.
 
 **A repetition.** A step that equals the one before it is not written, and the answer ends (`stop_reason`
 `"repetition"`).
 
-With `on_assistant_error="draft"` the small model writes on alone where the large one fails.
+With `on_assistant_error="draft"` the small model continues alone if the large model fails.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ AGAIN = "Continue your answer exactly where it stops. Repeat nothing, and do not
 _STEP = re.compile(rb"\S.*?\n\n", re.DOTALL)
 _BEST = 9
 _TRIES = 3
-"""Replies without a score, and none with one, after which a model is not asked again."""
+"""Replies without a score after which a model is not asked again, if it has given no score."""
 _NO_STEP = Passage((), 0, None)
 _ALONE = "no assistant is heard"
 _UNGRADED = "the assistant gives no scores, and writes the rest"
@@ -79,16 +79,17 @@ _FRAME = 64  # tokens of a chat template around three messages, at most
 
 @dataclass(frozen=True, kw_only=True)
 class Steps(Written):
-    """Step by step: the draft, a small model, writes; the assistant, a large one, grades each step or writes it itself.
+    """Step by step: the draft, a small model, writes; the assistant, a large model, grades each step or writes it
+    itself.
 
     SpecReason (arXiv 2504.07891, NeurIPS 2025), with any tokenizers, and with models that report no probabilities or
     take messages only. The answer streams step by step. Each score is among the scores of `FusionResult.segments`.
 
     Attributes:
-        keep: a step is kept if its score is at least this, of 0 to 9.
+        keep: the least score, from 0 to 9, of a step that is kept.
         step_tokens: tokens of a step, at most.
         question: the request for the score.
-        cue: the beginning of the reply to it.
+        cue: the beginning of the reply to that request.
         again: the request to continue, for a model that does not continue a partial answer.
 
     Raises:
@@ -190,7 +191,7 @@ class Steps(Written):
         return reply.data
 
     def _segment(self, step: Passage, score: int | None, taken: Passage, model: int) -> DecidedSegment:
-        """The record of a step: what the small model wrote, and what the large one wrote, if it did."""
+        """The record of a step: the small model's text, and the large model's, if it wrote."""
         own = taken.data if model == LARGE else b""
         theirs = Contender((0,), own, model == LARGE and _ends(taken), (), _BEST - self.keep)
         if not step.data.strip():
@@ -206,7 +207,7 @@ class Steps(Written):
         return DecidedSegment((mine, theirs), model, reason)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """A request for each step, and one for its score; see `Method.cost`."""
+        """A request for each step, and a request for its score; see `Method.cost`."""
         n = plan.max_tokens
         steps = max(1, n / min(_LENGTH, self.step_tokens))
         if model == SMALL:
@@ -231,7 +232,7 @@ class Steps(Written):
 
 
 def _answered(writer: AnswerWriter, text: bytes) -> list[Message]:
-    """The conversation with the answer so far; a partial answer that it ends with is a part of that."""
+    """The conversation with the answer so far; a partial answer at its end is a part of the answer."""
     messages = list(writer.conversation or [Message("user", writer.prompt)])
     begun = messages.pop().content if messages[-1].role == "assistant" else ""
     answer = begun + sendable(text)
@@ -239,7 +240,7 @@ def _answered(writer: AnswerWriter, text: bytes) -> list[Message]:
 
 
 def _end(tokens: Sequence[Token]) -> int:
-    """The end of the first blank line behind anything else, in bytes; 0 if there is none."""
+    """The end in bytes of the first blank line after other text; 0 if there is none."""
     found = _STEP.search(b"".join(token.data for token in tokens))
     return found.end() if found else 0
 

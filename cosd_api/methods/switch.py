@@ -1,30 +1,30 @@
-"""ModelSwitch: one model answers several times, and another one only where these answers disagree; then all vote.
+"""ModelSwitch: one model answers several times, and another model only if these answers disagree; then all vote.
 
 ::
 
     1   the model draws `samples` whole answers                                                    `_sampled`
-    2   of each answer that counts which `answer` finds in it; of equal ones there is one          `found_in`
-    3   if the most frequent one is that of at least `threshold` of the samples, nobody else is
+    2   of each sample only the part that `answer` finds counts; equal parts are one answer        `found_in`
+    3   if at least a share `threshold` of the samples has one answer, no other model is
         asked; otherwise the next model goes through 1 to 3                                        `is_consistent`
     4   each sample votes for its answer: with the weight of its model times the model's
         consistency                                                                                `consistency`
-    5   the answer with the most votes is taken, in the words of the first sample that gave it     `vote`
+    5   the answer with the most votes is taken, in the words of its first sample                  `vote`
 
 **Consistency** of a model with n answers: 1/n + (1 - 1/n) (1 - H / log m), where H is the entropy of the shares of its
 m different answers; 1 where m = 1. So answers that all differ, equally often, weigh 1/n each.
 
 **The same answer.** By default an answer is the whole text, without white space at its ends. With `answer`, a regular
-expression, it is the last match in the text, or what its first group matched, again without white space around. An
-empty text, or one in which nothing is found, votes for nothing, and counts as another answer in 3.
+expression, it is the last match in the text, or the match of its first group, again without white space around. A text
+that is empty, or has no match, votes for nothing, and counts as another answer in 3.
 
-**Ties** go to the answer that came first: by the order of the models, then of the samples. Where no sample has an
-answer the first sample of the first model is taken.
+**Ties** go to the answer that came first: by the order of the models, then of the samples. If no sample has an answer,
+the first sample of the first model is taken.
 
-**Draws** are from the model's own distribution if its server is known to do that, else in the server's own way, as
-those of hosted models. A model that takes messages only gets a text as one message of a user's.
+**Draws** are from the model's own distribution if its server is known to do that, else in the server's own way, as with
+hosted models. A model that takes messages only gets a text as one message of the user.
 
 Sample number s of model i (from 0) is drawn by a seed of its own, hash `("sample", i, s)` of `Chance`, so the answer
-depends neither on the order in which samples come nor on who else was asked. A server that draws in its own way may
+depends neither on the order in which samples come nor on the other models asked. A server that draws in its own way may
 draw other tokens for the same seed.
 """
 
@@ -59,12 +59,13 @@ _SHORT = 40  # characters of an answer that is named
 
 @dataclass(frozen=True, kw_only=True)
 class Switch(Weighted):
-    r"""One model answers several times; where it does not agree with itself the next one does, and all samples vote.
+    r"""One model answers several times; if it does not agree with itself the next model answers, too, and all samples
+    vote.
 
-    ModelSwitch (arXiv 2504.00762, AAAI 2026). It takes two or more models with any tokenizers, the one to ask first
-    listed first. They draw, and need no more: neither probabilities nor a partial answer that is continued. A warning
-    names those that are not known to draw from their own distribution (`Capabilities.draws` without `sampling`). The
-    answer comes at once. The `seed` of an answer decides all draws, as far as the servers repeat theirs.
+    ModelSwitch (arXiv 2504.00762, AAAI 2026). It takes two or more models with any tokenizers, in the order in which
+    they are asked. They only have to draw: they need not report probabilities or continue a partial answer. A warning
+    names the models that are not known to draw from their own distribution (`Capabilities.draws` without `sampling`).
+    The answer comes at once. The `seed` of an answer decides all draws, as far as the servers repeat theirs.
 
     Attributes:
         weights: of the models' votes, in their order; equal by default. Only their ratios count.
@@ -77,7 +78,7 @@ class Switch(Weighted):
             white space at their ends.
 
     Raises:
-        SettingError: one of them is invalid.
+        SettingError: a setting is invalid.
     """
 
     name: ClassVar[str] = "switch"
@@ -107,7 +108,7 @@ class Switch(Weighted):
         return 1.0
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that does not draw, and warn of one that draws in its own way; see `Method.examine`."""
+        """Refuse a model that does not draw, and warn of a model that draws in its own way; see `Method.examine`."""
         return check_draws(models, f"{self.name!r}") + super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
@@ -130,7 +131,7 @@ class Switch(Weighted):
         passage = winner.passage
         writer.write(passage.tokens, winner.model, number=passage.number, segment=segment)
         writer.end_with(passage)
-        if not writer.over:  # it has as many of the server's own tokens
+        if not writer.over:  # it has that number of the server's own tokens
             writer.end(Finish("length", "max_tokens"))
 
     async def _sampled(self, writer: AnswerWriter, model: int) -> list[DrawnAnswer]:
@@ -159,16 +160,16 @@ class Switch(Weighted):
         return [drawn[number] for number in range(self.samples)]
 
     def read(self, writer: AnswerWriter, text: str) -> str | None:  # noqa: ARG002 - a hook
-        """Step 2: what a sample votes for; None for nothing."""
+        """Step 2: the answer for which a sample votes; None for nothing."""
         return found_in(text, self.answer)
 
     def is_consistent(self, answers: Sequence[str | None]) -> bool:
-        """Step 3: test whether so many of a model's samples have one answer that no other model is asked."""
+        """Step 3: test whether enough of a model's samples have one answer, so that no other model is asked."""
         counts = Counter(answer for answer in answers if answer is not None)
         return max(counts.values(), default=0) >= self.threshold * len(answers) * (1 - ROUNDING)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Samples of the first model, and of each other one where all before it disagree; see `Method.cost`."""
+        """Samples of the first model, and of each later model if all before it disagree; see `Method.cost`."""
         n, expected = plan.max_tokens, self.samples * _DISAGREE**model
         low = self.samples if model == 0 else 0
         tokens = Bounds(
@@ -197,7 +198,7 @@ class DrawnAnswer:
         passage: its tokens.
         text: its bytes, before a stop string.
         end: whether the model ended it.
-        answer: what it votes for; None for nothing.
+        answer: the answer for which it votes; None for nothing.
     """
 
     model: int
@@ -219,7 +220,7 @@ def found_in(text: str, pattern: str | None) -> str | None:
 
 
 def consistency(answers: Sequence[str]) -> float:
-    """Step 4: how much a model agrees with itself, from 1 / n for n answers that all differ, to 1."""
+    """Step 4: a model's agreement with itself, from 1 / n for n answers that all differ, to 1."""
     counts = Counter(answers)
     if len(counts) <= 1:
         return 1.0

@@ -1,4 +1,4 @@
-"""Weights of the models, which methods share that average over them."""
+"""Weights of the models, for all methods that average over them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Weighted(Written):
 
     Attributes:
         weights: of the models, in their order; equal by default. Only their ratios count. `"route"` weighs them by the
-            prompt, again for each answer, as `Route` does: `FusionResult.weights` says how.
+            prompt, again for each answer, as `Route` does: `FusionResult.weights` has the weights.
         tau: the temperature of these weights; for `weights="route"` alone.
 
     Raises:
-        SettingError: they are no weights.
+        SettingError: the weights are invalid.
     """
 
     symmetric: ClassVar[bool] = True
@@ -67,7 +67,7 @@ class Weighted(Written):
             raise SettingError(f"there are {len(self.weights)} weights for {count} models: give one for each")
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that does not score text, where the weights need it; see `Method.examine`."""
+        """Refuse a model that does not score text, if the weights need scores; see `Method.examine`."""
         if self.weights == _ROUTE:
             scores_needed(models, _ROUTE)
         return super().examine(models, unit)
@@ -88,10 +88,10 @@ class Weighted(Written):
         return AnswerWriter(job, write)
 
     async def _measured(self, writer: AnswerWriter) -> Self:
-        """The same method with weights by the prompt, if it is to have them.
+        """The same method with weights by the prompt, if these are wanted.
 
-        They are those of `route`: softmax(-mean / tau) over the mean negative log-likelihoods of the prompt. A model
-        that can measure nothing weighs nothing; if none can, all weigh the same.
+        The weights are defined in `route`: softmax(-mean / tau) over the mean negative log-likelihoods of the prompt. A
+        model that can measure nothing weighs nothing; if none can, all weigh the same.
         """
         if self.weights != _ROUTE:
             return self
@@ -102,13 +102,13 @@ class Weighted(Written):
         return made
 
     def shares(self, count: int, heard: Sequence[int]) -> dict[int, float]:
-        """The weights of the models that are heard, of `count`, which sum to 1; equal ones if all others have none."""
+        """The weights of the `heard` models, of `count` in all, which sum to 1; equal weights if these are all 0."""
         given = self.weights if isinstance(self.weights, tuple) else (1.0,) * count
         total = sum(given[model] for model in heard)
         return {model: given[model] / total if total else 1 / len(heard) for model in heard}
 
     def with_weights(self, cost: Cost, prompt: Reading) -> Cost:
-        """A cost at one model, with that of its weight: a score of the prompt."""
+        """A cost at one model, plus the cost of its weight: a score of the prompt."""
         if self.weights != _ROUTE:
             return cost
         asked, read = prompt.scored(0, prompt.expected)
@@ -117,7 +117,7 @@ class Weighted(Written):
         return Cost(_sum(cost.requests, 1, asked, most_asked), tokens, cost.written)
 
     def with_measure(self, words: Assumptions) -> Assumptions:
-        """The basis of a cost, with that of the weights."""
+        """The basis of a cost, plus the basis of the weights' cost."""
         if self.weights != _ROUTE:
             return words
         own = "; every model scores the prompt first"
@@ -125,7 +125,7 @@ class Weighted(Written):
 
 
 def _total(weights: Iterable[float]) -> float:
-    """The sum of weights; infinite where it is too large for a number."""
+    """The sum of weights; infinite if it is too large for a float."""
     try:
         return math.fsum(map(float, weights))
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Words of a text: where a model's tokenizer, or Unicode, says that one ends. Pure."""
+"""Words of a text: their ends by a model's tokenizer, or by Unicode. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINE_ENDS = "\n\r\x85\u2028\u2029"
 def unicode_words(text: str) -> list[int]:
     r"""Ends of the words of `text`, in characters, by Unicode's default word boundaries (UAX 29).
 
-    White space goes with the word behind it, as in nearly every tokenizer. A line end ends a word, unless more white
+    White space belongs to the word after it, as in nearly every tokenizer. A line end ends a word, unless more white
     space follows. So `" not the"` is `" not"` and `" the"`, and `"on.\n\nThe"` is `"on"`, `"."`, two line ends, and
     `"The"`. Marks are words of their own, and so is every Han and Hiragana character.
     """
@@ -27,7 +27,7 @@ def unicode_words(text: str) -> list[int]:
 
 
 def _within_space(before: str, behind: str) -> bool:
-    """Test whether white space and what belongs to it meet here."""
+    """Test whether white space and the text that belongs to it meet here."""
     return before.isspace() and (before not in _LINE_ENDS or behind.isspace())
 
 
@@ -40,20 +40,20 @@ def _boundary() -> Any:
 
 
 def complete_words(data: bytes, splitters: Sequence[WordEnds]) -> int:
-    """Length in bytes of the longest prefix that ends with a word by every splitter; the last word does not count."""
+    """Length in bytes of the longest prefix that ends a word by every splitter; the last word does not count."""
     return max(common_ends(data, splitters), default=0)
 
 
 def common_ends(data: bytes, splitters: Sequence[WordEnds]) -> list[int]:
-    """Ends of prefixes in bytes, growing, at which a word ends by every splitter; the last word does not count."""
+    """Byte offsets, ascending, where every splitter ends a word; the last word does not count."""
     first, *others = ({*ends_of_words(data, split)[:-1]} for split in splitters)
     return sorted(first.intersection(*others))
 
 
 def ends_of_words(data: bytes, split: WordEnds) -> list[int]:
-    """Ends of the words of a text, in bytes, growing; the last one is that of the text.
+    """Byte offsets, ascending, of the ends of the words of a text; the last is the end of the text.
 
-    Bytes that are no characters are words by Unicode's boundaries; no tokenizer is asked about a text that has some.
+    A text with bytes that are no characters is split by Unicode's boundaries, never by a tokenizer.
     """
     text = data.decode("utf-8", "surrogateescape")
     readable = data == text.encode("utf-8", "ignore")

@@ -9,8 +9,9 @@ from typing import Literal
 from cosd_api.types import FusedToken, TokenDecision
 
 Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
-"""Outcome of a decision. "tied": the draft's token stands, as the assistant finds both as probable. "outvoted": it
-fired, but another assistant was more confident."""
+"""Outcome of a decision. "tied": the draft's token is kept, as the assistant finds both as probable. "outvoted": the
+decision fired, but another assistant was more confident.
+"""
 
 
 @dataclass(frozen=True, slots=True)

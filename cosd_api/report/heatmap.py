@@ -41,7 +41,7 @@ def _style(shade: float, *, best: bool) -> str:
 
 
 def check_plots() -> None:
-    """Check that matplotlib can be imported, before work that takes long.
+    """Check that matplotlib can be imported, before long work.
 
     Raises:
         SettingError: matplotlib is missing; the message names the extra.

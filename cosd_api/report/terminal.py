@@ -1,6 +1,6 @@
 """A fused answer in the terminal: marked replacements, the decisions as a table, and a summary.
 
-In colour the draft's replaced words are struck through in red, with the assistant's in green beside them. Without
+In colour the draft's replaced words are struck through in red, with the assistant's words in green beside them. Without
 colour they are marked as in `git diff --word-diff`: `is [-Vienna-] {+Lima+} and`.
 """
 
@@ -58,7 +58,7 @@ class TextSpan:
         source: `"draft"` or the assistant's name.
         replaced: the draft's text that they replace; None for the draft's own.
         draft_prob: the draft's probability of the replaced text, in [0, 1].
-        assistant_prob: the assistant's probability of its own.
+        assistant_prob: the assistant's probability of its own text.
         reason: the decision in words.
         data: the bytes of its tokens, which may begin or end within a character.
     """
@@ -108,7 +108,7 @@ def fused_text(tokens: Iterable[FusedToken], *, colour: bool) -> Text:
 
 
 def replacements(tokens: Iterable[FusedToken], *, colour: bool, most: int = 3) -> Text:
-    """The first `most` replacements in one line, marked as in `fused_text`, and the number of others."""
+    """The first `most` replacements in one line, marked as in `fused_text`, and the number of further replacements."""
     replaced = [span for span in spans(tokens) if span.replaced is not None]
     text = Text()
     for number, span in enumerate(replaced[:most]):
@@ -169,7 +169,7 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
     Args:
         result: the answer.
         colour: whether colours may be used.
-        everything: also list the places where both wrote the same.
+        everything: also list the places where both models wrote the same.
     """
     if not result.judged:
         yield from _chosen(result, colour=colour, everything=everything)
@@ -190,7 +190,7 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
 
 
 def definition(result: FusionResult) -> str:
-    """The definition by which a draft was judged, with its counts; empty where none was."""
+    """The definition by which a draft was judged, with its counts; empty if no draft was judged."""
     unit = result.settings.unit
     if not unit:
         return ""
@@ -231,7 +231,7 @@ def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table
 
 
 def _chosen(result: FusionResult, *, colour: bool, everything: bool) -> Iterator[RenderableType]:
-    """The answer of a method that chooses between the models' texts: whose text stands where, and the choices."""
+    """The answer of a method that chooses between the models' texts: the source of each part, and the choices."""
     text, marks = Text(), Text()
     for span in spans(result.tokens):
         if span.source == DRAFT:
@@ -249,7 +249,7 @@ def _chosen(result: FusionResult, *, colour: bool, everything: bool) -> Iterator
 
 
 def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
-    """A row for each text that was proposed: who wrote it, and what each model makes of it."""
+    """A row for each proposed text: the models that wrote it, and each model's measure of it."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for title in ("segment", "by", "text", *names, "mean", "taken"):
@@ -272,14 +272,14 @@ def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
 
 
 def unchanged(segment: Segment, result: FusionResult) -> bool:
-    """True for a segment that several models wrote alike, and for a token of a judged draft that stands."""
+    """True for a segment that several models wrote alike, and for a kept token of a judged draft."""
     sources = segment.candidates[segment.winner].sources
     stands = result.judged and sources == (DRAFT,)
     return len(segment.candidates) == 1 and (len(sources) > 1 or stands)
 
 
 def measure(value: float | None) -> str:
-    """A perplexity, or another measure, with four digits; empty where there is none."""
+    """A perplexity, or another measure, with four digits; empty for None."""
     return "" if value is None else f"{value:.4g}"
 
 
@@ -296,7 +296,7 @@ def _percent(prob: float | None) -> str:
 
 
 def summary(result: FusionResult) -> str:
-    """One line about an answer: why it ended, what was replaced, what was asked."""
+    """One line about an answer: the reason of its end, its replacements and its requests."""
     to = " to the assistant" + ("s" if len(result.assistants) > 1 else "")
     asked = counted(result.assistant_requests, "request") + to + _strategies(result)
     if not result.judged:
@@ -313,12 +313,12 @@ def summary(result: FusionResult) -> str:
 
 
 def unverified(result: FusionResult) -> str:
-    """The number of tokens that nobody could verify, to be added to a sentence; empty if there are none."""
+    """The number of unverified tokens, to be added to a sentence; empty if there are none."""
     return f", {counted(result.unverified_tokens, 'token')} unverified" if result.unverified_tokens else ""
 
 
 def outcome(result: FusionResult) -> str:
-    """The outcome in words: the share of a draft that was kept, or who won how many segments."""
+    """The outcome in words: the kept share of a draft, or the number of segments that each model won."""
     if result.replacements is not None:
         rate = "" if result.acceptance_rate is None else f", acceptance {result.acceptance_rate:.0%}"
         return f"{counted(result.replacements, 'replacement')}{rate}{unverified(result)}"

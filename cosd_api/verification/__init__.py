@@ -1,4 +1,4 @@
-"""Verifiers, which decide from two probabilities between the draft's word and an assistant's."""
+"""Verifiers, which decide between the draft's word and an assistant's by two probabilities."""
 
 from __future__ import annotations
 
@@ -71,20 +71,20 @@ KnownVerifier = (
     | DeferralVerifier
     | CoLLMVerifier
 )
-"""The verifiers that records and settings files can hold; `kind` tells them apart."""
+"""The verifiers that records and settings files can hold, distinguished by `kind`."""
 
 KINDS: Mapping[str, type[BaseModel]] = {one.model_fields["kind"].default: one for one in get_args(KnownVerifier)}
 """Their classes, by kind."""
 
 TRAINED: Mapping[str, type[Trained]] = {kind: one for kind, one in KINDS.items() if issubclass(one, Trained)}
-"""Those of them that are files of their own."""
+"""The classes of trained verifiers, which have files of their own."""
 
 
 def default_of(kind: str) -> Verifier:
     """The known verifier of a kind, with its defaults.
 
     Raises:
-        pydantic.ValidationError: it has a setting without one.
+        pydantic.ValidationError: the verifier has a setting without a default.
     """
     made: Any = KINDS[kind]()
     found: Verifier = made
@@ -92,7 +92,7 @@ def default_of(kind: str) -> Verifier:
 
 
 def numbers_of(kind: str) -> dict[str, FieldInfo] | None:
-    """The settings of a known verifier that is made of numbers alone, by name, or of none; None of another one."""
+    """The settings of a known verifier, by name, if all of them are numbers; else None."""
     fields = {name: field for name, field in KINDS[kind].model_fields.items() if name != "kind"}
     types: list[Any] = [field.annotation for field in fields.values()]
     return fields if all(one in (int, float) for one in types) else None

@@ -15,12 +15,12 @@ __all__ = ["AgreementVerifier", "chow_verifier", "present_verifier", "recorded_v
 
 
 class AgreementVerifier(BaseModel):
-    """Replaces an unsure draft token by whatever the assistant says: `p < alpha`, where the two differ.
+    """Replaces an unsure draft token by the assistant's token: `p < alpha`, if the two differ.
 
     Equations (4) and (5) without (6), for an assistant that reports no probability to compare. It also takes the word
-    of an assistant that is only guessing, so prefer `RuleVerifier` wherever it can be used.
+    of an assistant that is only guessing, so prefer `RuleVerifier` if possible.
 
-    With `alpha = 1 - tau` it is Chow's rule of cascades, at the price `tau`.
+    With `alpha = 1 - tau` it is Chow's rule of cascades, with the price `tau`.
 
     Attributes:
         alpha: the draft is unsure below this probability. 0 never replaces.
@@ -60,7 +60,7 @@ class AgreementVerifier(BaseModel):
 
 
 def chow_verifier(*, tau: float = 0.5) -> AgreementVerifier:
-    """The verifier that was `ChowVerifier(tau=tau)`; warns of that name.
+    """The present verifier for `ChowVerifier(tau=tau)`; warns that the name is outdated.
 
     Raises:
         ValueError: `tau` is not a number in [0, 1].
@@ -71,7 +71,7 @@ def chow_verifier(*, tau: float = 0.5) -> AgreementVerifier:
 
 
 def recorded_verifier(given: object) -> object:
-    """The fields of a verifier, as a record has them; `"kind": "chow"` of an earlier one is `AgreementVerifier`.
+    """The fields of a verifier in a record; `"kind": "chow"` in an earlier record is `AgreementVerifier`.
 
     Raises:
         ValueError: its tau is not a number in [0, 1].
@@ -91,7 +91,7 @@ def recorded_verifier(given: object) -> object:
 
 
 def present_verifier(given: object) -> object:
-    """The fields of a verifier, as somebody writes them; warns of `"kind": "chow"`.
+    """The fields of a verifier in a user's file; warns that `"kind": "chow"` is outdated.
 
     Raises:
         ValueError: its tau is not a number in [0, 1].

@@ -1,9 +1,8 @@
 """The deferral rule Diff of language model cascades, applied to single tokens.
 
 From "Faster Cascades via Speculative Decoding" (ICLR 2025), which takes it from cascades of whole answers: a small
-model's token is deferred to a large one where the large one is more confident by a margin, its price. Here the small
-model is the draft, and the rule holds where the two tokens differ. The other one of these rules, Chow's, is
-`AgreementVerifier`.
+model's token is deferred to a large model if that is more confident by a margin, its price. Here the small model is the
+draft, and the rule applies if the two tokens differ. The other rule of that paper, Chow's, is `AgreementVerifier`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from cosd_api.verification.rule import exactly, shortened
 
 
 class DiffVerifier(BaseModel):
-    """Replaces a draft token where the assistant's is more probable by a margin: `q > p + tau`, where the two differ.
+    """Replaces a draft token if the assistant's is more probable by a margin: `q > p + tau`, if the two differ.
 
     Attributes:
         tau: the margin, in [0, 1]. 1 never replaces; 0 takes the more probable of the two.
@@ -42,7 +41,7 @@ class DiffVerifier(BaseModel):
         return q > p + self.tau
 
     def contestable(self, p: float) -> bool:
-        """Exact: no probability exceeds 1, so nothing is replaced where `p + tau >= 1`."""
+        """Exact: no probability exceeds 1, so no token is replaced if `p + tau >= 1`."""
         return p + self.tau < 1
 
     def explain(self, p: float, q: float) -> str:

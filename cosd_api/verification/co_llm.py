@@ -1,7 +1,7 @@
 """Deferral by the draft's last hidden state: the gate of Co-LLM (Shen et al., ACL 2024).
 
 The probability of deferral is sigma(bias + weights . h), where h is the draft model's last hidden state in the place of
-one of its tokens: behind the prompt and all of the answer before it, where the token itself was computed from.
+one of its tokens: the state after the prompt and the answer before the token, from which the token itself was computed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _FILE = TrainedFile(
 
 
 class CoLLMVerifier(TrainedGate):
-    """A trained gate on hidden states: replaces where the probability of deferral is above `eta`.
+    """A trained gate on hidden states: replaces if the probability of deferral is above `eta`.
 
-    The gate looks at the state that the draft computed its own token from, so it decides before the assistant is asked.
-    For models with one tokenizer: `unit="token"`. It fits the draft model that it was trained on, and no other.
+    The gate uses the state from which the draft computed its own token, so it decides before the assistant is asked.
+    For models with one tokenizer: `unit="token"`. It fits only the draft model on which it was trained.
 
     Attributes:
         features: the kind of features.
@@ -46,7 +46,7 @@ class CoLLMVerifier(TrainedGate):
         bias: of the logit.
         weights: of the numbers of a state, `width` of them.
         eta: the threshold, in [0, 1].
-        trained_on: what the gate was trained on (model pair, hash and counts of the data, versions); free-form.
+        trained_on: the origin of the gate (model pair, hash and counts of the data, versions); free-form.
 
     Raises:
         pydantic.ValidationError: a number is out of its range, or there are more or fewer weights.
@@ -82,7 +82,7 @@ class CoLLMVerifier(TrainedGate):
         return f"Gate over hidden states of {self.width} numbers."
 
     def probability(self, token: Token) -> float:
-        """The probability of deferral at one of the draft's tokens, whose state is known.
+        """The probability of deferral at a token of the draft with a known state.
 
         Raises:
             SettingError: its state is not known, or of another width.
@@ -95,7 +95,7 @@ class CoLLMVerifier(TrainedGate):
 
     @staticmethod
     def _fault(error: ValidationError) -> str:
-        """The first thing that is wrong with a gate, in words."""
+        """The first fault of a gate, in words."""
         first = error.errors(include_url=False)[0]
         if not first["loc"]:
             return first["msg"].removeprefix("Value error, ")

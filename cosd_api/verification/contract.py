@@ -1,4 +1,4 @@
-"""The contract of a verifier: three methods, and what it may state beside them."""
+"""The contract of a verifier: three methods, and optional statements beside them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The facts about a verifier that decide what the models are asked for.
+    """The data that a verifier needs of the models.
 
     Attributes:
-        q: it looks at the assistant's probability. If not, it is also asked where an assistant does not report one, and
-            `q` is NaN.
+        q: whether it uses the assistant's probability. If not, it also decides if an assistant does not report one,
+            with NaN for `q`.
         alternatives: other tokens that an assistant has to list at each place, which then has `draft_q`
             (`unit="token"` only).
         draft_alternatives: other tokens that the draft has to list with each of its own (`unit="token"` only).
         draft_states: numbers of the hidden state that the draft has to report with each of its tokens; 0 for none
             (`unit="token"` only).
-        window: places that are asked about together, at least, while the draft is being written.
-        ties: an assistant's two equally probable choices count as agreement. False if whatever differs is replaced.
+        window: least number of places in a question while the draft is being written.
+        ties: whether an assistant's two equally probable choices count as agreement. False if every differing token is
+            replaced.
         contested: the share of the draft's tokens about which assistants are asked, for estimates; None if unknown.
     """
 
@@ -52,7 +53,7 @@ class Needs:
 
     @property
     def looks_at(self) -> str | None:
-        """Things at each of the draft's tokens that it looks at beside p and q, for messages; None if nothing."""
+        """The data at each of the draft's tokens that it uses beside p and q, for messages; None if there are none."""
         if self.alternatives:
             return "the assistant's probability of"
         if self.draft_alternatives:
@@ -64,16 +65,16 @@ class Needs:
 class Verifier(Protocol):
     """Decides one disagreement. Any object with these three methods will do; they must be pure functions.
 
-    `p` is the draft's probability of its own tokens, `q` the assistant's of its own, both in [0, 1].
+    `p` is the draft's probability of its own tokens, `q` the assistant's probability of its own tokens, both in [0, 1].
 
-    A verifier that needs more than these, or less, has an attribute `needs`, a `Needs`.
+    A verifier that needs more or less data has an attribute `needs`, a `Needs`.
 
     A verifier that decides by more than `p` and `q` has a method `at(place)`, which gives the verifier for one `Place`.
-    Then that one is asked, and its attribute `coin`, if it has one, is recorded with the decision.
+    That verifier then decides, and its attribute `coin`, if it has one, is recorded with the decision.
 
     One of `KnownVerifier` may state more: a property `condition`, its condition in words (`"replaces where p < 0.5"`),
-    a method `outline()`, which gives it in lines, and `basis`, which completes "it ..." where it decides by the place,
-    for reports; `compared = True`, so that `compare` takes it beside the methods; `load` and `save`, see `Trained`.
+    a method `outline()`, which gives it in lines, and `basis`, which completes "it ..." for reports if it decides by
+    the place; `compared = True`, so that `compare` takes it beside the methods; `load` and `save`, see `Trained`.
     """
 
     def replaces(self, p: float, q: float) -> bool:
@@ -81,7 +82,7 @@ class Verifier(Protocol):
         ...
 
     def contestable(self, p: float) -> bool:
-        """True if some `q` in [0, 1] would replace. Where it is False the assistant is never asked."""
+        """True if some `q` in [0, 1] would replace. If it is False the assistant is never asked."""
         ...
 
     def explain(self, p: float, q: float) -> str:
@@ -91,7 +92,7 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class WithNeeds(Protocol):
-    """A verifier that states what it needs."""
+    """A verifier that states its needs."""
 
     @property
     def needs(self) -> Needs:
@@ -139,7 +140,7 @@ class WithOutline(Protocol):
 
 @runtime_checkable
 class Trained(Protocol):
-    """A verifier that was trained: a file of its own holds it, and settings files name that."""
+    """A verifier that was trained: a file of its own holds it, and settings files name that file."""
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -158,11 +159,11 @@ _FORMER = {
     "draft_states": "draft_states",
     "window": "window",
 }
-"""Attributes of a verifier before there was `Needs`, with the names that they have in it."""
+"""Attributes of a verifier before there was `Needs`, with their present names."""
 
 
 def needs_of(verifier: Verifier) -> Needs:
-    """The needs that a verifier states; by default those of one that looks at `p` and `q` alone."""
+    """The needs that a verifier states; by default only `p` and `q`."""
     if isinstance(verifier, WithNeeds):
         return verifier.needs
     former = {new: getattr(verifier, old) for old, new in _FORMER.items() if hasattr(verifier, old)}
@@ -174,12 +175,12 @@ def needs_of(verifier: Verifier) -> Needs:
 
 
 def decides_by_place(verifier: Verifier) -> bool:
-    """True if the verifier looks at the place of a decision."""
+    """True if the verifier uses the place of a decision."""
     return isinstance(verifier, ByPlace)
 
 
 def verifier_at(verifier: Verifier, place: Place) -> Verifier:
-    """The verifier for one place: itself, unless it looks at the place."""
+    """The verifier for one place: itself, unless it decides by the place."""
     return verifier.at(place) if isinstance(verifier, ByPlace) else verifier
 
 
@@ -198,6 +199,6 @@ def condition_of(verifier: BaseModel) -> str:
 
 
 def tie_of(verifier: Verifier, tie: float) -> float:
-    """The tie that a verifier decides with: one that replaces whatever differs has none, as all is the assistant's."""
+    """The tie with which a verifier decides: 0 if it replaces all that differs, since the text is the assistant's."""
     greedy = not decides_by_place(verifier) and verifier.replaces(1.0, 0.0)
     return tie if needs_of(verifier).ties and not greedy else 0.0

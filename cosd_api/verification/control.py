@@ -1,4 +1,4 @@
-"""Replacement at random: the control that any verifier has to beat."""
+"""Replacement at random: the control that every verifier has to beat."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cosd_api.verification.rule import exactly, shortened
 class RandomVerifier(PlaceVerifier):
     """Replaces a share of the differing tokens at random: any switching between the models, with no information.
 
-    A coin for each place decides. It is a hash of the seed, the draft model's prompt and the byte offset in the answer
-    of the first draft token that is judged, and of nothing else: the answer depends neither on timing nor on any
-    setting that trades cost for time, and is the same each time. Only where the coin says so is an assistant asked.
+    A coin for each place decides. It is a hash of only the seed, the draft model's prompt and the byte offset in the
+    answer of the first judged draft token. So the answer depends neither on timing nor on any setting that trades cost
+    for time, and is the same each time. An assistant is asked only if the coin demands it.
 
     Attributes:
         rate: the share of places where a differing token is replaced, in [0, 1].
-        seed: another one tosses other coins.
+        seed: another seed tosses other coins.
 
     Raises:
         pydantic.ValidationError: `rate` is not a number in [0, 1].
@@ -39,7 +39,7 @@ class RandomVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """No probability; assistants are asked where the coin says so."""
+        """No probability; assistants are asked if the coin demands it."""
         return Needs(q=False, contested=self.rate)
 
     @property
@@ -82,7 +82,7 @@ class Coin:
         return self.coin < self.rate
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002
-        """The same: where the coin says no, no answer changes the text."""
+        """The same: no answer changes the text if the coin is not below the rate."""
         return self.coin < self.rate
 
     def explain(self, p: float, q: float) -> str:  # noqa: ARG002

@@ -1,15 +1,15 @@
-"""Deferral: the draft shows that it is unsure, and hands one token to the assistant before anybody asked it.
+"""Deferral: the draft shows that it is unsure, and hands one token to the assistant before the assistant is asked.
 
-The probability of deferral is sigma(bias + weights . features), a logistic function of what the draft shows of one of
-its tokens. With p the token's probability, a_1 >= a_2 >= ... those above 0 of the others listed in its place, and
-r = 1 - p - a_1 - a_2 - ... what these leave over (at least 0):
+The probability of deferral is sigma(bias + weights . features), a logistic function of the draft's data about one of
+its tokens. With p the token's probability, a_1 >= a_2 >= ... the probabilities above 0 of its listed alternatives, and
+r = 1 - p - a_1 - a_2 - ... the rest (at least 0):
 
     top         p
-    margin      p - a_1; where no other is listed, as of a character of several tokens, p - min(p, r)
+    margin      p - a_1; without alternatives, as for a character of several tokens, p - min(p, r)
     entropy     of (p, a_1, a_2, ..., r), in nats
     number      1 if the token's first character, white space aside, is a digit
-    word        1 if that is a letter behind white space: the token begins a word
-    part        1 if that is a letter, and nothing is before it
+    word        1 if that is a letter after white space: the token begins a word
+    part        1 if that is a letter without white space before it
     end         1 for the end of sequence
 """
 
@@ -40,7 +40,7 @@ __all__ = [
 DEFERRAL_FEATURES = ("top", "margin", "entropy", "number", "word", "part", "end")
 """The features, in their order."""
 DEFAULT_LISTED, MOST_LISTED = 10, 100
-"""Tokens that a gate looks at beside the draft's own, by default and at most."""
+"""Number of alternatives of the draft's token that a gate uses, by default and at most."""
 
 _FILE = TrainedFile(
     thing="a deferral gate",
@@ -48,7 +48,7 @@ _FILE = TrainedFile(
     described="a deferral gate is one JSON file, as cosd train-deferral and DeferralVerifier.save() write it",
     made_by="cosd train-deferral makes a gate of them",
     fields=("kind", "schema_version", "listed", "weights", "eta", "trained_on"),
-    most_bytes=200_000,  # a dozen numbers, and what they were trained on
+    most_bytes=200_000,  # a dozen numbers, and their origin
     bounded="a gate has a dozen numbers",
 )
 _EXPECTED = {
@@ -83,16 +83,16 @@ class DeferralWeights(BaseModel):
 
 
 class DeferralVerifier(TrainedGate):
-    """A trained gate: replaces where the probability of deferral is above `eta`, whatever the assistant's own is.
+    """A trained gate: replaces if the probability of deferral is above `eta`, whatever the assistant's probability is.
 
-    The gate looks at what the draft shows of its own token, so it decides before the assistant is asked. For models
-    with one tokenizer: `unit="token"`.
+    The gate uses the draft's data about its own token, so it decides before the assistant is asked. For models with one
+    tokenizer: `unit="token"`.
 
     Attributes:
         listed: other tokens that the draft lists with each of its own; the gate was trained with as many.
         weights: of the features.
         eta: the threshold, in [0, 1].
-        trained_on: what the gate was trained on (model pair, hash and counts of the data, versions); free-form.
+        trained_on: the origin of the gate (model pair, hash and counts of the data, versions); free-form.
 
     Raises:
         pydantic.ValidationError: a number is out of its range.
@@ -121,14 +121,14 @@ class DeferralVerifier(TrainedGate):
         return "\n".join([f"Gate over {self.listed} listed tokens:", *weights])
 
     def probability(self, token: Token) -> float:
-        """The probability of deferral at one of the draft's tokens, whose probability is known."""
+        """The probability of deferral at a token of the draft with a known probability."""
         others = [one.prob for one in token.alternatives[: self.listed] if one.prob]
         found = deferral_features(readable(token.data), [token.prob or 0.0, *others], end=token.end)
         return sigmoid(self.weights.logit(found))
 
     @staticmethod
     def _fault(error: ValidationError) -> str:
-        """The first thing that is wrong with a gate, in words."""
+        """The first fault of a gate, in words."""
         first = error.errors(include_url=False)[0]
         name, *inside = [str(one) for one in first["loc"]]
         if first["type"] == "missing":
@@ -141,11 +141,11 @@ class DeferralVerifier(TrainedGate):
 
 
 def deferral_features(text: str, probs: Sequence[float], *, end: bool) -> tuple[float, ...]:
-    """Features of a token, from what its model shows of it, in the order of `DEFERRAL_FEATURES`.
+    """Features of a token, from its model's data about it, in the order of `DEFERRAL_FEATURES`.
 
     Args:
         text: of the token.
-        probs: its probability, then those of the other tokens that are listed, the most probable first.
+        probs: its probability, then the probabilities of its listed alternatives, the most probable first.
         end: whether it is the end of sequence.
     """
     top, rest = probs[0], max(0.0, 1 - math.fsum(probs))

@@ -47,15 +47,15 @@ class Deferral:
 
 
 class TrainedGate(PlaceVerifier):
-    """A gate: replaces where the probability of deferral is above `eta`."""
+    """A gate: replaces if the probability of deferral is above `eta`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     _file: ClassVar[TrainedFile]
-    """The kind of file that it is kept in."""
+    """The kind of file that holds it."""
     _indent: ClassVar[int | None] = None
     _on: ClassVar[str] = ""
-    """The features that it looks at, for its condition."""
+    """The features that it uses, for its condition."""
 
     if TYPE_CHECKING:  # each has it in its own place among its fields
         eta: float
@@ -71,7 +71,7 @@ class TrainedGate(PlaceVerifier):
 
         Raises:
             OSError: the file cannot be read.
-            SettingError: it is not a gate of this schema; the message names the file and says what is wrong.
+            SettingError: the file is not a gate of this schema; the message names the file and the fault.
         """
         try:
             return cls.model_validate(cls._file.read(Path(path)))
@@ -82,7 +82,7 @@ class TrainedGate(PlaceVerifier):
         """Write the gate as JSON: the whole file, or none.
 
         Raises:
-            OSError: the file cannot be written; an old one is unchanged.
+            OSError: the file cannot be written; an old file is unchanged.
         """
         write_whole(Path(path), self.model_dump_json(indent=self._indent) + "\n")
 
@@ -101,7 +101,8 @@ class TrainedGate(PlaceVerifier):
         """The probability of deferral at one of the draft's tokens."""
 
     def at(self, place: Place) -> Deferral:
-        """The decision at a place: by the recorded probability of deferral, or by that of the draft's token there.
+        """The decision at a place: by the recorded probability of deferral, or by the probability at the draft's token
+        there.
 
         Raises:
             SettingError: the place has neither.

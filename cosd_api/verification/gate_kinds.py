@@ -27,10 +27,10 @@ _MOST_BYTES = 2_000_000
 
 
 def gate_of(given: object) -> Gate:
-    """A gate, however it is given: itself, the path of its file, or its fields, which say of which kind it is.
+    """A gate from any of its forms: the gate itself, the path of its file, or its fields, which include its kind.
 
     Raises:
-        SettingError: it is invalid, or none of these.
+        SettingError: the value is invalid, or has none of these forms.
         OSError: its file cannot be read.
     """
     if isinstance(given, Gate):
@@ -48,12 +48,12 @@ def gate_of(given: object) -> Gate:
 
 
 def _kind(fields: Mapping[str, Any]) -> type[Gate]:
-    """The class of a gate; where it is no gate that one of them refuses it."""
+    """The class of a gate; for other fields a class that refuses them."""
     return GATES.get(str(fields.get("kind")), DeferralVerifier)
 
 
 def _fields(path: Path) -> Mapping[str, Any]:
-    """The fields in a file; none where it is invalid, as whoever loads it says."""
+    """The fields in a file; none if it is invalid, which its loader reports."""
     with suppress(OSError, ValueError), path.open("rb") as file:
         found = from_json(file.read(_MOST_BYTES).decode("utf-8-sig"))
         if isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""Verification by equality alone: whatever differs is replaced."""
+"""Verification by equality alone: every differing token is replaced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cosd_api.verification.contract import Needs
 
 
 class MatchVerifier(BaseModel):
-    """Replaces every draft token that differs from the assistant's: what stands is the assistant's own greedy text.
+    """Replaces every draft token that differs from the assistant's: the answer is the assistant's own greedy text.
 
     It is the test of greedy speculative decoding. No probability plays a part.
     """

@@ -1,4 +1,4 @@
-"""The place of a decision, for verifiers that look at more than the two probabilities."""
+"""The place of a decision, for verifiers that use more than the two probabilities."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from cosd_providers.contract import Token
 class Place:
     """A place in an answer where a verifier decides.
 
-    A decision that is judged again from its record knows `coin` and `draft_q` alone.
+    A decision that is judged again from its record has only `coin` and `draft_q`.
 
     Attributes:
         prompt: a digest of the draft model's prompt: BLAKE2b of 16 bytes.
         start: byte offset in the answer of the first draft token that is judged.
-        coin: the number by which the verifier decides there: one that it drew, or a probability of its own.
-        draft_q: the assistant's probability of the draft's text there, or the most that it can be; None before the
-            assistant was asked, and unless the verifier needs `alternatives`.
-        token: the first of the draft's tokens that are judged, beside it the draft's list if the verifier needs
-            `draft_alternatives`.
+        coin: the number by which the verifier decides there: a drawn number, or a probability of its own.
+        draft_q: the assistant's probability of the draft's text there, or its upper bound; None before the assistant
+            was asked, and unless the verifier needs `alternatives`.
+        token: the first of the draft's judged tokens, with the draft's list if the verifier needs `draft_alternatives`.
     """
 
     prompt: bytes | None = None
@@ -38,7 +37,7 @@ class PlaceVerifier(BaseModel):
     """A verifier that decides at a place only: `at(place)` is the verifier that decides there.
 
     Attributes:
-        basis: what it looks at, for messages.
+        basis: the data that it uses, for messages.
     """
 
     basis: ClassVar[str]

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
 
 class RuleVerifier(BaseModel):
-    """Replaces an unsure draft token by a more confident one of the assistant: `p < alpha and q > beta * p`.
+    """Replaces an unsure draft token by a more confident token of the assistant: `p < alpha and q > beta * p`.
 
-    Equations (5) and (6), both strict. Equation (4), that the two differ, holds wherever a verifier is asked.
+    Equations (5) and (6), both strict. Equation (4), that the two differ, holds whenever a verifier decides.
 
     Attributes:
         alpha: the draft is unsure below this probability. 0 never replaces.
@@ -42,11 +42,11 @@ class RuleVerifier(BaseModel):
         return p < self.alpha and q > self.beta * p
 
     def contestable(self, p: float) -> bool:
-        """Exact: no probability exceeds 1, so nothing fires where `beta * p >= 1`."""
+        """Exact: no probability exceeds 1, so no decision fires if `beta * p >= 1`."""
         return p < self.alpha and self.beta * p < 1
 
     def explain(self, p: float, q: float) -> str:
-        """The two comparisons as they came out."""
+        """The two comparisons with their outcomes."""
         unsure, surer = p < self.alpha, q > self.beta * p
         alpha, beta = exactly(self.alpha), exactly(self.beta)
         mine, theirs = shortened([p, q], lambda s: (s[0] < self.alpha, s[1] > self.beta * s[0]) == (unsure, surer))
@@ -61,7 +61,7 @@ def exactly(bound: float) -> str:
 
 
 def shortened(probs: Sequence[float], holds: Callable[[list[float]], bool]) -> list[str]:
-    """Probabilities in as few digits as still satisfy `holds`; only a certain one is shown as 1."""
+    """Probabilities in as few digits as still satisfy `holds`; only a probability of 1 is shown as 1."""
     for digits in (2, 3, 4, 6, 9):
         short = [f"{prob:.{digits}g}" for prob in probs]
         shown = list(map(float, short))

@@ -1,4 +1,4 @@
-"""Replacement of what surprises the assistant, however confident the draft is."""
+"""Replacement of tokens that surprise the assistant, however confident the draft is."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from cosd_api.verification.rule import exactly, shortened
 class SurpriseVerifier(PlaceVerifier):
     """Replaces a token that the assistant finds improbable: `q(draft's token) < gamma and q > beta * p`.
 
-    The rule questions the draft where the draft is unsure. This one finds where the draft is confident and wrong, so
-    nearly every token is a question. The assistant's probability of the draft's token is taken from the list of its
-    most probable tokens, as many as `needs` says: enough that one that is not listed is improbable.
-    For models with one tokenizer: `unit="token"`.
+    `RuleVerifier` questions the draft if the draft is unsure. This verifier finds tokens about which the draft is
+    confident and wrong, so nearly every token is a question. The assistant's probability of the draft's token is taken
+    from the list of its most probable tokens. The list has as many tokens as `needs` demands: enough that an unlisted
+    token is improbable. For models with one tokenizer: `unit="token"`.
 
     Attributes:
         gamma: the assistant finds the draft's token improbable below this probability, in (0, 1].
-        beta: the probability of the assistant's token must exceed `beta` times the draft's of its own.
-        window: places that are asked about together, at least, while the draft is being written. It changes the cost
-            only: the text is the same.
+        beta: the probability of the assistant's token must exceed `beta` times the probability of the draft's.
+        window: least number of places in a question while the draft is being written. It changes the cost only: the
+            text is the same.
 
     Raises:
-        pydantic.ValidationError: one of them is out of range.
+        pydantic.ValidationError: a number is out of range.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
@@ -48,7 +48,7 @@ class SurpriseVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """The assistants' lists: of one token more in all, the least probable is below `gamma`."""
+        """The assistants' lists, so long that with the own token the least probable is below `gamma`."""
         return Needs(alternatives=math.floor(1 / self.gamma), window=self.window)
 
     @property
@@ -58,7 +58,7 @@ class SurpriseVerifier(PlaceVerifier):
         return f"replaces where {improbable} and q > {self.beta:g} × p"
 
     def at(self, place: Place) -> Surprise:
-        """The decision where the assistant's probability of the draft's token is `place.draft_q`.
+        """The decision with `place.draft_q` as the assistant's probability of the draft's token.
 
         Raises:
             SettingError: it is not recorded there.
@@ -68,7 +68,7 @@ class SurpriseVerifier(PlaceVerifier):
         return Surprise(self.gamma, self.beta, place.draft_q)
 
     def contestable(self, p: float) -> bool:
-        """Exact: the assistant may be certain of another token, so nothing is replaced where `beta * p >= 1`."""
+        """Exact: the assistant may be certain of another token, so no token is replaced if `beta * p >= 1`."""
         return self.beta * p < 1
 
 
@@ -79,7 +79,7 @@ class Surprise:
     Attributes:
         gamma: see `SurpriseVerifier`.
         beta: the same.
-        draft_q: the assistant's probability of the token, or the most that it can be; None before it was asked.
+        draft_q: the assistant's probability of the token, or its upper bound; None before the assistant was asked.
     """
 
     gamma: float
@@ -87,7 +87,7 @@ class Surprise:
     draft_q: float | None
 
     def replaces(self, p: float, q: float) -> bool:
-        """True if `draft_q < gamma and q > beta * p`. Not where `draft_q` is unknown."""
+        """True if `draft_q < gamma and q > beta * p`; False if `draft_q` is unknown."""
         return self.draft_q is not None and self.draft_q < self.gamma and q > self.beta * p
 
     def contestable(self, p: float) -> bool:

@@ -1,4 +1,4 @@
-"""Files of what was trained: one JSON object each, read with care, as anybody may have written it."""
+"""Files of trained verifiers: one JSON object each, read with care, because its author is unknown."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class TrainedFile:
     """One kind of file, and its words in messages.
 
     Attributes:
-        thing: what it holds, such as `"a tree"`.
+        thing: its content, such as `"a tree"`.
         kind: the value of its field `kind`.
-        described: what such a file is, and who writes it.
-        made_by: the command that makes it of samples.
-        fields: all that it may have.
+        described: a description of such a file, with its writer.
+        made_by: the command that makes it from samples.
+        fields: the names of all allowed fields.
         most_bytes: a larger file is not parsed.
-        bounded: why none is larger.
-        newest: the version of its form that is written; earlier ones are read, too.
+        bounded: the reason why no file is larger.
+        newest: the version of the schema that is written; earlier versions are read, too.
     """
 
     thing: str
@@ -92,7 +92,7 @@ class _FaultError(Exception):
 
 
 def shown(value: object) -> str:
-    """A value that somebody wrote, shortened."""
+    """A value of a file, shortened for a message."""
     return _repr.repr(value)
 
 
@@ -101,7 +101,7 @@ def _is_samples(data: bytes) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a reader finds the old text or the new one, never a part.
+    """Write a file whole or not at all: a reader finds the old text or the new text, never a part.
 
     Raises:
         OSError: it cannot be written; the old file is unchanged.

@@ -1,7 +1,7 @@
 """Tree-based verification: the decision tree `T(p, q)` of section 3.2 of the CoSD paper, from its JSON form.
 
-Prediction walks the arrays below without scikit-learn and agrees with scikit-learn's `predict`, which compares
-the inputs as 32-bit floats with 64-bit thresholds.
+Prediction walks the nodes below without scikit-learn and agrees with scikit-learn's `predict`, which compares the
+inputs as 32-bit floats with 64-bit thresholds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FILE = TrainedFile(
     described="a tree is one JSON file, as cosd train-tree and TreeVerifier.save() write it",
     made_by="cosd train-tree makes a tree of them",
     fields=("kind", "schema_version", "nodes", "contexts", "trained_on"),
-    most_bytes=2_000_000,  # as many nodes, indented, and what they were trained on
+    most_bytes=2_000_000,  # as many nodes, indented, and their origin
     bounded=f"a tree has at most {MAX_NODES} nodes",
     newest=2,
 )
@@ -61,14 +61,14 @@ class TreeNode(BaseModel):
 
 
 class TreeVerifier(BaseModel):
-    """A trained decision tree: replaces where `T(p, q) = 1`.
+    """A trained decision tree: replaces if `T(p, q) = 1`.
 
     Attributes:
-        nodes: the tree, root first; every child stands after its parent. At a question, `left` is taken where
-            the feature is at most the threshold.
-        contexts: how p and q of its samples were measured: `"ids"` after each model's own ids, as a fusion asks;
-            `"text"` if some were after texts, of models that take no ids; None if that is not known.
-        trained_on: what the tree was trained on (model pair, hash and counts of the data, versions); free-form.
+        nodes: the tree, root first; every child follows its parent. At a question, `left` is taken if the feature is at
+            most the threshold.
+        contexts: the way in which p and q of its samples were measured: `"ids"` after each model's own ids, as in a
+            fusion; `"text"` if some were measured after texts, for models that take no ids; None if that is not known.
+        trained_on: the origin of the tree (model pair, hash and counts of the data, versions); free-form.
 
     Raises:
         pydantic.ValidationError: the nodes are not a tree, or a threshold is not a number.
@@ -113,12 +113,12 @@ class TreeVerifier(BaseModel):
     def load(cls, path: str | Path) -> Self:
         """Read a tree from its JSON file.
 
-        A tree whose file does not say how its samples were taken comes with a `UserWarning`: its p and q were measured
-        after cut texts.
+        A tree whose file does not record the way in which its samples were taken causes a `UserWarning`: its p and q
+        were measured after cut texts.
 
         Raises:
             OSError: the file cannot be read.
-            SettingError: it is not a tree of this schema; the message names the file and says what is wrong.
+            SettingError: the file is not a tree of this schema; the message names the file and the fault.
         """
         fields = _FILE.read(Path(path))
         if (fault := _fault(fields)) is not None:
@@ -135,7 +135,7 @@ class TreeVerifier(BaseModel):
         """Write the tree as JSON: the whole file, or none.
 
         Raises:
-            OSError: the file cannot be written; an old one is unchanged.
+            OSError: the file cannot be written; an old file is unchanged.
         """
         write_whole(Path(path), self.model_dump_json(indent=2, exclude_none=True) + "\n")
 
@@ -183,7 +183,7 @@ class TreeVerifier(BaseModel):
         return f"{', '.join(steps) or 'always'}: {'replace' if last.value == 1 else 'keep'}"
 
     def outline(self) -> str:
-        """The tree as indented lines, one for each way that a question can go, e.g. `"p <= 0.42: replace"`."""
+        """The tree as indented lines, one for each outcome of a question, e.g. `"p <= 0.42: replace"`."""
         answers = {0: "keep", 1: "replace", None: None}
         lines: list[str] = []
         ways = [(0, ">", ""), (0, "<=", "")]
@@ -210,7 +210,7 @@ class TreeVerifier(BaseModel):
 
 
 def _compared(x: float, threshold: float) -> str:
-    """The comparison in as few digits as still show its outcome; nearly certain is not certain."""
+    """The comparison in as few digits as still show its outcome; only a certain probability is shown as 1."""
     below = x <= threshold
     left, right = repr(x), repr(threshold)
     for digits in (4, 6, 9):
@@ -244,7 +244,7 @@ def _float32_at_most(x: float) -> float:
 
 
 def _fault(fields: dict[str, object]) -> str | None:
-    """The fault of the nodes as a whole; None if they may be a tree's."""
+    """The fault of the nodes as a whole; None if they may form a tree."""
     nodes = fields.get("nodes")
     if not isinstance(nodes, list) or not nodes:
         return f"it has no nodes; {_FILE.described}"
@@ -254,7 +254,7 @@ def _fault(fields: dict[str, object]) -> str | None:
 
 
 def _first_fault(error: ValidationError) -> str:
-    """The first thing that is wrong with a tree, in words."""
+    """The first fault of a tree, in words."""
     first = error.errors(include_url=False)[0]
     given = shown(first["input"])
     place = [str(one) for one in first["loc"]]

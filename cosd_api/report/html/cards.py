@@ -15,7 +15,8 @@ from cosd_api.types import FusedToken, Request, Segment
 
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
 """Status of a token: an assistant's word; the draft's, kept against an assistant; both agreed; a failed assistant could
-not be asked; nobody was asked, as no answer could matter; asked, but with nothing to judge."""
+not be asked; no assistant was asked, as no answer could matter; asked, but with nothing to judge.
+"""
 
 _STANDING: Mapping[Standing, str] = {
     "replaced": "replaced",
@@ -152,7 +153,7 @@ class Cards:
         return tokens[start], readable(b"".join(one.data for one in (tokens[start], *rest)))
 
     def _draft_rows(self, at: int, token: FusedToken) -> Iterator[tuple[str, str, str]]:
-        """The draft's own token, or those that were replaced."""
+        """The draft's own token, or its tokens that were replaced."""
         who = self.who(DRAFT)
         if token.source == DRAFT:
             yield who, name_of(spelled(token), end=token.end), prob(token.draft_prob)

@@ -1,4 +1,4 @@
-"""Parts of which the charts of all pages are made: scales, axes, shapes and keys, as elements of SVG."""
+"""Parts of the charts of all pages: scales, axes, shapes and keys, as elements of SVG."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """The coordinate of a value; beyond the ends, that of the end."""
+        """The coordinate of a value; beyond the ends, the coordinate of the end."""
         value = min(max(value, self.low), self.high)
         if self.low == self.high:
             part = 0.0
@@ -56,7 +56,7 @@ class Scale:
 
 
 def chart(width: float, height: float, label: str, *, name: str | None = None, classes: str | None = None) -> Element:
-    """An empty drawing; `label` describes it to those who cannot see it, `name` is its id."""
+    """An empty drawing; `label` describes it to readers who cannot see it, `name` is its id."""
     size = f"0 0 {width:g} {height:g}"
     return element("svg", classes, id=name, viewBox=size, role="img", aria_label=label)
 

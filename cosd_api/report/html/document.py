@@ -19,7 +19,7 @@ def document(title: str, *children: Child, style: str = "", script: str | None =
     Args:
         title: the title of the window.
         children: elements of its body.
-        style: rules beside those of all pages.
+        style: rules beside the common rules of all pages.
         script: the only script that may run, which `children` contain; None for a page without scripts.
     """
     style = text_of("page.css") + style
@@ -44,7 +44,7 @@ def text_of(name: str, package: str = "cosd_api.report.html") -> str:
 
 
 def _policy(style: str, script: str | None) -> str:
-    """Loads nothing; only this style and this script run."""
+    """The content security policy: the page loads nothing, and only this style and this script run."""
 
     def fingerprint(text: str | None) -> str:
         if text is None:
@@ -58,7 +58,7 @@ def _policy(style: str, script: str | None) -> str:
 
 
 def header(kicker: str, title: str, *children: Child) -> Element:
-    """The head of a page: a line on its kind, the headline, and what follows."""
+    """The head of a page: a line on its kind, the headline, and further elements."""
     return element(
         "header",
         None,

@@ -73,7 +73,7 @@ def name_of(text: str, *, end: bool) -> str:
 
 
 def prob(value: float | None) -> str:
-    """A probability with three digits; 1 and 0 only where exact."""
+    """A probability with three digits; 1 and 0 only if exact."""
     if value is None or math.isnan(value):
         return "unknown"
     short = f"{value:.3f}"

@@ -126,7 +126,7 @@ def _decides(result: FusionResult) -> str:
 
 
 def _segments(result: FusionResult) -> Element:
-    """A row for each text that was proposed where the models differed, with each model's measure of it."""
+    """A row for each text proposed for a segment about which the models differed, with each model's measure."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
     differing = [one for one in enumerate(result.segments) if not unchanged(one[1], result)]
     first = {token.unit: at for at, token in reversed(list(enumerate(result.tokens)))}
@@ -272,7 +272,7 @@ def _authors(found: Container[Standing]) -> Element:
 
 
 def _disagreements(cards: Cards, found: Sequence[JudgedPlace]) -> Element:
-    """A row for each place where an assistant wrote something else."""
+    """A row for each place where an assistant wrote another text."""
     differing = [one for one in found if one.outcome != "agreed"]
     if not differing:
         return note("Every assistant wrote the same as the draft wherever it was asked.")

@@ -24,7 +24,7 @@ from cosd_api.report.html.elements import element, in_line
 from cosd_api.report.html.regions import shapes_of
 from cosd_api.types import CustomVerifier, FusedToken
 
-# The plane of p and q: where the verifier replaces, and where the decisions of this answer are.
+# The plane of p and q: the region where the verifier replaces, and the decisions of this answer.
 
 _SIDE = 320.0
 _LEFT, _TOP = 48.0, 14.0
@@ -53,7 +53,7 @@ def rule_in_words(verifier: KnownVerifier | CustomVerifier) -> str:
 
 
 def points(found: Sequence[JudgedPlace]) -> list[tuple[float, float, int, Outcome]]:
-    """Each decision's position in the drawing, its token and its outcome; without those of unknown p."""
+    """Each decision with a known p: its position in the drawing, its token and its outcome."""
     return [
         (round(_x(one.decision.draft_prob), 1), round(_y(one.decision.prob), 1), one.at, one.outcome)
         for one in found

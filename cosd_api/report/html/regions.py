@@ -1,4 +1,4 @@
-"""The region of the plane of both probabilities in which a verifier replaces, found by asking it."""
+"""The region of the plane of both probabilities in which a verifier replaces, found by calling the verifier."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["shapes_of"]
 
 _COLUMNS, _ROWS = 32, 64
 _NEAR = 1e-6
-"""Width of a step from one border to another, which is drawn as one."""
+"""Width in p up to which a jump of the borders is drawn as one vertical step."""
 _STRAIGHT = 1e-4
-"""Distance from a line of a border that is drawn as one."""
+"""Distance from a line up to which a border is drawn as that line."""
 
 _Borders = tuple[float, ...]
 """The q at which a verifier begins to replace, ceases to, begins again and so on, at one p."""
 
 
 def shapes_of(verifier: Verifier) -> list[list[Corner]]:
-    """The region, as polygons in the plane of p and q; none if it replaces nowhere.
+    """The region, as polygons in the plane of p and q; none if the verifier replaces nowhere.
 
     A strip of it that is narrower than a sixty-fourth may be missing.
     """
