@@ -20,17 +20,17 @@ class BatchSummary(Record):
     Attributes:
         lines: of the input.
         known: lines that an earlier run answered.
-        answered: lines that this one answered.
-        failed: lines whose output is an error, those of earlier runs included.
+        answered: lines that this run answered.
+        failed: lines whose output is an error, including lines of earlier runs.
         missing: lines that were not asked.
         others: lines of the output that the input does not have.
-        seconds: duration of this run, without finding out about the servers.
-        tokens: of the answers of this run.
-        acceptance_rate: draft tokens kept / (kept + replaced), in this run; None where no draft was judged.
+        seconds: duration of this run, without the time for finding out about the servers.
+        tokens: number of tokens of this run's answers.
+        acceptance_rate: draft tokens kept / (kept + replaced), in this run; None if no draft was judged.
         usage: cost of this run, by endpoint.
         total_usage: cost of all runs.
         money: price of all runs; None without prices.
-        stopped: why the run ended early; None if it did not.
+        stopped: the reason why the run ended early; None if it did not.
     """
 
     lines: int
@@ -87,12 +87,12 @@ class BatchTally:
         total: cost of all runs.
         prices: of the endpoints.
         answered: lines that this run answered.
-        failed: lines that failed in it.
-        tokens: of its answers.
-        kept: draft tokens kept in them.
-        replaced: draft tokens replaced.
-        started: when the first line was asked, in seconds of the monotonic clock.
-        stopped: why the run ended early.
+        failed: lines that failed in this run.
+        tokens: number of tokens of this run's answers.
+        kept: number of draft tokens kept in them.
+        replaced: number of draft tokens replaced.
+        started: time of the first request, in seconds of the monotonic clock.
+        stopped: the reason why the run ended early.
     """
 
     lines: int

@@ -75,9 +75,7 @@ def count_values(data: bytes, most: int) -> int:
         twice.
     """
     plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    outside = plain.split(b'"', 4 * most)[
-        ::2
-    ]  # outside of strings: a value is at most one string, and its name another
+    outside = plain.split(b'"', 4 * most)[::2]  # of strings: a value has at most two, itself and its name
     if len(outside) > 2 * most:
         return most + 1
     begun = sum(part.count(b",") + part.count(b"[") + part.count(b"{") for part in outside)

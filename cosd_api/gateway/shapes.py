@@ -23,9 +23,9 @@ from cosd_api.types import FusedToken
 __all__ = ["DONE", "AnswerShape", "ChatShape", "CompletionShape", "TextReader", "event", "facts", "usage"]
 
 DONE = b"data: [DONE]\n\n"
-"""The end of a stream that ended well."""
+"""The end of a stream without an error."""
 
-_NEVER = -9999.0  # for a logarithm of zero, or one that is not known, as in OpenAI's API
+_NEVER = -9999.0  # for the logarithm of zero or of an unknown probability, as in OpenAI's API
 _FINISH = {"budget": "length"}
 
 
@@ -166,7 +166,7 @@ class AnswerShape:
         return event(chunk)
 
     def ending(self, results: Sequence[FusionResult]) -> bytes:
-        """The end of a stream that ended without an error."""
+        """The end of a stream without an error."""
         if not self.usage:
             return DONE
         return event({**self._head(self.chunk_object), "choices": [], "usage": usage(results)}) + DONE

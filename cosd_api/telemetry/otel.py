@@ -55,9 +55,9 @@ def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[Fusion
 def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
     """Continue a caller's trace while the block lasts; see `start.callers_context`."""
     found = context.set_value(names.REQUEST_ID, request_id)
-    if not trace.get_current_span().get_span_context().is_valid:  # else an instrumentation of the server has done it
+    if not trace.get_current_span().get_span_context().is_valid:  # unless the server's instrumentation did it
         caller = trace.get_current_span(propagate.extract(headers))
-        found = trace.set_span_in_context(caller, found)  # its span alone: its baggage is not for the models' servers
+        found = trace.set_span_in_context(caller, found)  # without its baggage, which is not for the models' servers
     token = context.attach(found)
     try:
         yield
@@ -66,7 +66,7 @@ def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
 
 
 class RecordedSpan(FusionSpan):
-    """Span of one fusion, and the parent of those of its requests, in whatever task they are sent.
+    """Span of one fusion, and the parent of its requests' spans, in whatever task the requests are sent.
 
     Args:
         tracer: makes the spans of the requests.
@@ -106,7 +106,7 @@ class RecordedSpan(FusionSpan):
             self._span.set_attributes({names.usage_of(name, what): count for what, count in counts.items()})
 
     def answered(self, result: FusionResult) -> None:
-        """Record the counts of the answer; its text only where that was asked for."""
+        """Record the counts of the answer; its text only if the user has requested texts."""
         if not self._span.is_recording():
             return
         kept = result.kept_tokens
@@ -140,7 +140,7 @@ class RecordedSpan(FusionSpan):
         server = self._servers[sent.who]
         with self._tracer.start_as_current_span(
             f"{self._operation} {server[names.MODEL]}",
-            context=self._context,  # not the current one: a question may be asked from within a draft
+            context=self._context,  # not the current context: a draft's request may be open around an assistant's
             kind=SpanKind.CLIENT,
             attributes=server,
             record_exception=False,
@@ -157,7 +157,7 @@ class RecordedSpan(FusionSpan):
 
 
 def _facts(sent: RequestSpan) -> Attributes:
-    """The facts of a request that is over."""
+    """The facts of a finished request."""
     streams = sent.kind in ("draft", "hedge", "watch")
     finish = "error" if sent.outcome == "failed" else _FINISH.get(sent.finish or "")
     found: Attributes = {
@@ -190,7 +190,7 @@ def _facts(sent: RequestSpan) -> Attributes:
 
 
 def _server(endpoint: Endpoint) -> Attributes:
-    """The model behind an endpoint, and where it is."""
+    """The model of an endpoint, and its server's address."""
     found: Attributes = {
         names.PROVIDER: names.PROVIDERS.get(endpoint.engine, endpoint.engine),
         names.MODEL: endpoint.model,
