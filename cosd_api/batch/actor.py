@@ -83,8 +83,8 @@ class FusionActor:
     """Owner of one fusion, as a class for Ray's `Dataset.map_batches`.
 
     A row has a `prompt`, or `messages`, and may have `max_tokens`, `stop`, `seed` and `temperature`, and with messages
-    `own`. It gets the columns `text`, `finish_reason`, `error` and `billed_tokens`; other columns stay. A failed row has
-    empty text, and a successful row an empty `error`, so that every column has one type.
+    `own`. It gets the columns `text`, `finish_reason`, `error` and `billed_tokens`; other columns stay. A failed row
+    has empty text, and a successful row an empty `error`, so that every column has one type.
 
     Args:
         source: the settings of the fusion; the path of their file on the actor's machine; or a function that makes the

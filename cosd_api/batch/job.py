@@ -22,10 +22,10 @@ from cosd_api.extend import DEFAULT_MAX_TOKENS, SharedLimit, counted, together
 __all__ = ["WINDOW", "BatchJob"]
 
 WINDOW = 1000
-"""Lines that are put in order together, so that those which begin alike are asked near each other."""
+"""Lines that are sorted together, so that lines with a common beginning are asked near each other."""
 
 _IN_A_ROW = 16
-"""Lines that fail at a server one after the other before a batch stops; with many at a time, twice their number."""
+"""Lines in a row that fail at a server before a batch stops; or twice `concurrency`, if that is more."""
 
 
 @dataclass
@@ -182,7 +182,7 @@ class _BatchRun:
             raise changed
 
     async def _answer(self, line: BatchLine) -> tuple[Reply, list[Usages]] | None:
-        """Ask one line within its share of the limit: the reply, and the cost of earlier attempts; None if not asked."""
+        """Ask one line within its share of the limit: the reply, and the cost of earlier attempts; None if stopped."""
         known = self.index.state(line.custom_id, line.number)
         earlier: list[Usages] = [loaded(known.usage if known else None)]
         attempts, least = 0, 0

@@ -177,9 +177,7 @@ class RayAnswering:
     async def __aexit__(self, *exc: object) -> None:
         self._tasks.cancel_scope.cancel()
         try:
-            await self._tasks.__aexit__(
-                None, None, None
-            )  # with its arguments, an error of the block would come in a group
+            await self._tasks.__aexit__(None, None, None)  # else an error of the block would come in a group
         finally:
             self._kill()
 

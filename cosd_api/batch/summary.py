@@ -123,7 +123,7 @@ class BatchTally:
 
     @property
     def done(self) -> int:
-        """Lines that need not be asked any more."""
+        """Number of lines that this run need not ask any more."""
         return self.known + self.known_failed + self.answered + self.failed
 
     @property
@@ -133,7 +133,7 @@ class BatchTally:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Draft tokens kept / (kept + replaced), without unverified ones; None where no draft was judged."""
+        """Draft tokens kept / (kept + replaced), without unverified tokens; None if no draft was judged."""
         return self.kept / (self.kept + self.replaced) if self.kept + self.replaced else None
 
     @property
@@ -147,7 +147,7 @@ class BatchTally:
         return money(self.total, self.prices)
 
     def summary(self) -> BatchSummary:
-        """The summary, now."""
+        """The summary at this moment."""
         return BatchSummary(
             lines=self.lines,
             known=self.known,

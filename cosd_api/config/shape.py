@@ -163,7 +163,7 @@ class TrainedConfig(BaseModel):
 
 
 class MethodConfig(BaseModel):
-    """A method with its own settings; each method has a class with its fields. A trained part is the path of its file."""
+    """A method with its own settings. Each method has a class with its fields; a trained part is its file's path."""
 
     model_config = _STRICT
 

@@ -178,7 +178,7 @@ def _facts(sent: RequestSpan) -> Attributes:
             names.FINISH_REASONS: None if finish is None else [finish],
         }
     if (usage := sent.usage) is not None:
-        billed = usage.prompt_tokens or usage.completion_tokens  # a cancelled stream never is, with most servers
+        billed = usage.prompt_tokens or usage.completion_tokens  # most servers never bill a cancelled stream
         found |= {
             names.HTTP_REQUESTS: usage.requests,
             names.RETRIES: usage.retries,
@@ -200,13 +200,13 @@ def _server(endpoint: Endpoint) -> Attributes:
     try:
         url = urlsplit(endpoint.endpoint)
         host, port = url.hostname, url.port or _PORTS.get(url.scheme)
-    except ValueError:  # a provider of the user's own calls it as it likes
+    except ValueError:  # a user's own provider may give any text
         return found
     return found | _known({names.SERVER: host, names.PORT: port if host else None})
 
 
 def _fail(span: Span, error: Exception) -> None:
-    """Record an error by its kind alone: its words may quote a server, which may quote the prompt."""
+    """Record only the kind of an error, because its words may quote a server, which may quote the prompt."""
     span.set_attribute(names.ERROR, type(error).__name__)
     if isinstance(error, ProviderError) and error.status is not None:
         span.set_attribute(names.STATUS, error.status)
