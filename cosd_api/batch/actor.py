@@ -32,7 +32,7 @@ class ActorState(NamedTuple):
 
     Attributes:
         machine: the name of its machine.
-        version: of this library there.
+        version: version of this library there.
         problem: the reason why it has no fusion; None if it has a fusion.
     """
 

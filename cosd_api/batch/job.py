@@ -39,7 +39,7 @@ class BatchJob:
         window: lines that are sorted together; 1 keeps the order of the file.
         retry_failed: whether to ask lines again that failed in an earlier run.
         max_billed_tokens: limit of the whole batch, earlier runs included; None without one.
-        prices: of the endpoints; None without.
+        prices: prices of the endpoints; None without prices.
         progress: called at first, and after every line.
     """
 

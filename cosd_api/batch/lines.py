@@ -62,12 +62,12 @@ class BatchLine:
     """One line of the input, with a valid frame; its body is not checked yet.
 
     Attributes:
-        number: in the file, from 1.
+        number: its number in the file, from 1.
         custom_id: its own, or `line-NUMBER-HASH` for a plain line without an id.
         url: the route of its body.
         body: a body of this route; the body of a plain line may lack `model`.
         plain: whether it is not in OpenAI's batch form.
-        metadata: of a plain line, for its output line.
+        metadata: metadata of a plain line, for its output line.
     """
 
     number: int
@@ -159,7 +159,7 @@ def near_each_other(lines: Iterable[BatchLine], window: int, lanes: int) -> Iter
     different places of the sorted window, and lines with a common beginning follow one another.
 
     Args:
-        lines: in the order of the file.
+        lines: lines in the order of the file.
         window: number of lines that are sorted together, fewer if they are long; 1 leaves the order.
         lanes: number of lines that are asked at a time.
     """

@@ -18,7 +18,7 @@ class BatchSummary(Record):
     """The end of one run of a batch.
 
     Attributes:
-        lines: of the input.
+        lines: lines of the input.
         known: lines that an earlier run answered.
         answered: lines that this run answered.
         failed: lines whose output is an error, including lines of earlier runs.
@@ -79,13 +79,13 @@ class BatchTally:
     """Progress of one run.
 
     Attributes:
-        lines: of the input.
+        lines: lines of the input.
         known: lines that earlier runs answered.
         known_failed: lines that failed in earlier runs, and are not asked again.
         others: lines of the output that the input does not have.
         before: cost of earlier runs.
         total: cost of all runs.
-        prices: of the endpoints.
+        prices: prices of the endpoints.
         answered: lines that this run answered.
         failed: lines that failed in this run.
         tokens: number of tokens of this run's answers.

@@ -333,11 +333,11 @@ class _Plain:
 
 
 def _table(tallies: Sequence[Tally], height: int) -> Table:
-    """The table that fills up, within `height` lines: if there are more rows, it prefers unfinished ones, sums the rest.
+    """The table that fills up, within `height` lines: of too many rows it prefers the unfinished, and sums the rest.
 
     Args:
-        tallies: of all contestants.
-        height: of the terminal, in lines.
+        tallies: tallies of all contestants.
+        height: height of the terminal, in lines.
     """
     table = Table(box=None, pad_edge=False)
     table.add_column("", no_wrap=True, overflow="ellipsis")

@@ -172,7 +172,7 @@ async def _answer(
 
 
 def _asked(given: str, system: str | None, *, chat: bool) -> str | list[Message]:
-    """The prompt: text, the conversation on standard input, or a conversation that begins with the text."""
+    """The prompt: text, the conversation on standard input, or a conversation with the text as the user's message."""
     text = _read(given)
     messages = _messages(text) if given == "-" else None
     if messages is None and not (chat or system is not None):

@@ -50,7 +50,7 @@ async def bounded(
     Args:
         fusion: the open fusion that is to answer.
         prompt: text or a conversation.
-        limits: of the answer.
+        limits: limits of the answer.
         told: whether a note was announced already; if so, nothing is measured or printed.
         announce: gets the note, one line.
 

@@ -156,7 +156,7 @@ def _resumable(path: Path | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DataOptions:
-    """The data that training and tuning take, with servers to ask about examples."""
+    """The data that training and tuning take, with servers that can compare the models on examples."""
 
     data: Annotated[
         Path,

@@ -100,7 +100,7 @@ def reasoned(
     """The fields of an advice that follow from counts: the decision and its grounds.
 
     Args:
-        outcomes: of all models and ways.
+        outcomes: outcomes of all models and ways.
         trial: the looks.
         worth: the gain that is worth fusing for.
         complete: False if the run was stopped before a look decided, or before the last look.

@@ -71,7 +71,7 @@ async def advise(
         unit: as in `Fusion`.
         concurrency: number of answers at the same time.
         max_billed_tokens: tokens that the whole advice may bill, including earlier runs with the same `path`.
-        prices: of a million tokens at each endpoint.
+        prices: prices of a million tokens at each endpoint.
         confirm: called once with the estimate, before anything is asked; see `ComparisonEstimate`.
         progress: called at first and after each answer.
         dry_run: end after the estimate; see `compare`.

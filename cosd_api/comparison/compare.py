@@ -89,7 +89,7 @@ async def compare(
         concurrency: number of answers at the same time. Latencies are measured on servers under this load.
         max_billed_tokens: tokens that the whole comparison may bill, including the tokens in `path`. It stops before an
             answer that would exceed the limit; the result says so, and holds all answers so far.
-        prices: of a million tokens at each endpoint, read, written, and read from a cache if that differs:
+        prices: prices of a million tokens at each endpoint, read, written, and read from a cache if that differs:
             `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`. Several assistants are `"assistant 1"` and so on.
         confirm: called with the estimate of the answers to come, before any is requested; False ends the run.
         progress: called at first and after each answer.

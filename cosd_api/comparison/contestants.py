@@ -232,7 +232,7 @@ class LeftOut:
 
     Attributes:
         name: its name.
-        reason: why.
+        reason: the reason.
     """
 
     name: str

@@ -65,7 +65,7 @@ class ThirdModel(Record):
     Attributes:
         three: name of the way to fuse all three.
         two: name of the way to fuse two.
-        difference: of `three` to `two`.
+        difference: accuracy of `three` minus accuracy of `two`.
         billed: mean number of tokens billed for an answer of each, in this order.
         money: mean price of an answer of each; None without prices.
     """
@@ -138,7 +138,7 @@ class Joint:
     """All differences of a comparison, tested together.
 
     Args:
-        outcomes: of the comparison.
+        outcomes: outcomes of the comparison.
         ways: names of the contestants that are tested against every model.
         more: further pairs of names that are tested against each other.
     """

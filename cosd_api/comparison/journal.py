@@ -123,8 +123,8 @@ class GradedAnswer(Record):
         replaced: the places where an assistant's answer replaced the draft's.
         confidence: the mean probability of the tokens, in [0, 1]; None if a probability is not reported.
         least: the least probability of a token.
-        error: why it failed.
-        warnings: of the answer.
+        error: the reason why it failed.
+        warnings: warnings about the answer.
     """
 
     type: Literal["answer", "failed", "cut"] = "answer"
@@ -328,7 +328,7 @@ class JournalHeader(Record):
         draft: the draft endpoint.
         assistant: the assistant endpoint, or the first of several.
         more_assistants: the others.
-        library_version: of cosd-api.
+        library_version: version of cosd-api.
     """
 
     kind: Literal["cosd-comparison"] = COMPARISON
@@ -355,14 +355,14 @@ class Journal:
     cut. Without `write`, it only reads.
 
     Args:
-        path: the file; None keeps the answers in memory alone.
+        path: the file; None keeps the answers only in memory.
         header: the models that are compared.
         write: whether additions go into the file; without it, the file need not exist.
         regrade: take the texts of the file without their grades, because the grader does not keep grades.
 
     Attributes:
         answers: the texts, without their grades, by their keys.
-        grades: of each text, by the identity of the grading: questions with one prompt share a text.
+        grades: grades of each text, by the identity of the grading, as questions with one prompt share a text.
         looks: the looks of `advise` that were made, in their order.
         failed: keys of the texts whose last line in the file, at the time of reading, reports a failure.
         billed: tokens of all lines, including failed answers.
@@ -404,14 +404,14 @@ class Journal:
             self._appender.__exit__(kind, error, trace)
 
     def add(self, answer: GradedAnswer) -> None:
-        """Add an answer that was billed, not graded yet; its text replaces an earlier one of the same key."""
+        """Add an answer that was billed, not graded yet; its text replaces an earlier text of the same key."""
         self._take(answer, spent=True)
         self._there.pop((answer.key, answer.graded), None)  # it graded the replaced text
         if self._appender is not None:
             self._appender.write(_Line.of_answer(answer).model_dump_json(exclude_defaults=True))
 
     def grade(self, answer: GradedAnswer) -> None:
-        """Add the grade of a text that is there, or the reason why it has none."""
+        """Add the grade of a known text, or the reason why it has none."""
         line = _GradeLine.of_answer(answer)
         self._mark(line)
         if self._appender is not None and self._there.get(line.grading) != line.found:

@@ -64,8 +64,8 @@ class Outcomes:
     """Outcomes of the models and of ways to fuse them, on the same questions.
 
     Attributes:
-        alone: of each model alone, by its name; the draft first.
-        ways: of each way to fuse, by its name.
+        alone: outcomes of each model alone, by its name; the draft first.
+        ways: outcomes of each way to fuse, by its name.
         billed: mean number of tokens billed for an answer, by name.
         groups: keys of the groups of questions; a missing question is a group of its own.
     """
@@ -133,7 +133,7 @@ class WaySeen:
         questions: number of questions on which it was tested against the models.
         groups: number of groups of these questions.
         contrasts: its differences to each model, by group.
-        bounds: of these contrasts' statistics.
+        bounds: bounds of these contrasts' statistics.
     """
 
     way: str
@@ -347,7 +347,7 @@ def looked_at(
     """Look at outcomes that are all known, as if they came in one after the other.
 
     Args:
-        outcomes: of all models and ways.
+        outcomes: outcomes of all models and ways.
         order: the questions, in the order in which they are looked at; see `in_order`.
         plan: numbers of questions and shares of the flips; see `schedule`.
         trial: gets the looks.
@@ -365,7 +365,7 @@ def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> 
     """The largest possible gain, if no way changes a text that all models write.
 
     Args:
-        outcomes: of the models alone.
+        outcomes: outcomes of the models alone.
         questions: keys of the questions that the models have answered.
         equal: keys of the questions to which all models wrote the same text.
 

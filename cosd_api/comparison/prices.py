@@ -29,9 +29,9 @@ class Price:
     """The price of an endpoint for a million tokens, in any currency.
 
     Attributes:
-        read: of tokens read.
-        written: of tokens written.
-        cached: of tokens read from a cache, as far as the server reports them; None if they cost as much as others.
+        read: price of tokens read.
+        written: price of tokens written.
+        cached: price of tokens read from a cache, as far as the server reports them; None if it equals `read`.
 
     Raises:
         SettingError: a price is not a number of at least 0.
@@ -69,7 +69,7 @@ three numbers."""
 
 
 def prices_from(given: Sequence[str]) -> dict[str, Price]:
-    """Prices as somebody wrote them: `NAME=READ,WRITTEN[,CACHED]` for each endpoint, or a JSON file.
+    """Prices as users write them: `NAME=READ,WRITTEN[,CACHED]` for each endpoint, or a JSON file.
 
     Raises:
         OSError: the file cannot be read.
@@ -241,7 +241,7 @@ class Later:
 
     @property
     def names(self) -> set[str]:
-        """Their names."""
+        """The names of these contestants."""
         return {*self.alike, *([] if self.votes is None else [SELF_CONSISTENCY])}
 
 

@@ -42,8 +42,8 @@ class ProgramLimits:
     """Limits of one program.
 
     Attributes:
-        seconds: of the clock.
-        cpu_seconds: of processor time.
+        seconds: seconds of clock time.
+        cpu_seconds: seconds of processor time.
         memory: bytes of address space.
         file_bytes: largest file that it may write, its output included.
         files: open files at once.
@@ -143,7 +143,7 @@ class ProgramGrader(BaseGrader):
     the prompt is text and the answer alone is not valid Python, the prompt followed by the answer.
 
     Args:
-        limits: of one program.
+        limits: limits of one program.
 
     Attributes:
         name: `program`, and the time limit if it is not the default.

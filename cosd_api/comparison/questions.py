@@ -60,7 +60,7 @@ def prompt_text(example: Example) -> str:
 
 
 def mapping_from(given: list[str]) -> dict[str, str]:
-    """Names of fields as somebody wrote them: `FIELD=NAME`, the field of an example and its name in the file.
+    """Names of fields as users write them: `FIELD=NAME`, the field of an example and its name in the file.
 
     Raises:
         SettingError: an entry has another form, or names no field of an example.

@@ -68,16 +68,16 @@ class Comparison(Record):
         stop: strings before which an answer ended.
         seed: seed of random draws.
         unit: as it was given.
-        standings: of all contestants, in their order.
+        standings: standings of all contestants, in their order.
         left_out: contestants that could not be compared, and why.
         calibration: by the same names; without a model whose probabilities are not reported.
         stopped: the reason why the comparison is not complete; None if it is complete.
-        billed_tokens: of this comparison, earlier runs with the same journal included.
-        spent_tokens: of this run alone.
+        billed_tokens: tokens of this comparison, including earlier runs with the same journal.
+        spent_tokens: tokens of only this run.
         answers: all answers, including the answers to the questions that set baselines.
         failures: the questions that failed, and why.
-        warnings: in words.
-        library_version: of cosd-api.
+        warnings: warnings for the reader.
+        library_version: version of cosd-api.
     """
 
     schema_version: Literal[2] = 2
@@ -128,7 +128,7 @@ class Comparison(Record):
         """The standing of a contestant.
 
         Raises:
-            KeyError: there is none of this name.
+            KeyError: no contestant has this name.
         """
         if (found := standing_of(self, name)) is not None:
             return found
@@ -171,7 +171,7 @@ class Comparison(Record):
         return advice_of(self, outcomes, trial, worth, facts)
 
     def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
-        """Complete answers of a contestant to the test questions, or to the development ones, by question."""
+        """Complete answers of a contestant to the test questions, or to the development questions, by question."""
         held = set(self.development)
         return {
             one.question: one
@@ -241,7 +241,7 @@ def _renewed(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def standing_of(found: Comparison, name: str) -> Standing | None:
-    """The standing of a contestant; None if there is none of this name."""
+    """The standing of a contestant; None if no contestant has this name."""
     return next((one for one in found.standings if one.name == name), None)
 
 
@@ -305,7 +305,7 @@ class Advice(AdviceCounts):
         billed_tokens: tokens billed for the advice, including earlier runs with the same `path`.
         notes: for the reader.
         parts: the comparison that the advice is based on, without its answers: of the models alone, or with the ways.
-        library_version: of cosd-api.
+        library_version: version of cosd-api.
     """
 
     draft: Endpoint

@@ -22,7 +22,7 @@ from cosd_api.extend import AnswerOptions, Endpoints, Facts, SharedLimit, Speed,
 from cosd_providers import BudgetError, ContextLengthError, ProviderError, UnsupportedError
 
 _IN_A_ROW = 8
-"""Answers that fail one after the other before a comparison stops: a server is down."""
+"""Answers that fail in a row before a comparison stops, because a server is down."""
 _QUESTIONS = 3
 """Different questions among them, at least: a question that no server can take fails for every contestant."""
 
@@ -67,7 +67,7 @@ class JournalAnswers:
         journal: the journal.
         judge: the grader.
         models: the models' names on their servers: the draft, then the assistants.
-        settings: of the run.
+        settings: settings of the run.
     """
 
     journal: Journal
@@ -128,7 +128,7 @@ class ComparisonRun:
         facts: facts about the servers.
         judge: the grader.
         journal: the answers.
-        settings: of the run.
+        settings: settings of the run.
         stack: closes the fusions.
         contestants: contestants that answer, in the order of the standings.
         left_out: contestants that the endpoints cannot serve.

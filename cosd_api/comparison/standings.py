@@ -122,7 +122,7 @@ class Standing(Record):
 
     @property
     def of_asked(self) -> float:
-        """Share of right answers with failed questions as wrong ones; NaN without questions."""
+        """Share of right answers with failed questions counted as wrong; NaN without questions."""
         return self.right / self.asked if self.asked else math.nan
 
     @property
@@ -206,10 +206,10 @@ def better_of(gathered: Gathered) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JudgedStandings:
-    """The standings of a comparison, and what follows from them.
+    """The standings of a comparison, and findings that follow from them.
 
     Attributes:
-        standings: of all contestants, in their order.
+        standings: standings of all contestants, in their order.
         better: the model with the most right answers.
         third: for three models, whether the third is worth its price; None if no ways to fuse two were compared.
     """

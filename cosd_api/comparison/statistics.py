@@ -149,7 +149,7 @@ def paired_difference(counts: PairedCounts, level: float = 0.95) -> Estimated:
         high = p1 - p2 + sqrt((u1 - p1)^2 - 2 phi (u1 - p1) (p2 - l2) + (p2 - l2)^2)
 
     Args:
-        counts: of both contestants; the difference is the first's accuracy minus the second's. Without questions, the
+        counts: counts of both contestants; the difference is the first's accuracy minus the second's. Without questions, the
             interval is [-1, 1].
         level: probability that the interval covers the true difference, about.
 
@@ -246,7 +246,7 @@ class CalibrationCurve:
 
     Attributes:
         error: the expected calibration error, in [0, 1]; NaN without answers.
-        bins: of equal width, from 0 to 1.
+        bins: bins of equal width, from 0 to 1.
         answers: number of answers.
         confidence: mean probability; NaN without answers.
         accuracy: share of right answers; NaN without answers.

@@ -54,7 +54,7 @@ def refuse_keys(path: Path, document: Document) -> None:
             words = "headers may hold keys, and are not kept in a file. Give the server in Python, by connect(headers=)"
             raise config_error(path, document, at, words)
         text = value if isinstance(value, str) else ""
-        sent = at[0] != "limits" and at[-1] != "chat_template"  # these are texts, not sent as headers
+        sent = at[0] != "limits" and at[-1] != "chat_template"  # stop strings and templates may look like a key
         if name in _SECRETS or name.endswith(_SECRET_ENDS) or _KEY.match(text) or (sent and _SCHEME.match(text)):
             words = f"this looks like a key, and keys are never kept in a settings file. {USE_ENVIRONMENT}"
             raise config_error(path, document, at, words)

@@ -53,13 +53,13 @@ class FusionConfig(BaseModel):
     `connect`, and the limits of an answer. It holds no key, only names of environment variables.
 
     Attributes:
-        schema_version: of this form.
+        schema_version: version of this form.
         draft: the model that writes, or the first of several equal models.
         assistants: the models that are asked.
         models: instead of both, for methods in which all models are equal.
         method: a name, or a mapping with `name` and the method's own settings.
-        verifier: of CoSD: a kind, or a mapping with `kind` and its numbers, or the `file` of a trained verifier.
-        limits: of every answer that gets no limits of its own.
+        verifier: the verifier of CoSD: a kind, or a mapping with `kind` and its numbers, or the `file` of a trained verifier.
+        limits: limits of every answer that gets no limits of its own.
 
     Raises:
         pydantic.ValidationError: a field is invalid.
@@ -152,7 +152,7 @@ class FusionConfig(BaseModel):
         """Write the settings as YAML, or as JSON if the name ends in `.json`: the whole file, or none.
 
         Args:
-            path: of the file. The paths of files within its folder are written relative to the folder.
+            path: path of the file. The paths of files within its folder are written relative to the folder.
             comment: lines above the settings, in YAML.
 
         Raises:

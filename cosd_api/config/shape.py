@@ -91,7 +91,7 @@ class ServerConfig(BaseModel):
     """A model behind a URL: the arguments of `connect` that a file can hold. Text alone is its URL.
 
     Attributes:
-        url: of its server.
+        url: URL of its server.
         api_key_env: the environment variable that holds its key; by default the variable of `connect`.
         tokenizer: a path from the settings file's folder, or `"tiktoken:<encoding>"`.
         chat_template: a path, or the text of a template.

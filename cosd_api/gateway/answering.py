@@ -72,7 +72,7 @@ class _Silence:
     """The time without a token: a scope that ends when the silence is too long.
 
     Args:
-        limits: of the gateway.
+        limits: limits of the gateway.
         began: the start of the request, by `time.perf_counter`.
     """
 
@@ -111,7 +111,7 @@ class Answering:
     Args:
         fusion: writes the answers.
         asked: the request.
-        limits: of the gateway.
+        limits: limits of the gateway.
         exchange: the record of the request.
         stop: the signal that ends it early.
         upstreams: notes the failures and answers of the models' servers.
@@ -216,9 +216,7 @@ class Answering:
 
     def _failed(self, failed: Exception) -> ApiError:
         error = api_error(failed)
-        if isinstance(failed, ProviderError) and not isinstance(
-            failed, BudgetError
-        ):  # its words may quote what the server was sent
+        if isinstance(failed, ProviderError) and not isinstance(failed, BudgetError):  # its words may quote the prompt
             status = f", status {failed.status}" if failed.status else ""
             request = f", its request {failed.request_id}" if failed.request_id else ""
             words = (self._exchange.id, type(failed).__name__, failed.endpoint, status, request)

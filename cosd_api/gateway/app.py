@@ -70,7 +70,7 @@ class Gateway:
 
     Args:
         fusions: by the model names that clients request. They must not be open yet.
-        keys: of clients, by the keys' texts. Without keys, only clients on this machine are served.
+        keys: keys of clients, by the keys' texts. Without keys, only clients on this machine are served.
         limits: bounds of requests.
         cors: origins of web pages that may call it.
         ignore: fields of requests that are accepted and ignored, such as `temperature`, instead of a refusal. An answer

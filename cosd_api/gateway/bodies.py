@@ -319,7 +319,7 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
 
     Args:
         data: the body.
-        limits: of the gateway.
+        limits: limits of the gateway.
         ignore: fields of `IGNORABLE` that are ignored; None if no operator can have fields ignored.
 
     Raises:

@@ -43,7 +43,7 @@ def body_limit(limits: GatewayLimits, rooms: Iterable[int | None], prompts: int)
     most room counts.
 
     Args:
-        limits: of the gateway.
+        limits: limits of the gateway.
         rooms: for each fusion, the most tokens that a prompt may have; None if the number is not known (yet).
         prompts: number of prompts that one request may have.
     """

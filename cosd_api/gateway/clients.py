@@ -195,7 +195,7 @@ class Clients:
         Args:
             authorization: the header of that name.
             host: the header of that name.
-            address: of the client; None if it has none, as on a local socket.
+            address: address of the client; None if it has none, as on a local socket.
 
         Raises:
             ApiError: its key is missing or wrong; or there are no keys, and the request came from another machine, or

@@ -52,16 +52,16 @@ class GatewayLimits(BaseModel):
     Attributes:
         body_bytes: size of a request. By default it follows from the contexts of the models, once they are known: 64
             bytes for each token that a prompt may have, and 64 KiB; at most 4,000,000.
-        messages: in one conversation, including messages of single models (`own`).
-        prompts: in one request.
-        max_tokens: of one answer. A request for more is refused.
+        messages: number of messages in one conversation, including messages of single models (`own`).
+        prompts: number of prompts in one request.
+        max_tokens: tokens of one answer. A request for more is refused.
         concurrency: places for requests in progress; further requests are refused with status 429. A body takes one
             place, and one more for every 64 KiB, but never more than there are. So the memory for bodies is bounded.
         timeout: seconds for one request, from its first byte to the last byte of its answer.
         first_token_timeout: seconds for one request, from its first byte to the first token; None leaves it to
             `timeout`.
-        idle_timeout: seconds between tokens, after the first token, while the client reads; None leaves it to
-            `timeout`. The default is twice as long as nginx waits for a silent server.
+        idle_timeout: most seconds between tokens, after the first token, while the client reads; None leaves it to
+            `timeout`. The default is as long as nginx waits for a silent server.
         heartbeat_seconds: longest silence of a stream, after which a comment is sent, so that no proxy takes the stream
             for dead; before the first token the comment brings the headers. None sends no comments.
         unread_tokens: most tokens that wait for a slow client. At this number the models pause until it reads some.
@@ -118,10 +118,10 @@ class GatewayConfig(BaseModel):
     """The settings of a gateway, as a file holds them.
 
     Attributes:
-        schema_version: of this form.
+        schema_version: version of this form.
         fusions: by the model names that clients request; each is a settings file's content.
-        keys: of clients. Without keys, and without `COSD_SERVE_KEYS`, every client on this machine is served.
-        limits: of requests.
+        keys: keys of clients. Without keys, and without `COSD_SERVE_KEYS`, every client on this machine is served.
+        limits: limits of requests.
         cors: origins of web pages that may call the gateway, such as `https://app.example.com`; none by default.
         ignore: fields of requests that are accepted and ignored, such as `temperature`, instead of a refusal. An answer
             names the ignored fields of its request.

@@ -38,14 +38,14 @@ class Exchange:
     """A request, in progress or finished.
 
     Attributes:
-        id: of the request.
+        id: id of the request.
         method: the HTTP method.
         path: the route; empty for an unknown one.
         client: the name of its key.
         model: the fusion that answers, once it is known.
         stream: whether the answer is sent while it is written.
         status: the HTTP status; 0 if the client left before it.
-        outcome: how it ended.
+        outcome: its end.
         error: the error's code, or its status.
         first_seconds: until the first text was sent.
         tokens: number of tokens that were sent, of all answers.

@@ -31,7 +31,7 @@ _FRESH_SECONDS = 2.0 * (_EVERY_SECONDS + _ALIVE_SECONDS)  # age up to which a fi
 _ASKED_SECONDS = 60.0  # after the last check, probes pause until the next one
 
 Ready = Literal["ready", "degraded", "not ready"]
-"""The state of all models: all are ready, only needed models are ready, or a needed model is not ready."""
+"""The state of all models: all are ready; all needed models are ready; or a needed model is not ready."""
 
 
 @dataclass

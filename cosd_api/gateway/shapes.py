@@ -107,12 +107,12 @@ class AnswerShape:
     """The form of the answers to one request.
 
     Attributes:
-        request_id: of the request.
+        request_id: id of the request.
         model: as the client named it.
         created: time of the answer, in seconds since 1970.
         logprobs: whether tokens come with their probabilities.
         usage: whether the client asked for the usage at the end of a stream.
-        id: of the answer; by default a new one, as OpenAI's are.
+        id: id of the answer; by default a new one, as OpenAI's are.
         ignored: fields of the request that were ignored.
     """
 
@@ -147,7 +147,7 @@ class AnswerShape:
         """The event of one token.
 
         Args:
-            index: of the answer.
+            index: index of the answer.
             text: text that the token completes.
             token: the token; None for the rest of the text at the end.
             offset: characters of the answer before it.

@@ -116,7 +116,7 @@ def _temperature(left: dict[str, Any]) -> float:
 
 
 def _other_temperature(task: float, fusion: float) -> str:
-    """Words for a task whose temperature differs from the fusion's, or of which only one draws."""
+    """Words for a task whose temperature differs from the fusion's; temperature 0 draws nothing."""
     if not task:
         words = f"the task is greedy, and this fusion draws at temperature {fusion:g}"
         return f"{words}: leave out the model argument temperature, or give --gen_kwargs do_sample=True,temperature=1"

@@ -71,7 +71,7 @@ class RecordedSpan(FusionSpan):
     Args:
         tracer: makes the spans of the requests.
         span: the fusion's own.
-        prompt: of the answer.
+        prompt: prompt of the answer.
     """
 
     def __init__(self, tracer: Tracer, span: Span, prompt: str | Sequence[Message]) -> None:

@@ -67,16 +67,16 @@ async def collect(
     after texts: in one scoring request for its next token at every boundary of its own encoding. A server such as
     Ollama, which neither scores texts nor takes several at once, needs a request for each token.
 
-    Either is asked again about what that does not tell: in the units of the fusion where the draft would write
-    something else, and where the assistant is judged from a place that is not on its own encoding of the reference.
+    Further requests go to either model for the remaining places: units of the fusion in which the draft would write
+    something else, and units in which the assistant is judged from a place outside its own encoding of the reference.
 
-    Models compared by single tokens over texts, as a gate compares those that take text only, are asked at the draft's
-    boundaries. So is a gate's pair where a chat template writes white space before an answer, or with `hidden_states`.
+    Models that are compared by single tokens over texts are asked at the draft's boundaries. This holds for a gate's
+    models if they take only text, if a chat template writes white space before an answer, or with `hidden_states`.
 
     `Samples.usage` reports the requests.
 
     Args:
-        examples: `Example`, or dictionaries with its fields. Duplicates count once.
+        examples: `Example`, or dictionaries with its fields. Duplicates are asked once.
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: the same; exactly one, since a verifier decides between two models.
         path: a JSON lines file for the samples. Each example is appended as soon as it is done. Examples that the file

@@ -18,7 +18,7 @@ if sys.platform == "win32":
     """Offset of the locked byte: far beyond the text, because a locked byte cannot be read."""
 
     def lock(file: BinaryIO) -> bool:
-        """Lock an open file until it is closed; False if another one has it."""
+        """Lock an open file until it is closed; False if another process has it."""
         before = file.tell()
         file.seek(_FAR)
         try:
@@ -33,7 +33,7 @@ else:
     import fcntl
 
     def lock(file: BinaryIO) -> bool:
-        """Lock an open file until it is closed; False if another one has it."""
+        """Lock an open file until it is closed; False if another process has it."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

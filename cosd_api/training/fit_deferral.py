@@ -97,7 +97,7 @@ class DeferralTraining(BaseModel):
         gate: `Fusion(..., method=Defer(gate=training.gate))`, or `training.gate.save(path)`.
         penalty: factor of half the squares of the weights of the standardised features.
         counts: counts of the data.
-        losses: mean negative log-likelihood of a token of the references, in nats: by the `draft` alone, the
+        losses: mean negative log-likelihood of a token of the references, in nats: for the `draft` alone, the
             `assistant` alone, the `first` weights (line 3), and the `gate`.
         score: the gate's score on the places by which `eta` was chosen.
         warnings: reasons to doubt the gate.

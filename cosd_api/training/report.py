@@ -213,7 +213,7 @@ class Heatmap:
 
     Attributes:
         title: meaning of the numbers.
-        values: from 0 to 1, by alpha and then by beta; every alpha has the same betas.
+        values: numbers from 0 to 1, by alpha and then by beta; every alpha has the same betas.
         best: the best alpha and beta.
     """
 
@@ -223,12 +223,12 @@ class Heatmap:
 
     @property
     def alphas(self) -> list[float]:
-        """In ascending order."""
+        """The values of alpha, ascending."""
         return sorted(self.values)
 
     @property
     def betas(self) -> list[float]:
-        """In ascending order."""
+        """The values of beta, ascending."""
         return sorted(next(iter(self.values.values())))
 
     def shades(self) -> Callable[[float], float]:
@@ -267,7 +267,7 @@ class GridTuning(BaseModel):
 
     The best pair is chosen on the examples on which it is measured, so a part of its accuracy and its gain there is
     luck. The intervals hold for the pair on new examples: each resample chooses its own pair, and the low end subtracts
-    the loss of that pair on all examples.
+    the deficit of that pair on all examples.
 
     Attributes:
         accuracy: by alpha, then by beta, in [0, 1].
