@@ -1,4 +1,4 @@
-"""An owner of one fusion in a process of a cluster. It does not need Ray: whoever starts the process does."""
+"""An owner of one fusion in a process of a cluster. Only the code that starts the process needs Ray."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cosd_api.extend import check_count, together
 __all__ = ["ActorState", "FusionActor", "FusionSource", "LineActor"]
 
 FusionSource: TypeAlias = Callable[[], Fusion]
-"""Maker of a fusion, which is called in the process that owns it."""
+"""Maker of a fusion; called in the process that owns the fusion."""
 
 _TAKEN = ("custom_id", "prompt", "messages", "own", "max_tokens", "stop", "seed", "temperature")
 """Columns that are read as the fields of a plain line."""
@@ -32,8 +32,8 @@ class ActorState(NamedTuple):
 
     Attributes:
         machine: the name of its machine.
-        version: of this library there.
-        problem: why it has no fusion; None if it has one.
+        version: version of this library there.
+        problem: the reason why it has no fusion; None if it has a fusion.
     """
 
     machine: str
@@ -42,7 +42,7 @@ class ActorState(NamedTuple):
 
 
 class LineActor:
-    """Owner of a fusion that answers lines of a batch. The fusion is made and opened at the first use.
+    """Owner of a fusion that answers lines of a batch; the first use makes and opens the fusion.
 
     Args:
         source: makes the fusion.
@@ -54,7 +54,7 @@ class LineActor:
         self._fusion: Fusion | None = None
 
     async def state(self) -> ActorState:
-        """Open the fusion, and report what came of it."""
+        """Open the fusion, and report the actor's state."""
         problem = None
         try:
             await self._opened()
@@ -66,7 +66,7 @@ class LineActor:
         """Answer one line; see `cosd_api.batch.reply.LineAnswerer`."""
         try:
             fusion = await self._opened()
-        except (OSError, SettingError) as error:  # of a process that was started again, elsewhere
+        except (OSError, SettingError) as error:  # Ray may have restarted this process elsewhere
             return failed(line, type(error).__name__, str(error))
         return await Answerer(fusion).answer(line, allowed)
 
@@ -83,19 +83,18 @@ class FusionActor:
     """Owner of one fusion, as a class for Ray's `Dataset.map_batches`.
 
     A row has a `prompt`, or `messages`, and may have `max_tokens`, `stop`, `seed` and `temperature`, and with messages
-    `own`. It gets the columns `text`, `finish_reason`, `error` and `billed_tokens`; others stay. An error is a row with
-    empty text, and without one `error` is empty, so that every column has one type.
+    `own`. It gets the columns `text`, `finish_reason`, `error` and `billed_tokens`; other columns stay. A failed row
+    has empty text, and a successful row an empty `error`, so that every column has one type.
 
     Args:
         source: the settings of the fusion; the path of their file on the actor's machine; or a function that makes the
             fusion there.
-        actors: number of actors that share the servers' limits, which are divided among them; those in a function are
-            its own affair.
-        concurrency: rows that are asked at a time, in however many batches.
+        actors: number of actors among which the servers' limits are divided; a function has to divide its own limits.
+        concurrency: rows that are answered at a time, in however many batches.
 
     Raises:
         OSError: the settings file cannot be read.
-        SettingError: it is invalid, or its limits cannot be divided.
+        SettingError: the settings file is invalid, or its limits cannot be divided.
     """
 
     def __init__(self, source: FusionConfig | str | Path | FusionSource, actors: int = 1, concurrency: int = 8) -> None:
@@ -110,7 +109,7 @@ class FusionActor:
         self._numbers = count(1)
 
     async def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Answer the rows of a batch, which is a column for each name."""
+        """Answer the rows of a batch, given as a column for each name."""
         columns = {name: [*values] for name, values in batch.items()}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -139,7 +138,7 @@ _GIVEN = ("text", "finish_reason", "error", "billed_tokens")
 
 
 def _plain(value: Any) -> Any:
-    """A value of a table as JSON has it: arrays and numbers of NumPy as lists and numbers."""
+    """A value of a table in JSON's types: NumPy's arrays and numbers become lists and numbers."""
     made = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(made, list | tuple):
         return [_plain(one) for one in cast("list[Any]", made)]

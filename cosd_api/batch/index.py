@@ -1,4 +1,4 @@
-"""Index of a batch's lines by `custom_id`: on disk, so that memory stays flat whatever their number."""
+"""Index of a batch's lines by `custom_id`: on disk, so that memory does not grow with their number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Self
 __all__ = ["IndexedLine", "LineIndex", "LineState"]
 
 LineState = Literal["new", "answered", "failed", "cut"]
-"""`"new"`: the output has no line of it. `"cut"`: the limit of the whole batch ended it, and it is asked again."""
+"""`"new"`: not in the output yet. `"cut"`: ended by the limit of the whole batch; the next run asks it again."""
 
 _STATES: tuple[LineState, ...] = ("new", "answered", "failed", "cut")
 _CACHE = 8_000  # kilobytes in memory
@@ -27,8 +27,8 @@ class IndexedLine(NamedTuple):
 
     Attributes:
         state: the state.
-        start: byte of the output at which its line begins; -1 without one.
-        usage: the cost of what failed, as JSON.
+        start: byte of the output at which its line begins; -1 without an output line.
+        usage: the cost of failed attempts, as JSON.
     """
 
     state: LineState
@@ -54,7 +54,7 @@ class LineIndex:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Many changes at once, which is faster."""
+        """A transaction for many changes, which is faster."""
         self._db.execute("BEGIN")
         yield
         self._db.execute("COMMIT")
@@ -63,7 +63,7 @@ class LineIndex:
         """Enter a line of the input.
 
         Returns:
-            The number of an earlier line with the same id; None if there is none, and the line is entered.
+            The number of an earlier line with the same id; None if there is no such line, and this line is entered.
         """
         key = _key(custom_id)
         row = self._db.execute("SELECT number FROM lines WHERE id = ?", (key,)).fetchone()
@@ -74,16 +74,16 @@ class LineIndex:
         return None
 
     def written(self, custom_id: str, state: LineState, start: int, usage: str | None) -> str | None:
-        """Record a line of the output; one before it with the same id is superseded.
+        """Record a line of the output; an earlier line with the same id is superseded.
 
         Args:
             custom_id: its id.
-            state: as it is from now on.
+            state: its state from now on.
             start: byte at which it begins.
-            usage: its cost, as JSON; None if it need not be known again.
+            usage: its cost, as JSON; None if no later attempt needs it.
 
         Returns:
-            The usage of the line that is superseded, if it had any.
+            The recorded usage of the superseded line, if any.
         """
         key = _key(custom_id)
         row = self._db.execute("SELECT start, usage FROM lines WHERE id = ?", (key,)).fetchone()
@@ -95,7 +95,7 @@ class LineIndex:
         return None if row is None else row[1]
 
     def state(self, custom_id: str, number: int) -> IndexedLine | None:
-        """State of a line of the input; None if it was not entered so."""
+        """State of a line of the input; None if no line with this id and number was entered."""
         words = "SELECT state, start, usage FROM lines WHERE id = ? AND number = ?"
         row: tuple[int, int | None, str | None] | None
         row = self._db.execute(words, (_key(custom_id), number)).fetchone()
@@ -108,11 +108,11 @@ class LineIndex:
         return {state: found.get(at, 0) for at, state in enumerate(_STATES)}
 
     def others(self) -> int:
-        """Number of ids of the output that the input has not."""
+        """Number of ids in the output that the input lacks."""
         return int(self._db.execute("SELECT count(*) FROM lines WHERE number IS NULL").fetchone()[0])
 
     def superseded(self, start: int) -> bool:
-        """Test whether the line of the output that begins there is superseded."""
+        """Test whether the line of the output that begins at byte `start` is superseded."""
         return self._db.execute("SELECT 1 FROM superseded WHERE start = ?", (start,)).fetchone() is not None
 
     def any_superseded(self) -> bool:

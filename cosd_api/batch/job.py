@@ -22,10 +22,10 @@ from cosd_api.extend import DEFAULT_MAX_TOKENS, SharedLimit, counted, together
 __all__ = ["WINDOW", "BatchJob"]
 
 WINDOW = 1000
-"""Lines that are put in order together, so that those which begin alike are asked near each other."""
+"""Lines that are sorted together, so that lines with a common beginning are asked near each other."""
 
 _IN_A_ROW = 16
-"""Lines that fail at a server one after the other before a batch stops; with many at a time, twice their number."""
+"""Lines in a row that fail at a server before a batch stops; or twice `concurrency`, if that is more."""
 
 
 @dataclass
@@ -34,12 +34,12 @@ class BatchJob:
 
     Attributes:
         source: the input, see `cosd_api.batch.lines`.
-        target: the output; if it is there, its lines are not asked again.
+        target: the output; lines that it already holds are not asked again.
         concurrency: lines that are asked at a time.
-        window: lines that are put in order together; 1 keeps the order of the file.
-        retry_failed: whether lines are asked again that failed in an earlier run.
+        window: lines that are sorted together; 1 keeps the order of the file.
+        retry_failed: whether to ask lines again that failed in an earlier run.
         max_billed_tokens: limit of the whole batch, earlier runs included; None without one.
-        prices: of the endpoints; None without.
+        prices: prices of the endpoints; None without prices.
         progress: called at first, and after every line.
     """
 
@@ -55,12 +55,12 @@ class BatchJob:
     async def run(
         self, fusion: Fusion, elsewhere: AbstractAsyncContextManager[LineAnswerer] | None = None
     ) -> BatchSummary:
-        """Ask what is not answered yet.
+        """Ask the lines that have no answer yet.
 
         Args:
-            fusion: it is open; its `limits` bound every answer.
-            elsewhere: gives what answers the lines in its place, by the same models and method. It is entered once the
-                files are read, and only if a line is left to ask.
+            fusion: an open fusion; its `limits` bound every answer.
+            elsewhere: provides the answerer that takes the fusion's place, with the same models and method. It is
+                entered after the files are read, and only if a line is left to ask.
 
         Raises:
             OSError: a file cannot be read or written.
@@ -73,7 +73,7 @@ class BatchJob:
             facts = await fusion.endpoints.discover()
             models = {one.name: one.model for one in (facts.draft, *facts.assistants)}
             prices = checked_prices(self.prices, models)
-            output = stack.enter_context(OutputFile(self.target, index))  # last: until here there need not be one
+            output = stack.enter_context(OutputFile(self.target, index))  # last: errors above leave no output file
             written_by = fusion.settings.method.name, tuple(models.values())
             _check_same(self.target, output, written_by)
             counts = index.counts()
@@ -108,7 +108,7 @@ class BatchJob:
 
 
 def _check_same(path: Path, output: OutputFile, mine: tuple[str, tuple[str, ...]]) -> None:
-    """Check that the lines that are there are answers of the same models by the same method."""
+    """Check that the output's lines are answers of the same models by the same method."""
     if output.written_by is not None and output.written_by != mine:
         (method, models), (my_method, my_models) = output.written_by, mine
         words = f"{path} holds answers of {' and '.join(models)} by the method {method}"
@@ -132,12 +132,12 @@ class _BatchRun:
     written_by: tuple[str, tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        self._failures = 0  # at a server, one after the other
-        self._billed = self.tally.billed_tokens  # with what is not written yet
+        self._failures = 0  # at a server, in a row
+        self._billed = self.tally.billed_tokens  # including replies that are not written yet
         self._limit = SharedLimit(self.job.max_billed_tokens, lambda: self._billed, workers=self.job.concurrency)
 
     async def ask(self) -> None:
-        """Ask, and write each line as it is there."""
+        """Ask, and write each line as soon as it is complete."""
         tally = self.tally
         self._show()
         tally.started = time.monotonic()
@@ -158,7 +158,7 @@ class _BatchRun:
             self.job.progress(self.tally)
 
     def _work(self) -> Generator[Coroutine[Any, Any, tuple[Reply, list[Usages]] | None]]:
-        """Ask what was never answered, and after it, as they may fail again, the lines that failed in earlier runs."""
+        """Ask the lines that were never answered, then the lines of earlier failures, as these may fail again."""
         job = self.job
         for again in (False, True) if job.retry_failed else (False,):
             for line in near_each_other(self._wanted(again=again), job.window, job.concurrency):
@@ -167,7 +167,7 @@ class _BatchRun:
                 yield self._answer(line)
 
     def _wanted(self, *, again: bool) -> Iterator[BatchLine]:
-        """Read the input again: the lines that were never answered, or those that failed before this run."""
+        """Read the input again: the lines that were never answered, or the lines that failed before this run."""
         changed = SettingError(f"{self.job.source} has changed since it was read: run the command again")
         lines = 0
         for line in read_batch(self.job.source):
@@ -182,7 +182,7 @@ class _BatchRun:
             raise changed
 
     async def _answer(self, line: BatchLine) -> tuple[Reply, list[Usages]] | None:
-        """Ask one line within its share of the limit: the reply, and what earlier attempts cost; None if not asked."""
+        """Ask one line within its share of the limit: the reply, and the cost of earlier attempts; None if stopped."""
         known = self.index.state(line.custom_id, line.number)
         earlier: list[Usages] = [loaded(known.usage if known else None)]
         attempts, least = 0, 0
@@ -202,11 +202,11 @@ class _BatchRun:
             if not reply.cut:
                 self._limit.note("", reply.billed_tokens)
                 return reply, earlier
-            attempts, least = attempts + 1, (allowed or 0) + 1  # again, with all that is left, if that is more
+            attempts, least = attempts + 1, (allowed or 0) + 1  # retry with all that is left, if that is more
             earlier.append(reply.usage)
 
     def _watch(self, reply: Reply) -> None:
-        """Stop after many failures in a row: a server is down, and the other lines would fail, too."""
+        """Stop after many failures in a row, because a server is down and the other lines would fail, too."""
         if reply.error is None:
             self._failures = 0
         elif reply.server_failed:

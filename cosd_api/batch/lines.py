@@ -25,7 +25,7 @@ from cosd_api.training.json_lines import JsonLine, LineReader, line_error, probl
 __all__ = ["CHAT", "COMPLETIONS", "BatchLine", "line_of", "near_each_other", "read_batch"]
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-_WINDOW_TEXT = 16_000_000  # characters of the lines that are put in order together
+_WINDOW_TEXT = 16_000_000  # characters of the lines that are sorted together
 
 _CustomId = Annotated[str, Field(min_length=1)]
 
@@ -59,15 +59,15 @@ class _PlainLine(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One line of the input, whose frame is valid; its body is not checked yet.
+    """One line of the input, with a valid frame; its body is not checked yet.
 
     Attributes:
-        number: in the file, from 1.
-        custom_id: its own, or `line-NUMBER-HASH` of a plain line without one.
+        number: its number in the file, from 1.
+        custom_id: its own, or `line-NUMBER-HASH` for a plain line without an id.
         url: the route of its body.
-        body: a body of this route; `model` may be missing in that of a plain line.
+        body: a body of this route; the body of a plain line may lack `model`.
         plain: whether it is not in OpenAI's batch form.
-        metadata: of a plain line, for its output line.
+        metadata: metadata of a plain line, for its output line.
     """
 
     number: int
@@ -79,9 +79,9 @@ class BatchLine:
 
     @property
     def asked(self) -> str:
-        """The prompt or the messages as one text, which begins as another line's if they begin alike.
+        """The prompt or the messages as one text: lines with a common beginning give texts with a common beginning.
 
-        Messages of single models stand first, as they do before the conversation.
+        Messages of single models come first, as the models get them before the conversation.
         """
         name = "messages" if self.url == CHAT else "prompt"
         value = self.body.get(name)
@@ -95,7 +95,7 @@ def read_batch(path: Path) -> Iterator[BatchLine]:
 
     Raises:
         OSError: the file cannot be read.
-        SettingError: a line is none of a batch; the message names file and line.
+        SettingError: a line is not a valid line of a batch; the message names file and line.
     """
     for line in LineReader(path, may_be_cut=False):
         yield _batch_line(path, line)
@@ -122,10 +122,10 @@ def _framed(line: JsonLine) -> BatchLine:
 
 
 def line_of(number: int, fields: Mapping[str, Any]) -> BatchLine:
-    """A plain line of its fields.
+    """A plain line from its fields.
 
     Raises:
-        SettingError: they are not those of one.
+        SettingError: the fields do not make a plain line.
     """
     try:
         return _plain(JsonLine(number, fields))
@@ -141,7 +141,7 @@ def _plain(line: JsonLine) -> BatchLine:
         raise SettingError("own has messages of single models, and the prompt is text: give messages")
     try:
         json.dumps(found.metadata, ensure_ascii=False, allow_nan=False).encode()
-    except ValueError:  # what Python reads may be neither
+    except ValueError:  # Python also reads values that are not
         raise SettingError("metadata is not valid JSON, or not valid Unicode") from None
     custom_id = found.custom_id
     if custom_id is None:
@@ -153,14 +153,14 @@ def _plain(line: JsonLine) -> BatchLine:
 
 
 def near_each_other(lines: Iterable[BatchLine], window: int, lanes: int) -> Iterator[BatchLine]:
-    """Put lines that begin alike near each other, for the servers' prefix caches.
+    """Put lines with a common beginning near each other, for the servers' prefix caches.
 
-    At the same moment they would all miss the cache. So lines that are asked at a time come from as many places of the
-    sorted window, and those that begin alike follow one another.
+    Asked at the same moment, such lines would all miss the cache. So the lines that are asked at a time come from
+    different places of the sorted window, and lines with a common beginning follow one another.
 
     Args:
-        lines: in the order of the file.
-        window: number of lines that are put in order together, less where they are long; 1 leaves the order.
+        lines: lines in the order of the file.
+        window: number of lines that are sorted together, fewer if they are long; 1 leaves the order.
         lanes: number of lines that are asked at a time.
     """
     held: list[tuple[str, int, BatchLine]] = []
@@ -176,7 +176,7 @@ def near_each_other(lines: Iterable[BatchLine], window: int, lanes: int) -> Iter
 
 
 def _ordered(held: list[tuple[str, int, BatchLine]], lanes: int) -> Iterator[BatchLine]:
-    """The sorted lines, in turns from the beginnings of as many equal parts."""
+    """The sorted lines, in turns from `lanes` equal parts."""
     held.sort(key=lambda one: one[:2])
     step = -(-len(held) // lanes)
     return (line for at in range(step) for _, _, line in held[at::step])

@@ -23,15 +23,15 @@ from cosd_api.batch.sending import SentFusion
 
 __all__ = ["RayAnswering", "on_cluster"]
 
-ray: Any = import_module("ray")  # it is not installed where types are checked
+ray: Any = import_module("ray")  # the type checker runs without Ray
 _errors: Any = import_module("ray.exceptions")
 
 _ATTEMPTS = 4
-"""Actors that one line may lose: it may be what ends them."""
+"""Actors that one line may lose; the line itself may end them."""
 _PATIENCE = 120.0
-"""Seconds to wait for actors when there is none."""
+"""Seconds to wait for an actor if none is alive."""
 _PAUSES = (0.5, 1.0, 2.0, 5.0)
-"""Seconds before a lost actor is looked for, again and again."""
+"""Seconds before each search for a lost actor; the last number repeats."""
 _LOST: Any = (
     _errors.RayActorError,
     _errors.NodeDiedError,
@@ -39,29 +39,29 @@ _LOST: Any = (
     _errors.OutOfMemoryError,
     _errors.WorkerCrashedError,
 )
-"""Errors after which an actor is asked whether it is still there."""
+"""Errors after which an actor counts as lost until it reports its state."""
 _HOST_PORT = re.compile(r"(ray://)?\[?(?P<host>[^/]+?)\]?:(?P<port>\d+)$")
-"""An address of a cluster that is one of a machine, and not `auto` or the like."""
+"""Address of a machine of a cluster, unlike `auto` and the like."""
 _CONNECT = 10.0
-"""Seconds for connecting to it."""
+"""Seconds for connecting to a machine's address."""
 _OPTIONS = {"num_cpus": 1, "max_restarts": -1, "scheduling_strategy": "SPREAD"}
 
 
 def on_cluster(
     fusion: Fusion, concurrency: int, *, actors: int | None = None, address: str | None = None
 ) -> AbstractAsyncContextManager[RayAnswering]:
-    """Actors that answer lines as a fusion would, on a cluster that is there, or one of this machine.
+    """Actors that answer lines as a fusion would, on an existing cluster, or on a new cluster on this machine.
 
     Args:
         fusion: its settings are sent to the actors, and its servers' limits divided among them.
-        concurrency: lines asked at a time by all of them together.
-        actors: their number; by default one for each processor, up to `concurrency`.
-        address: of the cluster, unless this process has one already. By default that in RAY_ADDRESS, or a cluster that
-            runs on this machine, or a new one.
+        concurrency: lines that all actors together ask at a time.
+        actors: number of actors; by default one for each processor, up to `concurrency`.
+        address: of the cluster, unless this process has a cluster already. By default the address in RAY_ADDRESS, or a
+            cluster that runs on this machine, or a new cluster.
 
     Raises:
         SettingError: the fusion cannot be sent, or a limit cannot be divided; on entering, there is no cluster at the
-            address, it has too few processors, or an actor cannot make the fusion.
+            address, the cluster has too few processors, or an actor cannot make the fusion.
     """
     sent = SentFusion.of(fusion)
     if actors is not None:
@@ -96,9 +96,9 @@ async def _initialize(address: str | None) -> None:
     """Connect to a cluster, or start one.
 
     Raises:
-        SettingError: it cannot be reached or used; the message says what to do.
+        SettingError: the cluster cannot be reached or used; the message has a remedy.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here reports nothing to anybody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster started here sends no statistics
     where = f" at {address}" if address else ""
     try:
         if (found := _HOST_PORT.match(address or "")) is not None:
@@ -124,8 +124,8 @@ class _Worker:
     """An actor.
 
     Attributes:
-        handle: Ray's.
-        busy: lines that it has at the moment.
+        handle: Ray's handle.
+        busy: number of lines that it has at the moment.
         alive: whether it gets lines.
     """
 
@@ -135,21 +135,21 @@ class _Worker:
 
 
 class RayAnswering:
-    """Actors of a cluster that answer lines. A line whose actor is lost is asked again, by another one.
+    """Actors of a cluster that answer lines. If a line's actor is lost, another actor asks the line again.
 
     An asynchronous context manager; it needs an initialized Ray.
 
     Args:
-        sources: for each actor, what makes its fusion.
-        concurrency: lines asked at a time by all of them together.
+        sources: for each actor, the maker of its fusion.
+        concurrency: lines that all actors together ask at a time.
 
     Attributes:
-        lost: times that a line lost its actor.
+        lost: number of times that a line lost its actor.
     """
 
     def __init__(self, sources: Sequence[FusionSource], concurrency: int) -> None:
         self._sources = sources
-        self._at_once = concurrency + 1  # one of them: the question for its state
+        self._at_once = concurrency + 1  # one more for calls of `state`
         self._workers: list[_Worker] = []
         self._found = anyio.Event()
         self._tasks: TaskGroup = anyio.create_task_group()
@@ -177,7 +177,7 @@ class RayAnswering:
     async def __aexit__(self, *exc: object) -> None:
         self._tasks.cancel_scope.cancel()
         try:
-            await self._tasks.__aexit__(None, None, None)  # it would put an error of the block into a group
+            await self._tasks.__aexit__(None, None, None)  # else an error of the block would come in a group
         finally:
             self._kill()
 
@@ -191,7 +191,7 @@ class RayAnswering:
             try:
                 reply: Reply = await worker.handle.answer.remote(line, allowed)
                 return reply
-            except _LOST as error:  # its process or machine is gone
+            except _LOST as error:  # the actor's process or machine is gone
                 words = _last_line(error)
                 self._lose(worker)
                 if allowed is not None:
@@ -201,7 +201,7 @@ class RayAnswering:
         return failed(line, "RayActorError", f"the actors that had it were lost: {words}")
 
     async def _free(self) -> _Worker | None:
-        """The actor with the fewest lines; None if there is none for a long time."""
+        """The actor with the fewest lines; None if no actor is alive within `_PATIENCE` seconds."""
         with anyio.move_on_after(_PATIENCE):
             while not (alive := [one for one in self._workers if one.alive]):
                 await self._found.wait()
@@ -223,14 +223,14 @@ class RayAnswering:
             attempt += 1
             try:
                 state: ActorState = await worker.handle.state.remote()
-            except _errors.RayError:  # it is away, or could not be made there: the others go on
+            except _errors.RayError:  # the actor is gone, or could not be made; the others go on
                 continue
             worker.alive = state.problem is None and state.version == __version__
         self._found.set()
 
     def _kill(self) -> None:
         for one in self._workers:
-            with suppress(_errors.RayError, OSError, RuntimeError):  # where Ray itself is gone, so are they
+            with suppress(_errors.RayError, OSError, RuntimeError):  # if Ray itself is gone, the actors are, too
                 ray.kill(one.handle)
         self._workers = []
 
@@ -239,7 +239,7 @@ def _check(state: ActorState) -> None:
     """Check that an actor can answer.
 
     Raises:
-        SettingError: it has no fusion, or another version of this library.
+        SettingError: the actor has no fusion, or another version of this library.
     """
     if state.version != __version__:
         words = f"{state.machine} has cosd-api {state.version}, and this machine {__version__}"

@@ -1,4 +1,4 @@
-"""Output of a batch: one line for each of the input, in the order in which they were completed."""
+"""Output of a batch: one line for each line of the input, in the order of completion."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Cosd(_Partly):
 
 
 class _OutputLine(_Partly):
-    """Those parts of a line that a later run reads."""
+    """The parts of a line that a later run reads."""
 
     custom_id: Annotated[str, Field(min_length=1)]
     error: _Error | None
@@ -54,17 +54,17 @@ class OutputFile:
     A context manager.
 
     Args:
-        path: the file; made if it is not there.
-        index: takes what it holds.
+        path: the file; made if it does not exist.
+        index: takes the states of the file's lines.
 
     Attributes:
         usage: cost of all lines, by endpoint.
-        written_by: method and models of the lines that are there; None without any.
+        written_by: method and models of the file's lines; None without lines.
         first: byte at which the first line of this run begins.
 
     Raises:
         OSError: on entering, the file cannot be read or written.
-        SettingError: on entering, the file holds something else, or another run has it open; it is not changed.
+        SettingError: on entering, the file holds something else, or another run has it open; the file is not changed.
     """
 
     def __init__(self, path: Path, index: LineIndex) -> None:
@@ -86,9 +86,9 @@ class OutputFile:
             self._appender.__exit__(None, None, None)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append a line, which supersedes an earlier one of its id; its cost includes that one's."""
+        """Append a line, which supersedes an earlier line with its id and includes the cost of that line."""
         text = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        text = text.encode(errors="backslashreplace").decode()  # half a character, such as a server's error may hold
+        text = text.encode(errors="backslashreplace").decode()  # a lone surrogate, perhaps in a server's error
         with self._named():
             self._appender.write(text)
         self._take(_OutputLine.model_validate(line), self._end)
@@ -98,7 +98,7 @@ class OutputFile:
         """Remove superseded lines, after the last line is written: a crash leaves the old file or the new one."""
         if not self._index.any_superseded():
             return
-        path = self._path.resolve()  # of a link, what it leads to
+        path = self._path.resolve()  # the target of a link
         shorter = path.with_name(f"{path.name}.shorter")
         start = 0
         with path.open("rb") as source, shorter.open("wb") as target:
@@ -115,7 +115,7 @@ class OutputFile:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Name the file in an error of writing."""
+        """Add the file's name to errors of writing."""
         try:
             yield
         except OSError as error:

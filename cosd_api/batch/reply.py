@@ -1,4 +1,4 @@
-"""Reply to one line of a batch: asked, and put into the form in which the line came."""
+"""Reply to one line of a batch, in the form of the line."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ CUT = "max_billed_tokens"
 """Code of the error of a line that the limit of the whole batch ended."""
 
 SCHEMA = 2
-"""Version of an output line. In version 1, which names none, models with the same ids were asked after text."""
+"""Version of an output line. In version 1, whose lines have no number, models with the same ids were asked after text.
+"""
 
 _INVALID = "invalid_request_error"
 _OF_LINES = (ContextLengthError, InvalidRequestError, UnsupportedError, BudgetError)
-"""Errors of single lines; among those of limits, that of time is the server's."""
+"""Errors of single lines, except that a time limit is the server's fault; see `_is_servers`."""
 _LARGE = 10**9
 _UNLIMITED = GatewayLimits(messages=_LARGE, prompts=_LARGE, max_tokens=_LARGE, timeout=_LARGE)
-"""Bounds that a file of one's own does not need."""
+"""Limits without effect, because a user's own file needs no bounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +49,16 @@ class Reply:
 
     Attributes:
         asked: the line.
-        content: what its output line holds beside `custom_id` and `cosd`.
-        facts: what the field `cosd` holds beside the cost.
+        content: the fields of its output line besides `custom_id` and `cosd`.
+        facts: the facts in the field `cosd` besides the cost.
         usage: its cost.
-        error: code, message, and whether it may go well later; None for an answer.
+        error: code, message, and whether a retry may succeed; None for an answer.
         cut: whether its share of the whole batch's limit ended it.
         server_failed: whether other lines are likely to fail in the same way.
-        unseen: tokens at most that a lost process may have billed for it beside its cost.
-        tokens: of its answers.
-        kept: draft tokens kept in them, unverified ones left out.
-        replaced: draft tokens replaced.
+        unseen: most tokens that a lost process may have billed for it in addition to `usage`.
+        tokens: number of tokens of its answers.
+        kept: number of draft tokens kept in them, without unverified tokens.
+        replaced: number of draft tokens replaced.
     """
 
     asked: BatchLine
@@ -78,7 +79,7 @@ class Reply:
         return billed_tokens(self.usage)
 
     def line(self, method: str, models: Sequence[str], earlier: Sequence[Usages]) -> dict[str, Any]:
-        """The line of the output; its cost includes that of `earlier` attempts."""
+        """The line of the output; its cost includes the cost of `earlier` attempts."""
         usage = {name: one.model_dump() for name, one in together_cost([self.usage, *earlier]).items()}
         noted = {"metadata": self.asked.metadata} if self.asked.metadata is not None else {}
         own = {"schema_version": SCHEMA, "line": self.asked.number, "method": method, "models": [*models]}
@@ -87,7 +88,7 @@ class Reply:
 
 
 class LineAnswerer(Protocol):
-    """Something that answers lines, several at a time."""
+    """Protocol of objects that answer lines, several at a time."""
 
     async def answer(self, line: BatchLine, allowed: int | None) -> Reply:
         """Ask one line; an error is a reply, too.
@@ -101,10 +102,10 @@ class LineAnswerer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answerer:
-    """Answers lines by a fusion of this process.
+    """Answerer of lines by a fusion of this process.
 
     Attributes:
-        fusion: it is open; its `limits` bound every answer.
+        fusion: an open fusion; its `limits` bound every answer.
     """
 
     fusion: Fusion
@@ -142,17 +143,17 @@ def _is_servers(error: ProviderError) -> bool:
 
 
 def failed(line: BatchLine, code: str, words: str) -> Reply:
-    """The reply to a line that nobody could answer, though it may go well later."""
+    """The reply to a line that no process could answer; a retry may succeed."""
     return _failed(line, (), {"code": code, "message": words, "retryable": True}, server_failed=True)
 
 
 def lost(line: BatchLine, allowed: int) -> Reply:
-    """The reply to a line whose process was lost, with what it may have billed: it is asked again, within the rest."""
+    """The reply to a line whose process was lost, with the tokens that it may have billed: the line is asked again."""
     return replace(stopped(line, "the process that had it was lost"), unseen=allowed)
 
 
 def stopped(line: BatchLine, words: str) -> Reply:
-    """The reply to a line that the limit of the whole batch ended after something of it was billed."""
+    """The reply to a line that the limit of the whole batch ended after it had billed tokens."""
     return _failed(line, (), {"code": CUT, "message": words, "retryable": True}, cut=True)
 
 
@@ -160,7 +161,7 @@ def _asked(line: BatchLine) -> Asked:
     """The request of a line.
 
     Raises:
-        ApiError: its body is invalid, or asks for what no fusion can do.
+        ApiError: its body is invalid, or wants something that no fusion can do.
     """
     data = json.dumps({"model": "cosd", **line.body} if line.plain else line.body).encode()
     asked = read_chat(data, _UNLIMITED) if line.url == CHAT else read_completion(data, _UNLIMITED)
@@ -170,7 +171,7 @@ def _asked(line: BatchLine) -> Asked:
 
 
 def _within(options: AnswerOptions, left: int | None) -> tuple[AnswerOptions, bool]:
-    """The options within what is left of a share, and whether the line's own limit is the narrower one."""
+    """The options within the rest of a share, and whether the line's own limit is the narrower one."""
     own = options.get("max_billed_tokens")
     if left is None or (own is not None and own <= left):
         return options, True
@@ -182,7 +183,7 @@ def _billed(result: FusionResult) -> int:
 
 
 def _refused(line: BatchLine, done: Sequence[FusionResult], refused: Exception, error: Mapping[str, Any]) -> Reply:
-    """The reply to a line whose request is at fault: beside the error the response that OpenAI's batches have."""
+    """The reply to a line with a faulty request: in OpenAI's form, it has a response besides the error."""
     reply = _failed(line, done, error)
     if line.plain:
         return reply

@@ -1,4 +1,4 @@
-"""A fusion on its way to another process, and the limits of its servers divided among several of them."""
+"""A fusion on its way to another process, and its servers' limits divided among several processes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["SentFusion", "divided"]
 
 @dataclass(frozen=True, slots=True)
 class SentFusion:
-    """A fusion that can be pickled, and is made where it is called.
+    """A fusion that can be pickled; calling it makes the fusion in the process at hand.
 
     It has no key: a process finds the keys in its own environment. Trained parts travel whole; other files that the
-    settings name have to lie at the same paths.
+    settings name must have the same paths on every machine.
 
     Attributes:
         config: servers, settings and limits.
-        method: in place of that of `config`, with its trained parts; None where there are none.
+        method: a method with its trained parts, in place of the method of `config`; None without trained parts.
     """
 
     config: FusionConfig
@@ -32,7 +32,7 @@ class SentFusion:
         """The settings of a fusion of this process.
 
         Raises:
-            SettingError: a part of it cannot be sent.
+            SettingError: a part of the fusion cannot be sent.
         """
         endpoints = fusion.endpoints
         try:
@@ -48,27 +48,27 @@ class SentFusion:
         return cls(FusionConfig.model_construct(**left), fusion.settings.method)
 
     def part(self, actors: int, number: int) -> Self:
-        """The fusion of one of several processes, from 0, with its part of the limits."""
+        """The fusion for process `number` of several, from 0, with its part of the limits."""
         return replace(self, config=divided(self.config, actors, number))
 
     def __call__(self) -> Fusion:
-        """Make it. Sends nothing yet.
+        """Make the fusion. Sends nothing yet.
 
         Raises:
-            OSError: a file that it names cannot be read here.
-            SettingError: the settings cannot be used here: the variable of a key is not set, for one.
+            OSError: a file that the settings name cannot be read here.
+            SettingError: the settings cannot be used here, for example because the variable of a key is not set.
         """
         return Fusion.load(self.config) if self.method is None else Fusion.load(self.config, method=self.method)
 
 
 def divided(config: FusionConfig, actors: int, number: int | None = None) -> FusionConfig:
-    """The settings of one of several actors: each has its part of the limits of every server.
+    """The settings of one of several actors, with its part of the limits of every server.
 
     Args:
-        config: the settings of all.
-        actors: their number.
-        number: of this one, from 0. The first ones get one request at a time more, where the division leaves some;
-            without a number nobody does.
+        config: the settings of all actors.
+        actors: number of actors.
+        number: number of this actor, from 0. The remainder of the division goes to the first actors, one request each;
+            with None, no actor gets any of the remainder.
 
     Raises:
         SettingError: a server takes fewer requests at a time than there are actors.

@@ -18,19 +18,19 @@ class BatchSummary(Record):
     """The end of one run of a batch.
 
     Attributes:
-        lines: of the input.
+        lines: lines of the input.
         known: lines that an earlier run answered.
-        answered: lines that this one answered.
-        failed: lines whose output is an error, those of earlier runs included.
+        answered: lines that this run answered.
+        failed: lines whose output is an error, including lines of earlier runs.
         missing: lines that were not asked.
         others: lines of the output that the input does not have.
-        seconds: duration of this run, without finding out about the servers.
-        tokens: of the answers of this run.
-        acceptance_rate: draft tokens kept / (kept + replaced), in this run; None where no draft was judged.
+        seconds: duration of this run, without the time for finding out about the servers.
+        tokens: number of tokens of this run's answers.
+        acceptance_rate: draft tokens kept / (kept + replaced), in this run; None if no draft was judged.
         usage: cost of this run, by endpoint.
         total_usage: cost of all runs.
         money: price of all runs; None without prices.
-        stopped: why the run ended early; None if it did not.
+        stopped: the reason why the run ended early; None if it did not.
     """
 
     lines: int
@@ -79,20 +79,20 @@ class BatchTally:
     """Progress of one run.
 
     Attributes:
-        lines: of the input.
+        lines: lines of the input.
         known: lines that earlier runs answered.
         known_failed: lines that failed in earlier runs, and are not asked again.
         others: lines of the output that the input does not have.
         before: cost of earlier runs.
         total: cost of all runs.
-        prices: of the endpoints.
+        prices: prices of the endpoints.
         answered: lines that this run answered.
-        failed: lines that failed in it.
-        tokens: of its answers.
-        kept: draft tokens kept in them.
-        replaced: draft tokens replaced.
-        started: when the first line was asked, in seconds of the monotonic clock.
-        stopped: why the run ended early.
+        failed: lines that failed in this run.
+        tokens: number of tokens of this run's answers.
+        kept: number of draft tokens kept in them.
+        replaced: number of draft tokens replaced.
+        started: time of the first request, in seconds of the monotonic clock.
+        stopped: the reason why the run ended early.
     """
 
     lines: int
@@ -123,7 +123,7 @@ class BatchTally:
 
     @property
     def done(self) -> int:
-        """Lines that need not be asked any more."""
+        """Number of lines that this run need not ask any more."""
         return self.known + self.known_failed + self.answered + self.failed
 
     @property
@@ -133,7 +133,7 @@ class BatchTally:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Draft tokens kept / (kept + replaced), without unverified ones; None where no draft was judged."""
+        """Draft tokens kept / (kept + replaced), without unverified tokens; None if no draft was judged."""
         return self.kept / (self.kept + self.replaced) if self.kept + self.replaced else None
 
     @property
@@ -147,7 +147,7 @@ class BatchTally:
         return money(self.total, self.prices)
 
     def summary(self) -> BatchSummary:
-        """The summary, now."""
+        """The summary at this moment."""
         return BatchSummary(
             lines=self.lines,
             known=self.known,

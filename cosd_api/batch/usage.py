@@ -15,12 +15,12 @@ __all__ = ["LineUsage", "Usages", "billed_tokens", "dumped", "loaded", "money", 
 
 
 class LineUsage(Record):
-    """The part of one endpoint in the cost of a line, or of many.
+    """The part of one endpoint in the cost of a line, or of many lines.
 
     Attributes:
         prompt_tokens: tokens read, cached ones included.
         completion_tokens: tokens written.
-        cached_tokens: those of the tokens read that came from the server's cache, as far as it reports them.
+        cached_tokens: tokens read that came from the server's cache, as far as it reports them.
         requests: generation requests, retries included.
     """
 
@@ -31,7 +31,7 @@ class LineUsage(Record):
 
     @classmethod
     def of(cls, usage: EndpointUsage) -> Self:
-        """The same, of a result's usage."""
+        """The usage that a result reports for one endpoint."""
         return cls(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -53,7 +53,7 @@ def usages_of(usage: Mapping[str, EndpointUsage]) -> dict[str, LineUsage]:
 
 
 def together_cost(several: Sequence[Usages], less: Usages | None = None) -> dict[str, LineUsage]:
-    """The sum of several costs, without another one that is in it."""
+    """The sum of several costs, minus the cost `less`, which the sum includes."""
     names = dict.fromkeys(name for one in several for name in one)
     taken = less or {}
     return {

@@ -1,4 +1,4 @@
-"""`cosd advise`: one paragraph on two or more models, and the settings file of what it advises."""
+"""`cosd advise`: one paragraph on two or more models, and the settings file of the advised fusion."""
 
 from __future__ import annotations
 

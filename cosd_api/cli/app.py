@@ -18,7 +18,7 @@ from cosd_api.extend import event_loop_name, http_stack
 
 __all__ = ["app", "run"]
 
-# Name, function and the first line of its help, so that `cosd --help` imports none of them.
+# Name, function and the first line of its help, so that `cosd --help` imports no command.
 _COMMANDS = {
     "fuse": ("cosd_api.cli.fuse:fuse", "Fuse one answer."),
     "chat": (
@@ -63,7 +63,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 def _unwrapped(text: str) -> str:
-    """A docstring with each paragraph on one line, so that its help is wrapped at the terminal's width alone."""
+    """A docstring with each paragraph on one line, so that only the terminal's width wraps the help."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
@@ -126,7 +126,7 @@ def run() -> None:
 def _start_logging() -> None:
     """Log to standard error at the level of `COSD_LOG`, if it is set.
 
-    Only this project's loggers: at these levels other libraries would write keys and prompts.
+    Only this project's loggers are set, because at these levels other libraries would write keys and prompts.
 
     Raises:
         typer.BadParameter: the level is unknown.

@@ -28,9 +28,9 @@ from cosd_api.report.terminal import visible
 __all__ = ["batch"]
 
 _Elsewhere: TypeAlias = AbstractAsyncContextManager[LineAnswerer]
-"""Gives what answers lines as a fusion would."""
+"""Context manager that provides an answerer of lines."""
 _LINES = 10
-"""Lines of progress where standard error is no terminal."""
+"""Lines of progress if standard error is not a terminal."""
 
 
 @with_options(SharedOptions)
@@ -130,7 +130,7 @@ def batch(
 
 
 def _limits(options: SharedOptions, fusion: Fusion, stop: list[str] | None) -> AnswerOptions:
-    """The limits of lines that give none of their own; without `max_tokens` where nobody has given it."""
+    """The limits of lines without their own limits; without `max_tokens` unless the user or the file gives it."""
     checked = asdict(options.limits(fusion, stop=stop or None))
     found: dict[str, Any] = {name: one for name, one in checked.items() if one not in (None, (), {})}
     if not (options.given("max_tokens") or "max_tokens" in fusion.limits):
@@ -140,7 +140,7 @@ def _limits(options: SharedOptions, fusion: Fusion, stop: list[str] | None) -> A
 
 
 def _elsewhere(engine: str, actors: int | None, ray_address: str | None) -> Callable[[Fusion, int], _Elsewhere] | None:
-    """The way to answer lines of a fusion in other processes, up to so many at a time; None for this one.
+    """The maker of an answerer in other processes, by a fusion and its concurrency; None for this process.
 
     Raises:
         typer.BadParameter: an option is for another engine.
@@ -205,7 +205,7 @@ class _ProgressLines:
         self._next = 0
 
     def __call__(self, tally: BatchTally) -> None:
-        """Print a line, where the next tenth is done."""
+        """Print a line if the next tenth is done."""
         if not self._next:
             self._next = tally.done * _LINES // tally.lines + 1
         if tally.done * _LINES >= self._next * tally.lines:

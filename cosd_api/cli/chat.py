@@ -60,14 +60,14 @@ def chat(
     with guarded():
         fusion = options.fusion()
         limits = options.limits(fusion, max_billed_tokens=max_billed_tokens)
-        # The event loop runs in another thread: connections are kept up while this one waits for a line, and Ctrl-C
-        # works as usual.
+        # The event loop runs in another thread, so that connections stay open while this thread waits for a line, and
+        # Ctrl-C works as usual.
         with sync_portal().wrap_async_context_manager(fusion):
             _Session(fusion, limits, _Conversation(system)).run()
 
 
 class _Conversation:
-    """Messages: a system message, if any, then exchanges of question and answer."""
+    """Messages of a conversation: a system message, if any, then exchanges of question and answer."""
 
     def __init__(self, system: str | None) -> None:
         self._system = [Message("system", system)] if system else []
@@ -93,7 +93,7 @@ class _Conversation:
         self._exchanges.clear()
 
     def document(self, *, lines: bool) -> str:
-        """The messages as JSON: one list, or a line for each."""
+        """The messages as JSON: one list, or a line for each message."""
         messages = [asdict(message) for message in self.messages()]
         if lines:
             return "".join(json.dumps(message, ensure_ascii=False) + "\n" for message in messages)
@@ -205,7 +205,7 @@ class _Session:
 
     def _execute(self, command: str, argument: str) -> None:
         if command == "/save" and argument:
-            self._save(Path(os.path.expanduser(argument)))  # noqa: PTH111 - Path's raises where there is no such user
+            self._save(Path(os.path.expanduser(argument)))  # noqa: PTH111 - Path's raises if there is no such user
         elif argument:
             self._refuse(f"{command} takes no argument, not {argument!r}; /help lists the commands")
         elif command == "/help":
@@ -226,7 +226,7 @@ class _Session:
     def _save(self, path: Path) -> None:
         text = self._conversation.document(lines=path.suffix == ".jsonl")
         try:
-            # Only files written by this session are overwritten.
+            # Only files that this session has written are overwritten.
             with path.open("w" if path in self._saved else "x", encoding="utf-8", newline="\n") as file:
                 file.write(text)
         except FileExistsError:

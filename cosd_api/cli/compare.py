@@ -42,7 +42,7 @@ ANSWERS, RESULT = "answers.jsonl", "comparison.json"
 """Files in the folder of a comparison: the journal, and the result."""
 _COUNTED = ("questions", "answered", "right", "failed", "billed", "asked", "spent", "money")
 _LINES = 10
-"""Lines of progress where standard error is no terminal."""
+"""Lines of progress if standard error is not a terminal."""
 
 
 @with_options(ComparingOptions)
@@ -119,7 +119,7 @@ def compare(
 
 
 class _OwnOptions(TypedDict):
-    """Options of `cosd compare` alone."""
+    """Options that only `cosd compare` has."""
 
     development: float | None
     pairs: bool
@@ -145,7 +145,7 @@ async def _known(
     own: _OwnOptions,
     settings: ComparisonOptions,
 ) -> Comparison:
-    """The comparison as far as its answers are known; asks nothing."""
+    """The comparison of the answers that are known already; asks no model."""
     return await compare_answers(examples, draft=draft, assistant=assistants, **own, **settings)
 
 
@@ -157,10 +157,10 @@ def _export(found: Comparison, folder: Path, examples: list[Example]) -> None:
 
 
 def _folder(out: Path) -> Path:
-    """The folder, which is there now.
+    """The folder, made if it does not exist.
 
     Raises:
-        typer.BadParameter: it cannot be made.
+        typer.BadParameter: the folder cannot be made.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -171,10 +171,10 @@ def _folder(out: Path) -> Path:
 
 @dataclass
 class Confirming:
-    """Shows the estimate, and asks if it is all right.
+    """Callback that shows the estimate, and lets the user confirm it.
 
     Attributes:
-        declined: whether it was not.
+        declined: whether the user, or a dry run, has declined it.
     """
 
     dry_run: bool
@@ -183,10 +183,10 @@ class Confirming:
 
     @classmethod
     def of(cls, options: ComparingOptions, answers: Path | None) -> Self:
-        """The question of a command; `answers` is the file that may have all of them already.
+        """The confirmation of a command; the file `answers` may already have all answers.
 
         Raises:
-            typer.BadParameter: see `check`; not where there is such a file.
+            typer.BadParameter: see `check`; not if the file exists.
         """
         made = cls(dry_run=options.dry_run, yes=options.yes or options.max_billed_tokens is not None)
         if answers is None or not answers.exists():
@@ -194,21 +194,21 @@ class Confirming:
         return made
 
     def check(self) -> None:
-        """Check that somebody can be asked.
+        """Check that the user can confirm, or need not.
 
         Raises:
-            typer.BadParameter: nobody can.
+            typer.BadParameter: a confirmation is needed, but there is no terminal.
         """
         if not (self.yes or self.dry_run or sys.stdin.isatty()):
             words = "there is no terminal to confirm the cost: give --yes, or a bound, --max-billed-tokens"
             raise typer.BadParameter(words, param_hint="--yes")
 
     def __call__(self, estimate: ComparisonEstimate) -> bool:
-        """Show it, and ask.
+        """Show the estimate, and let the user confirm it.
 
         Raises:
             typer.BadParameter: see `check`.
-            KeyboardInterrupt: somebody has interrupted the question.
+            KeyboardInterrupt: the user has interrupted the question.
         """
         if self.dry_run:
             print(estimate)
@@ -221,10 +221,10 @@ class Confirming:
 
 
 def _goes_on() -> bool:
-    """Ask; an interrupt ends the question, which the handler of a running event loop would only note.
+    """Let the user confirm. An interrupt ends the question, although a running event loop would only note it.
 
     Raises:
-        KeyboardInterrupt: it was interrupted.
+        KeyboardInterrupt: the question was interrupted.
     """
     interrupted: list[int] = []
 
@@ -247,7 +247,7 @@ def _goes_on() -> bool:
 
 @contextmanager
 def resumable(answers: Path | None) -> Iterator[None]:
-    """After an interrupt or a server's failure, say how to resume; `answers` is the file that they are in."""
+    """After an interrupt or a server's failure, say how to resume; `answers` is the file of finished answers."""
     try:
         yield
     except (KeyboardInterrupt, ProviderError):
@@ -258,7 +258,7 @@ def resumable(answers: Path | None) -> Iterator[None]:
 
 @contextmanager
 def shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
-    """Progress on standard error: a table that fills up on a terminal, from the first call on; else some lines."""
+    """Progress on standard error: on a terminal a table that fills up, from the first call on; else some lines."""
     if not _on_terminal():
         yield _Plain()
         return
@@ -269,7 +269,7 @@ def shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
         words = left(tallies)
         table = _table(tallies, live.console.size.height - bool(words))
         live.update(Group(table, Text(f"{words} left")) if words else table)
-        live.start()  # not before: a live table wipes what is typed at a question; started already, it goes on
+        live.start()  # not earlier, as a live table wipes input to a question; has no effect after the first call
 
     try:
         yield show
@@ -282,10 +282,10 @@ def _on_terminal() -> bool:
 
 
 class Left:
-    """Forecast of the time, the tokens and the money that are left, by what this run has taken so far.
+    """Forecast of the remaining time, tokens and money, by this run's use so far.
 
-    The tokens are those of each contestant's own answers, or of the others' where it has none yet. The time is that of
-    a token so far; answers that were known took none.
+    It expects the mean tokens of each contestant's own answers, or of all answers if it has none yet, and the mean time
+    of a token so far; known answers took none.
 
     Args:
         clock: the time in seconds.
@@ -296,7 +296,7 @@ class Left:
         self._start: float | None = None
 
     def __call__(self, tallies: Sequence[Tally]) -> str:
-        """The forecast in words; empty at first, and where nothing is left. The first call starts the clock."""
+        """The forecast in words; empty at first, and if nothing is left. The first call starts the clock."""
         now = self._clock()
         self._start = now if self._start is None else self._start
         asked, spent = sum(one.asked for one in tallies), sum(one.spent for one in tallies)
@@ -319,10 +319,10 @@ class _Plain:
         self._left = Left()
 
     def __call__(self, tallies: Sequence[Tally]) -> None:
-        """Print a line, where the next tenth is done."""
+        """Print a line if the next tenth is done."""
         left = self._left(tallies)
         total, done = sum(one.questions for one in tallies), sum(one.answered + one.failed for one in tallies)
-        if total != self._total:  # a contestant was left out, or there is more to ask
+        if total != self._total:  # a contestant was left out, or questions were added
             self._total, self._next = total, done * _LINES // max(1, total) + 1
         if not total or done * _LINES < self._next * total:
             return
@@ -333,11 +333,11 @@ class _Plain:
 
 
 def _table(tallies: Sequence[Tally], height: int) -> Table:
-    """The table that fills up, in so many lines: where it has more, first those that are not done, and one line more.
+    """The table that fills up, within `height` lines: of too many rows it prefers the unfinished, and sums the rest.
 
     Args:
-        tallies: of all contestants.
-        height: of the terminal, in lines.
+        tallies: tallies of all contestants.
+        height: height of the terminal, in lines.
     """
     table = Table(box=None, pad_edge=False)
     table.add_column("", no_wrap=True, overflow="ellipsis")

@@ -69,7 +69,7 @@ class GraderOptions:
         """The grader.
 
         Raises:
-            SettingError: there is no such grader, or a setting is missing or means nothing to it.
+            SettingError: there is no such grader, a setting is missing, or the grader does not take a setting.
         """
         given = {one.name: getattr(self, one.name) for one in fields(GraderOptions)}
         name = given.pop("grader")
@@ -117,8 +117,8 @@ class ComparingOptions(GraderOptions):
         """The first questions of a file.
 
         Raises:
-            typer.BadParameter: it cannot be read.
-            SettingError: it is invalid.
+            typer.BadParameter: the file cannot be read.
+            SettingError: the file is invalid.
         """
         try:
             return read_questions(path, mapping_from(self.fields or []))[:limit]
@@ -163,7 +163,7 @@ def priced(texts: list[str] | None) -> dict[str, Price] | None:
 
     Raises:
         typer.BadParameter: a file of prices cannot be read.
-        SettingError: they are invalid.
+        SettingError: the prices are invalid.
     """
     try:
         return prices_from(texts) if texts else None

@@ -92,7 +92,7 @@ def _log_frames(error: Exception) -> None:
 
 
 def _discard_stdout() -> None:
-    """Redirect standard output to nowhere: Python flushes it at exit, which would fail without a reader."""
+    """Redirect standard output to nowhere, because Python flushes it at exit, which would fail without a reader."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -107,12 +107,12 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
 
 
 class Waiting:
-    """A sign of life on a terminal until the first word comes: how long it has been waited for, from a second on.
+    """A sign of life on a terminal until the first word comes: the waiting time, after the first second.
 
     Use it as a context manager, and call `over` at the first word.
 
     Args:
-        shown: whether there is a terminal to show it on.
+        shown: whether there is a terminal that can show it.
     """
 
     def __init__(self, *, shown: bool) -> None:
@@ -129,7 +129,7 @@ class Waiting:
         self.over()
 
     def say(self, message: str) -> None:
-        """Print one line to standard error, in place of the sign of life, which comes again below it."""
+        """Print one line to standard error, in place of the sign of life, which comes back below it."""
         with self._lock:
             self._clear()
             say(message)
@@ -160,7 +160,7 @@ def without_echo(terminal: bool) -> Iterator[None]:
     """Keep typed text for the next line of input, and show none of it meanwhile; on POSIX terminals."""
     with ExitStack() as restored:
         if terminal and os.name != "nt":
-            import termios  # noqa: PLC0415 - is not there on Windows
+            import termios  # noqa: PLC0415 - missing on Windows
 
             with suppress(OSError, termios.error):  # no real terminal
                 keyboard = sys.stdin.fileno()
@@ -173,7 +173,7 @@ def without_echo(terminal: bool) -> Iterator[None]:
 
 
 class Writer:
-    """Writes tokens to standard output as they become final.
+    """Writer of tokens to standard output as they become final.
 
     On a terminal the assistants' words are green (unless `NO_COLOR` is set) and control characters are made visible.
     Anything else gets the text unchanged.
@@ -204,8 +204,8 @@ class Writer:
 class MessageReader:
     r"""The messages on standard input, one a line; a `\` at its end continues the message in the next line.
 
-    On a terminal lines can be edited and recalled, where Python has readline; no history is saved. With standard input
-    or output in a pipe, prompts go to standard error.
+    On a terminal, lines can be edited and recalled if Python has readline; no history is saved. With standard input or
+    output in a pipe, prompts go to standard error.
 
     Attributes:
         interactive: whether standard input is a terminal.

@@ -66,7 +66,7 @@ def _load(path: Path) -> FusionResult:
 
 
 def _check(result: FusionResult) -> None:
-    """Report an inconsistent record, which is shown all the same."""
+    """Report an inconsistent record; the command shows it all the same."""
     if not isinstance(result.settings.verifier, CustomVerifier):
         try:
             result.trace.replay()

@@ -172,7 +172,7 @@ async def _answer(
 
 
 def _asked(given: str, system: str | None, *, chat: bool) -> str | list[Message]:
-    """The prompt: text, or the conversation that is on standard input, or the one that begins with it."""
+    """The prompt: text, the conversation on standard input, or a conversation with the text as the user's message."""
     text = _read(given)
     messages = _messages(text) if given == "-" else None
     if messages is None and not (chat or system is not None):
@@ -185,7 +185,7 @@ def _messages(text: str) -> list[Message] | None:
     """The conversation that a text holds as JSON; None for any other text.
 
     Raises:
-        typer.BadParameter: it is a list of objects, and one of them is no message.
+        typer.BadParameter: the text is a list of objects, but an object is not a message.
     """
     try:
         found: object = json.loads(text) if text.lstrip().startswith("[") else None
@@ -208,5 +208,5 @@ def _read(prompt: str) -> str:
         text = sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"standard input is not UTF-8 text at byte {error.start}") from None
-    # Editors and echo add a line end, which a model would take for part of the prompt.
+    # Editors and echo add a line end, which a model would take for a part of the prompt.
     return text.removesuffix("\n").removesuffix("\r")

@@ -139,7 +139,7 @@ Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="For the 
 
 _NUMBERS = [name for name in NUMBERS if name != "seed"]
 _OF_VERIFIER = ("verifier", *_NUMBERS, "agreement", "tree")
-"""Options of which any one names a verifier, in place of a settings file's own."""
+"""Options that each choose a verifier, in place of the verifier of a settings file."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -147,13 +147,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Marks a field that is several options, and a mapping of these in the instance."""
+    """Mark of a field that stands for several options; in the instance, the field is a mapping of their values."""
 
     options: tuple[inspect.Parameter, ...]
 
     @classmethod
     def of(cls, field: inspect.Parameter) -> tuple[inspect.Parameter, ...]:
-        """The options that a field stands for."""
+        """The options of a field: its own, or the options in its mark."""
         marks = [one for one in getattr(field.annotation, "__metadata__", ()) if isinstance(one, cls)]
         return marks[0].options if marks else (field,)
 
@@ -168,7 +168,7 @@ def option_names(options: Callable[..., object]) -> list[str]:
 
 
 def with_options(options: Callable[..., T]) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
-    """Give a command the fields of a dataclass as options; it gets an instance as its first argument.
+    """Give a command the fields of a dataclass as options; the command gets an instance as its first argument.
 
     Arguments of the command come before the shared options, its own options after them.
     """
@@ -220,7 +220,7 @@ class SharedOptions:
 
     @property
     def seed(self) -> int | None:
-        """The seed of what is drawn, or of a verifier's coins."""
+        """The seed of drawn tokens, or of a verifier's coins."""
         seed: int | None = self.of_verifier.get("seed")
         return seed
 
@@ -247,7 +247,7 @@ class SharedOptions:
         )
 
     def _configured(self, path: Path, read_timeout: float | None, settings: Mapping[str, Any]) -> Fusion:
-        """The fusion of a settings file, with the options of the command line in place of its own.
+        """The fusion of a settings file, in which options of the command line override the file.
 
         Raises:
             typer.BadParameter: an option is invalid, or the file cannot be read.
@@ -284,10 +284,10 @@ class SharedOptions:
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--config") from error
 
     def _with_seed(self, method: Method) -> Verifier | None:
-        """The verifier of a settings file with the seed of the command line, where it takes one.
+        """The verifier of a settings file with the seed of the command line, if the verifier takes a seed; else None.
 
         Raises:
-            typer.BadParameter: neither it nor the method takes the seed.
+            typer.BadParameter: neither the verifier nor the method takes the seed.
         """
         if self.seed is None or not method.hoisted:
             return None
@@ -299,7 +299,7 @@ class SharedOptions:
         return None
 
     def given(self, option: str) -> bool:
-        """Test whether an option stands on the command line, not in the environment."""
+        """Test whether an option is on the command line, not in the environment."""
         source = self.context.get_parameter_source(option)
         return source is not None and source.name == "COMMANDLINE"
 
@@ -311,21 +311,21 @@ class SharedOptions:
             SettingError: another limit is invalid.
         """
         method = fusion.settings.method
-        seed = self.seed if method.temperature or not method.hoisted else None  # else that of the verifier
+        seed = self.seed if method.temperature or not method.hoisted else None  # else it is the verifier's
         timeout = seconds(self.timeout, "--timeout")
         wanted: dict[str, Any] = {"max_tokens": self.max_tokens, "timeout": timeout, "seed": seed, **more}
         if self.config is not None:
             wanted = {**fusion.limits, **{name: one for name, one in wanted.items() if self.given(name)}}
         wanted["own"] = self.own(fusion)
         limits = AnswerLimits.checked(**wanted)
-        limits.seeded(method)  # refuses
+        limits.seeded(method)  # refuses a seed without use
         return limits
 
     def own(self, fusion: Fusion) -> dict[str, str]:
         """The system messages of single models, by name.
 
         Raises:
-            typer.BadParameter: there are more of them than assistants, or a file cannot be read.
+            typer.BadParameter: there are more messages than assistants, or a file cannot be read.
         """
         names, several = fusion.endpoints.names, self.assistant_system or []
         if len(several) > len(names):
@@ -337,7 +337,7 @@ class SharedOptions:
         return found
 
     def _method(self) -> Method | None:
-        """The method; None for CoSD, whose settings are options of their own."""
+        """The method; None for CoSD, whose settings have their own options."""
         given = [one.partition("=") for one in self.method_settings or []]
         if wrong := [name for name, equals, _ in given if not (name and equals)]:
             raise typer.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param_hint="--set")
@@ -412,7 +412,7 @@ def seconds(given: float | None, option: str) -> float | None:
     """The given time.
 
     Raises:
-        typer.BadParameter: it is not a positive, finite number.
+        typer.BadParameter: the time is not a positive, finite number.
     """
     if given is not None and not 0 < given < math.inf:
         raise typer.BadParameter(f"{given:g} is not a positive number of seconds", param_hint=option)
@@ -420,10 +420,10 @@ def seconds(given: float | None, option: str) -> float | None:
 
 
 def check_writable(path: Path, option: str, *read: Path | None) -> None:
-    """Check that a file can be written, before work that takes long; nothing is written yet.
+    """Check that a file can be written, before long work; writes nothing.
 
     Raises:
-        typer.BadParameter: it cannot be written, or it is one of the files that are `read`.
+        typer.BadParameter: the file cannot be written, or is one of the files in `read`.
     """
     if path.resolve() in {one.resolve() for one in read if one is not None}:
         raise typer.BadParameter(f"{path} is an input and would be overwritten: name another file", param_hint=option)
@@ -439,7 +439,7 @@ def check_writable(path: Path, option: str, *read: Path | None) -> None:
 
 
 def connect_server(url: str, model: str | None, option: str, read_timeout: float | None = None) -> Provider:
-    """The model behind a URL; sends nothing yet.
+    """The provider of a URL; sends nothing yet.
 
     Raises:
         typer.BadParameter: the URL is invalid.
@@ -465,7 +465,7 @@ def connect_assistants(urls: list[str], models: list[str] | None, read_timeout: 
 
 
 def _text(given: str, option: str) -> str:
-    """The text of an option, or of the file that it names behind an @.
+    """The text of an option, or of the file that it names after an @.
 
     Raises:
         typer.BadParameter: the file cannot be read.

@@ -1,4 +1,4 @@
-"""`cosd probe`: what servers can do, before they are fused."""
+"""`cosd probe`: the abilities of servers, before they are fused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _save(report: ProbeReport, path: Path) -> None:
 async def _probed(
     urls: Sequence[str], models: Sequence[str], engines: Sequence[str], prompt: str
 ) -> list[ProbeReport | None]:
-    """A report for each server, in order; None for one that failed, with a message."""
+    """A report for each server, in order; None for a server that failed, with a message."""
     reports: list[ProbeReport | None] = []
     for url, model, engine in zip_longest(urls, models, engines):
         if sys.stderr.isatty():
@@ -121,7 +121,7 @@ def _style(line: str, report: ProbeReport) -> str:
 
 
 def _together(reports: Sequence[ProbeReport]) -> str:
-    """The definition by which a fusion of them would judge."""
+    """The unit by which a fusion of the servers would judge, in words."""
     found = definition_of(reports)
     tie = "" if found.tie is None else f" Ties: tie={in_digits(found.tie)}."
     return f'Together: {found} (unit="{found.unit}").{tie}'

@@ -1,4 +1,4 @@
-"""`cosd serve`: fusions behind OpenAI's protocol."""
+"""`cosd serve`: a server of fusions with OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def _config(file: Path | None, options: SharedOptions) -> GatewayConfig | None:
     """The settings file, if one is given.
 
     Raises:
-        typer.BadParameter: it cannot be read, or a fusion is given beside it.
-        SettingError: it is invalid.
+        typer.BadParameter: the file cannot be read, or options give another fusion besides it.
+        SettingError: the file is invalid.
     """
     from cosd_api.gateway.config import GatewayConfig  # noqa: PLC0415 - of an extra
 
@@ -139,7 +139,7 @@ def _fusions(config: GatewayConfig | None, options: SharedOptions, name: str) ->
 
 
 def _fusion(options: SharedOptions) -> Fusion:
-    """The fusion of the command line, with the limits of every answer that stand there."""
+    """The fusion of the command line, with the limits of every answer that the command line gives."""
     fusion = options.fusion()
     limits: Any = asdict(options.limits(fusion))
     own: Any = {name: limits[name] for name in _OF_AN_ANSWER if options.given(name) and limits[name] is not None}
@@ -149,7 +149,7 @@ def _fusion(options: SharedOptions) -> Fusion:
 
 @contextmanager
 def _logged_to_stderr() -> Iterator[None]:
-    """Write the access log, and what goes wrong, to standard error."""
+    """Write the access log, and other logs of failures, to standard error."""
     from cosd_api.gateway.exchange import ACCESS_LOG  # noqa: PLC0415 - with the rest
     from cosd_api.gateway.log_writer import LogLineFormatter, LogWriter  # noqa: PLC0415
 
@@ -171,7 +171,7 @@ def _logged_to_stderr() -> Iterator[None]:
 
 
 def _reading_keys(gateway: Gateway, file: Path, host: str) -> Callable[[int, FrameType | None], None]:
-    """A handler of a signal that has the keys read again."""
+    """A handler of a signal that reads the keys again."""
     from cosd_api.gateway.config import GatewayConfig, keys_of  # noqa: PLC0415 - of an extra
     from cosd_api.gateway.server import check_host  # noqa: PLC0415
 
@@ -191,7 +191,7 @@ def _reading_keys(gateway: Gateway, file: Path, host: str) -> Callable[[int, Fra
                 say(f"the keys were read again: {names}; all other settings stay as they were at the start")
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if terminal and not os.isatty(0):  # it was closed
+        if terminal and not os.isatty(0):  # the terminal was closed
             _interrupt(number, frame)
         threading.Thread(target=read, name="cosd-keys", daemon=True).start()  # beside the requests
 

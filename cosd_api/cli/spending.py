@@ -1,4 +1,4 @@
-"""Dear answers: announced before they are generated, and bounded."""
+"""Expensive answers: announced before they are generated, and bounded."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from cosd_providers import Message, ProviderError
 __all__ = ["bounded"]
 
 _DEAR = 10
-"""Times the draft alone; an answer that is expected to bill more is dear."""
+"""Multiple of the draft's own bill, above which the expected bill makes an answer expensive."""
 _BOUND = 10
-"""Times the expected tokens, at which a dear answer stops."""
+"""Multiple of the expected tokens at which an expensive answer stops."""
 _PATIENCE = 20.0
 """Seconds for measuring the models' speed."""
 
@@ -41,21 +41,21 @@ async def bounded(
     told: bool = False,
     announce: Callable[[str], None] = say,
 ) -> AnswerLimits:
-    """Bound the billed tokens of a dear answer, and announce it: its tokens, its time and the bound.
+    """Bound the billed tokens of an expensive answer, and announce it: its tokens, its time and the bound.
 
-    CoSD and answers with a limit of billed tokens keep their limits, and so does one that cannot be estimated: it fails
-    with a better message, or continues without the model that has failed. Of a method that makes no forecast, the note
-    says that nothing bounds its answers.
+    CoSD, and answers with a limit of billed tokens, keep their limits. So does an answer that cannot be estimated: it
+    fails with a better message, or continues without the failed model. If the method makes no forecast, the note says
+    that nothing bounds its answers.
 
     Args:
         fusion: the open fusion that is to answer.
         prompt: text or a conversation.
-        limits: of the answer.
-        told: whether a note was announced already. Then nothing is measured or printed.
+        limits: limits of the answer.
+        told: whether a note was announced already; if so, nothing is measured or printed.
         announce: gets the note, one line.
 
     Returns:
-        The limits, with the bound where the answer is dear.
+        The limits, with the bound if the answer is expensive.
 
     Raises:
         SettingError: the prompt or a limit is invalid.
@@ -88,7 +88,7 @@ async def bounded(
 
 
 async def _seconds(fusion: Fusion, prompt: str | Sequence[Message], estimate: Estimate) -> float | None:
-    """The expected seconds of an answer; None where a model does not answer, or takes long for a few tokens."""
+    """The expected seconds of an answer; None if a model does not answer, or takes long for a few tokens."""
     special = fusion.settings.on_special_tokens
     with suppress(ProviderError), move_on_after(_PATIENCE):
         speeds = await measure_speeds(fusion.endpoints, prompt, on_special_tokens=special)

@@ -44,9 +44,9 @@ from cosd_providers import ContextLengthError, Provider, ProviderError
 __all__ = ["collect", "train", "train_gate", "tune_rule"]
 
 FormerMethod = Literal["defer", "co-llm"]
-"""The methods that a gate could be trained for, when a gate on hidden states was of another one."""
+"""The methods for which a gate could be trained, when gates on hidden states belonged to another method."""
 
-_SHOWN = 3  # examples that failed, in words
+_SHOWN = 3  # most failed examples that are listed
 
 
 def collect(
@@ -156,7 +156,7 @@ def _resumable(path: Path | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DataOptions:
-    """The data that training and tuning take, with servers to ask about examples."""
+    """The data that training and tuning take, with servers that can compare the models on examples."""
 
     data: Annotated[
         Path,
@@ -178,7 +178,7 @@ class DataOptions:
     ] = None
 
     def servers(self) -> tuple[Provider | None, list[Provider]]:
-        """The draft and the assistants, where given; sends nothing yet."""
+        """The draft and the assistants, as far as given; sends nothing yet."""
         draft = None if self.draft is None else connect_server(self.draft, self.draft_model, "--draft")
         return draft, connect_assistants(self.assistant or [], self.assistant_model)
 
@@ -190,11 +190,11 @@ class DataOptions:
         listed: int | None = None,
         hidden_states: bool = False,
     ) -> Samples:
-        """The samples in the file, or those collected for its examples.
+        """The samples in the file, or new samples for its examples.
 
         Raises:
             typer.BadParameter: a file cannot be read or written, or there are examples but no servers.
-            SettingError: the file holds neither, or is broken.
+            SettingError: the file holds neither samples nor examples, or is broken.
             ProviderError: a server failed.
         """
         if self.samples is not None:
@@ -355,7 +355,7 @@ def tune_rule(
     """
     with guarded():
         alphas, betas = alpha or QUARTERS, beta or QUARTERS
-        # Fail before work that takes long.
+        # Fail before the long work.
         check_grid(alphas, betas)
         check_sklearn(COMPARING)
         if png is not None:

@@ -1,4 +1,4 @@
-"""Options of the verifiers that are made of numbers, as their kinds and settings state them."""
+"""Options of the verifiers that are made of numbers, derived from their kinds and settings."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from cosd_api.extend import KINDS, in_words, numbers_of
 __all__ = ["DEFAULT", "FORMER", "NUMBERS", "VERIFIERS", "verifier_parameters"]
 
 DEFAULT = "rule"
-"""The kind of the verifier that decides where none is chosen."""
+"""The kind of the verifier that decides if the user chooses none."""
 VERIFIERS: Mapping[str, Mapping[str, FieldInfo]] = {
     kind: found for kind in KINDS if (found := numbers_of(kind)) is not None
 }
 """The verifiers that are made of numbers, or of no settings, by kind; the settings are the options of their names."""
 FORMER: Mapping[str, Sequence[str]] = {"chow": ("tau",)}
-"""The names that verifiers had, with their settings; see `present_verifier`."""
+"""Former names of verifiers, with their settings; see `present_verifier`."""
 _OF_FORMER = "chow (tau) is agreement with alpha = 1 - tau, and ends with release 0.2."
 SEED = "seed"
-"""The setting that is also one of an answer."""
+"""The setting that an answer has, too."""
 NUMBERS = tuple(dict.fromkeys([*(name for several in VERIFIERS.values() for name in several), SEED]))
 """The names of all these settings."""
 
 
 def verifier_parameters() -> list[Parameter]:
-    """The option for the kind of a verifier, and one for each number."""
+    """The option for the kind of a verifier, and an option for each number."""
     kinds: Any = Literal[(*VERIFIERS, *FORMER)]
     found = [_parameter("verifier", kinds, typer.Option(help=f"{_choice()} {_OF_FORMER}"))]
     for name in NUMBERS:
@@ -46,7 +46,7 @@ def _parameter(name: str, annotation: Any, option: Any) -> Parameter:
 
 
 def _choice() -> str:
-    """The kinds with the settings of each; those with the same stand together."""
+    """The kinds with the settings of each; kinds with the same settings are together."""
     groups: list[str] = []
     for settings, alike in groupby(VERIFIERS, key=lambda kind: tuple(VERIFIERS[kind])):
         kinds = " or ".join(f"the {kind}" if kind == DEFAULT else kind for kind in alike)
@@ -56,7 +56,7 @@ def _choice() -> str:
 
 
 def _help(name: str, users: Mapping[str, FieldInfo]) -> str:
-    """The description of a number, with the verifiers that have it, but for the default one, and its default."""
+    """The description of a number, with its default, and with its verifiers unless the default verifier has it."""
     words = next((field.description for field in users.values() if field.description), name)
     if name == SEED:
         drawn = "Of what is drawn, by methods that draw"

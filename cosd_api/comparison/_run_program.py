@@ -1,8 +1,8 @@
 """The beginning of every process that runs a program for `programs.py`: it gives up rights, then runs the program.
 
-It is a script without imports of this library, and does what the platform can. Where a limit or a namespace is refused,
-the program runs without it, and the file `status` says which were set. After the program's last line, the word from the
-file `token` is written into the file `passed`.
+It is a script without imports of this library, and uses the limits that the platform has. If the platform refuses a
+limit or a namespace, the program runs without it, and the file `status` lists the limits that were set. After the
+program's last line, the script writes the word from the file `token` into the file `passed`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def limit(seconds: int, memory: int, file_bytes: int, files: int, processes: int) -> list[str]:
-    """Set limits that the program cannot raise again; return the names of those that were set."""
+    """Set limits that the program cannot raise again; return the names of the limits that were set."""
     try:
         import resource  # noqa: PLC0415 - missing on Windows
     except ImportError:
@@ -42,14 +42,14 @@ def limit(seconds: int, memory: int, file_bytes: int, files: int, processes: int
 
 
 def separate() -> list[str]:
-    """Leave the network and the other processes behind; return what was left."""
+    """Isolate the process from the network and from other processes; return the names of both, as far as it worked."""
     if not sys.platform.startswith("linux"):
         return []
     import ctypes  # noqa: PLC0415
 
     libc = ctypes.CDLL(None)
     if libc.unshare(_NEW_USER | _NEW_NETWORK | _NEW_PIDS) == 0:
-        # The next child is the first process of its namespace: with it, all that it has started die.
+        # The next child is the first process of its namespace: its death kills all processes that it has started.
         reads, writes = os.pipe()
         child = os.fork()
         if child:
@@ -58,7 +58,7 @@ def separate() -> list[str]:
             os._exit(code if code >= 0 else 128 - code)
         libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         os.close(writes)
-        if select.select([reads], [], [], 0)[0]:  # closed by the parent's death, before it was to kill this process
+        if select.select([reads], [], [], 0)[0]:  # the parent died before the prctl
             os._exit(1)
         os.close(reads)
         return ["network", "processes"]
@@ -72,7 +72,7 @@ def main() -> None:
         token = file.read()
     os.unlink("token")  # noqa: PTH108
     if hasattr(signal, "alarm"):
-        signal.alarm(int(seconds))  # where nobody is left to kill this process
+        signal.alarm(int(seconds))  # in case the parent died and cannot kill this process
     done = separate() + limit(*map(int, bounds))
     with open("status", "w", encoding="ascii") as file:  # noqa: PTH123
         file.write(" ".join(done))

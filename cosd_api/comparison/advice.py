@@ -1,4 +1,4 @@
-"""Advice by counts: if models are to be fused, how, and what to expect, as a record and in words. Pure; see `looks`."""
+"""Advice by counts: whether to fuse models, how, and the expected gain, as a record and in words. Pure; see `looks`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cosd_api.extend import Record, counted, in_words, with_article
 
 
 class Doubts(Record):
-    """Place of one model's doubts: of its wrong answers, those in which it was nowhere unsure.
+    """Doubts of one model where it is wrong: in how many wrong answers it was sure of every token.
 
     Attributes:
-        answers: its answers alone whose probabilities are known.
-        wrong: those that are wrong.
-        sure: those of the wrong ones in which every token has a probability of at least 0.5: there the paper's rule
-            asks nobody.
+        answers: number of its answers alone whose probabilities are known.
+        wrong: number of wrong answers among them.
+        sure: number of wrong answers in which every token has a probability of at least 0.5, so that the paper's rule
+            asks no assistant.
     """
 
     answers: int
@@ -34,7 +34,7 @@ class Bill(Record):
         requests: to all endpoints.
         billed: tokens read and written by all.
         seconds: the median duration.
-        money: with prices.
+        money: the price; None without prices.
     """
 
     requests: float
@@ -49,11 +49,11 @@ class WayTold(Record):
     Attributes:
         name: its name.
         questions: number of questions at that look that all models have answered.
-        right: its right answers to these.
+        right: number of its right answers to these questions.
         against: the model over which it gains least.
-        alone: the right answers of that model.
-        gain: in accuracy over that model; see `Advice.gain`.
-        continued: whether it was still there at the last look of all.
+        alone: number of that model's right answers.
+        gain: gain in accuracy over that model; see `Advice.gain`.
+        continued: whether the last look of all still included it.
     """
 
     name: str
@@ -66,7 +66,7 @@ class WayTold(Record):
 
 
 class AdviceCounts(Record):
-    """Advice, without the models that it is about: the decision, and the numbers behind it. See `Advice`."""
+    """Advice without its models: the decision, and the numbers that it is based on. See `Advice`."""
 
     schema_version: Literal[2] = 2
     decision: Literal["fuse", "alone", "undecided", "unknown"]
@@ -100,11 +100,11 @@ def reasoned(
     """The fields of an advice that follow from counts: the decision and its grounds.
 
     Args:
-        outcomes: of all models and ways.
+        outcomes: outcomes of all models and ways.
         trial: the looks.
         worth: the gain that is worth fusing for.
-        complete: False if it was stopped before a look decided, or the last one was made.
-        room: the room for a gain, where that has decided; see `looks.room`.
+        complete: False if the run was stopped before a look decided, or before the last look.
+        room: the room for a gain, if that has decided; see `looks.room`.
     """
     last, fused = trial.last, trial.fused
     decision: str = "alone" if room is not None else trial.verdict(worth)
@@ -159,9 +159,9 @@ def _told(outcomes: Outcomes, one: WaySeen, questions: Sequence[str], there: boo
 
 # Words.
 
-_LONG = 30  # characters of a setting that are too many for a sentence
+_LONG = 30  # a setting of this many characters is too long for a sentence
 _MANY = 0.25
-"""Share of a model's wrong answers that are sure ones, above which the rule's default misses much."""
+"""Share of sure answers among a model's wrong answers, above which the rule's default misses much."""
 
 
 def advice_words(advice: AdviceCounts, models: Mapping[str, str], order: Sequence[str]) -> str:
@@ -280,13 +280,13 @@ def _signed(share: float) -> str:
 
 
 def _rounded(number: int) -> str:
-    """Two digits of a number, rounded up: it is no more exact than that."""
+    """The number rounded up to two digits, as the estimate is no more exact."""
     unit = 10 ** max(0, len(str(number)) - 2)
     return f"{-(-number // unit) * unit:,}"
 
 
 def _method(advice: AdviceCounts) -> str:
-    """The method with its settings, but for long ones."""
+    """The method with its settings, except for long ones."""
     settings = advice.settings
     name, own = str(settings["method"]), dict(settings.get("options") or {})
     if (verifier := settings.get("verifier")) is not None:
@@ -315,7 +315,7 @@ def _cost(advice: AdviceCounts) -> Iterator[str]:
 
 
 def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
-    """Sentences on whether the models doubt where they are wrong, and what to try where they do not."""
+    """Sentences on whether the models doubt where they are wrong, and on what to try if they do not."""
     missed: list[str] = []
     for name in models:
         one, subject = advice.doubts.get(name), with_article(name).capitalize()

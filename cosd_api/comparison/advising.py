@@ -1,4 +1,4 @@
-"""`advise`: find out if models are to be fused, and how, by as few answers as it takes; see `looks`."""
+"""`advise`: find out whether to fuse models, and how, with as few answers as possible; see `looks`."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ async def advise(
     choosing: float | None = None,
     **settings: Unpack[ComparisonOptions],
 ) -> Advice:
-    """Find out from some questions, better a hundred than fewer, if models are to be fused, and how.
+    """Find out from some questions, preferably a hundred or more, whether to fuse models, and how.
 
     Each model alone and every way to fuse them answer a quarter of the questions, then a half, then all. After each
-    part it looks at the outcomes, and ends where they say to fuse, or that no gain is worth it; after 50 questions the
-    better half of the ways continues. Questions to which all models write the same text are not asked of ways that draw
-    nothing, but for one in twenty. `Comparison.advice` advises by a comparison that was made.
+    part the run looks at the outcomes, and ends if they say to fuse, or that no gain is worth it; after 50 questions
+    the better half of the ways continues. Ways that draw nothing are not asked questions to which all models write the
+    same text, except for one in twenty. `Comparison.advice` advises by a comparison that exists already.
 
     Args:
-        examples: as for `compare`; 20 at least. Those with one `group` count as one piece of evidence.
+        examples: as for `compare`; 20 at least. Examples with the same `group` count as one piece of evidence.
         draft: URL of a server, or a provider.
-        assistant: the same, or several of them; with these every way fuses all models.
+        assistant: the same, or several of them; with several, every way fuses all models.
         methods: the ways to choose from, as for `compare`.
         both_ways: whether an assistant may draft, too.
         worth: the least gain in accuracy that fusing would be worth, from 0.001 to 1; see `Advice`.
@@ -63,15 +63,15 @@ async def advise(
         noted: called with a line of text after each look.
         choosing: deprecated, and without effect: all questions choose and test.
         grader: as for `compare`, like all that follow.
-        path: a JSON lines file for the answers and the looks: the same call resumes. With half as many questions again
+        path: a JSON lines file for the answers and the looks: the same call resumes. If `examples` has grown by half,
             it takes one more look; the error is spent over all looks and all ways in the file.
         max_tokens: limit for each answer.
         stop: strings; an answer ends before the first one.
-        seed: of what is drawn.
+        seed: seed of random draws.
         unit: as in `Fusion`.
         concurrency: number of answers at the same time.
-        max_billed_tokens: tokens that all of it may bill.
-        prices: of a million tokens at each endpoint.
+        max_billed_tokens: tokens that the whole advice may bill, including earlier runs with the same `path`.
+        prices: prices of a million tokens at each endpoint.
         confirm: called once with the estimate, before anything is asked; see `ComparisonEstimate`.
         progress: called at first and after each answer.
         dry_run: end after the estimate; see `compare`.
@@ -105,7 +105,7 @@ async def advise(
 
 @dataclass
 class Advising:
-    """Advice in progress: asks what a look needs, looks, and ends where that decides.
+    """Advice in progress: asks the questions of a look, looks, and ends as soon as a look decides.
 
     Attributes:
         run: the run.
@@ -154,7 +154,7 @@ class Advising:
         )
 
     def _steps(self) -> Iterable[tuple[int, float, tuple[str, ...] | None]]:
-        """The looks that were made, and those to come: questions, share of the flips, and the ways that are known."""
+        """The looks that were made and the looks to come: number of questions, share of the flips, and known ways."""
         count = 0
         for one in self._earlier:
             count += sum(key in self.questions for key in one.questions)
@@ -163,7 +163,7 @@ class Advising:
             yield number, spend, None
 
     async def ask(self) -> None:
-        """Ask, and look, until it is decided."""
+        """Ask, and look, until a look decides."""
         run, ways = self.run, {one.name: one for one in self._ways}
         for count, spend, known in self._steps():
             keys = self._order[:count]
@@ -201,7 +201,7 @@ class Advising:
         self._say_what_is_left()
 
     def _say_what_is_left(self) -> None:
-        """Note where a repeated run has nothing more to look at."""
+        """Note that a repeated run has no questions left for a further look."""
         if not self._plan and self._earlier:
             had = sum(len(one.questions) for one in self._earlier)
             self._told.append(
@@ -210,7 +210,7 @@ class Advising:
             )
 
     async def _ask(self, keys: Sequence[str], several: Sequence[Contestant]) -> None:
-        """Ask what is not known in this run yet; of ways, what `_asked` has."""
+        """Ask these contestants the questions that are new in this run; ways only the questions in `_asked`."""
         run = self.run
         groups: dict[tuple[str, ...], list[Contestant]] = {}
         for one in several:
@@ -234,12 +234,12 @@ class Advising:
         }
 
     def _equal(self, keys: Iterable[str]) -> set[str]:
-        """Those of the questions to which all models wrote one text."""
+        """The questions to which all models wrote the same text."""
         texts = [*self._texts().values()]
         return {key for key in keys if all(key in one for one in texts) and len({one[key] for one in texts}) == 1}
 
     def outcomes(self) -> Outcomes:
-        """All outcomes so far; a way that was not asked wrote what all models did."""
+        """All outcomes so far; a way that was not asked is taken to have written the text of all models."""
         known, examples = self.run.known, [*self.questions.values()]
         done = {*self._done.get(self._models[0].name, ())}
         answers = {one.name: known.complete(one, examples) for one in self.run.tested}
@@ -274,7 +274,7 @@ class Advising:
         return f"{words}."
 
     def advice(self) -> Advice:
-        """The advice by what is known."""
+        """The advice by all answers so far."""
         run, outcomes = self.run, self.outcomes()
         keys = [key for key in self._order if key in self._done.get(self._models[0].name, set())]
         asked = [self.questions[key] for key in keys or self._order]
@@ -314,5 +314,5 @@ class Advising:
 
 
 def _keeps_equal_texts(one: Contestant) -> bool:
-    """Test whether a way writes the text that all models write: one of the library's that draws nothing does."""
+    """Test whether a way writes the text that all models write: the library's methods that draw nothing do."""
     return one.method is not None and not one.method.temperature and one.method.name in METHODS

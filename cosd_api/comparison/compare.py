@@ -36,7 +36,7 @@ from cosd_api.extend import Endpoints, check_between, counted, refuse_settings, 
 from cosd_providers import Provider, Usage
 
 DEVELOPMENT = 0.2
-"""Share of the questions that set baselines, where there are any and nothing else is said."""
+"""Default share of the questions that set baselines, if there are baselines."""
 DRY = "no question was asked, in a dry run"
 """The reason why a dry run has no result."""
 _CHOOSING = ("alone", "pilot")
@@ -57,55 +57,55 @@ async def compare(
     """Answer questions by each model alone, by every way to fuse them, and by baselines; grade and compare the answers.
 
     Methods that these endpoints cannot serve are left out, with the reason (`Comparison.left_out`). With several
-    assistants every method fuses all of the models: those for two alone are left out of `"all"`, and refused by name. A
-    question that an endpoint fails at counts as failed, neither right nor wrong, and is asked again when the comparison
-    is resumed. After eight failures in a row the comparison stops.
+    assistants every method fuses all of the models; `"all"` leaves out methods for two models, and naming such a method
+    is an error. A question that an endpoint fails at counts as failed, neither right nor wrong, and is asked again when
+    the comparison is resumed. After eight failures in a row the comparison stops.
 
     Args:
-        examples: `Example`, or dictionaries with its fields. Questions with one `group` count as one in intervals and
-            tests. Duplicates are asked about once. Of those
-            that differ in `target`, `choices` or `tests` alone, all but the first have another key in the result.
+        examples: `Example`, or dictionaries with its fields. Questions with the same `group` count as one in intervals
+            and tests. Duplicates are asked once. If questions differ only in `target`, `choices` or `tests`, all but
+            the first have another key in the result.
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: the same, or several of them.
         methods: `"all"` methods with their defaults, or several: names, objects such as `CoSD(verifier=tree)`, or a
-            dictionary of them by the names that they shall have. `random gate` and `self-consistency` need `"cosd"`.
-        both_ways: whether each method is compared with each assistant as the draft, too; the others assist in their
-            order.
-        baselines: whether there are `random gate` and `self-consistency`. Some questions set these, and are in no
-            standing; CoSD answers them once more with the assistants asked everywhere.
-        pairs: whether, of three models, each pair is fused in every way, too: if the third is worth its price
-            (`Comparison.third`) takes these. It costs about three times as much.
-        grader: tells a right answer: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
+            mapping of names to either. `random gate` and `self-consistency` need `"cosd"`.
+        both_ways: whether each method is also compared with each assistant as the draft; the other models assist in
+            their order.
+        baselines: whether there are `random gate` and `self-consistency`. Some questions set these baselines, and no
+            standing counts these questions; CoSD answers them once more with the assistants asked everywhere.
+        pairs: whether, for three models, each pair is fused in every way, too; `Comparison.third` needs these ways to
+            say whether the third model is worth its price. It costs about three times as much.
+        grader: judges answers: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
         path: a JSON lines file for the answers, each appended when it is complete: the same call resumes an interrupted
-            comparison, which asks what failed again, after all other questions. A last line cut by a crash is removed.
-            The file is locked for other runs. Where only the grader has changed, texts are graded again; models are
-            asked for self-consistency alone, which votes on what the grader reads, with samples of the better model.
+            comparison, and asks the questions that failed again, after all other questions. A last line cut by a crash
+            is removed. The file is locked against other runs. If only the grader has changed, texts are graded again;
+            models are asked only for self-consistency, because its vote uses the grader's reading of the samples.
         max_tokens: limit for each answer.
         stop: strings; an answer ends before the first one.
-        seed: of what is drawn.
+        seed: seed of random draws.
         unit: as in `Fusion`.
-        development: share of the questions that set the baselines, between 0 and 1; by default a fifth where there are
-            baselines that need them, and none elsewhere. See `Comparison`.
-        concurrency: number of answers at the same time. Latencies are those of servers that are this busy.
-        max_billed_tokens: tokens that the whole comparison may bill, those in `path` included. It stops before an
-            answer that would exceed them; the result says so, and has what is known.
-        prices: of a million tokens at each endpoint, read, written, and read from a cache if that differs:
+        development: share of the questions that set the baselines, between 0 and 1; by default a fifth if there are
+            baselines that need them, else none. See `Comparison`.
+        concurrency: number of answers at the same time. Latencies are measured on servers under this load.
+        max_billed_tokens: tokens that the whole comparison may bill, including the tokens in `path`. It stops before an
+            answer that would exceed the limit; the result says so, and holds all answers so far.
+        prices: prices of a million tokens at each endpoint, read, written, and read from a cache if that differs:
             `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`. Several assistants are `"assistant 1"` and so on.
-        confirm: called with the estimate of what is still to be asked, before it is; nothing is if it returns False.
+        confirm: called with the estimate of the answers to come, before any is requested; False ends the run.
         progress: called at first and after each answer.
-        dry_run: end after the estimate, which `confirm` gets: no model answers. The estimate then has the time, too:
+        dry_run: end after the estimate, which `confirm` gets: no model answers. The estimate then includes the time:
             the speed of each model is measured by 2 * `concurrency` + 2 requests of at most 16 tokens, one of which
-            reads a question. They are in no bill. `path` is only read, also while another run has it open, and need
-            not be there.
+            reads a question. No bill counts these requests. `path` is only read, even while another run has it open,
+            and need not exist.
 
     Returns:
         The comparison; `stopped` says why it is not complete.
 
     Raises:
-        SettingError: an argument or an example is invalid; a method that was named does not take so many models; or the
+        SettingError: an argument or an example is invalid; a named method does not take this number of models; or the
             file holds something else.
         UnsupportedError: an endpoint cannot answer at all.
-        ProviderError: an endpoint failed when it was asked what it is, or when its speed was measured.
+        ProviderError: an endpoint failed at discovery, or when its speed was measured.
         OSError: the file cannot be read or written.
     """
     refuse_settings(settings, compare)
@@ -149,7 +149,7 @@ async def opened(
     take_in: bool = True,
     pairs: bool = False,
 ) -> AsyncGenerator[ComparisonRun]:
-    """Endpoints, grader and journal, open, and each model alone and the chosen methods taken in; see `compare`.
+    """Open endpoints, grader and journal, and take in each model alone and the chosen methods; see `compare`.
 
     Without `take_in` there are no contestants yet.
     """
@@ -202,7 +202,7 @@ class Baselines:
         held: the questions that set them.
         test: the test questions.
         wanted: all questions.
-        make: whether there are to be any.
+        make: whether there are to be baselines.
     """
 
     run: ComparisonRun
@@ -212,7 +212,7 @@ class Baselines:
     make: bool
 
     async def take_in(self, *, sure: bool) -> None:
-        """Take in those that are not there yet; with `sure` only those that no answer to come can change."""
+        """Take in the missing baselines; with `sure` only baselines that no answer to come can change."""
         run = self.run
         if not self.make:
             return
@@ -252,7 +252,7 @@ def samples_for(
 ) -> int:
     """The samples of self-consistency: as many answers of the better model as CoSD's bill pays for, in money if known.
 
-    One at least, and at most `MOST_SAMPLES`.
+    The number is between 1 and `MOST_SAMPLES`.
     """
     common = [key for key in cosd if key in better]
 
@@ -264,14 +264,14 @@ def samples_for(
 
 
 def replacement_rate(answers: Iterable[GradedAnswer]) -> float:
-    """The share of the units with a differing word that CoSD replaced; in these answers it was asked everywhere."""
+    """The share that CoSD replaced of the units at which an assistant differed; `answers` come from pilots."""
     several = [*answers]
     differing = sum(one.differing or 0 for one in several)
     return sum(len(one.replaced) for one in several) / differing if differing else 0.0
 
 
 def _reader(judge: Grader, examples: Sequence[Example]) -> Callable[[str, str], str | None]:
-    """The function by which samples vote: what the grader reads, else the text without white space around."""
+    """The function by which samples vote: the answer that the grader reads, else the text, stripped of white space."""
     by_prompt = {_plain(example): example for example in reversed(examples)}
 
     def read(prompt: str, text: str) -> str | None:
@@ -296,7 +296,7 @@ def gathered_so_far(
     test: Sequence[Example],
     contestants: Sequence[Contestant] | None = None,
 ) -> Gathered:
-    """All that is known of the questions, those that set baselines too; with `contestants`, of these alone."""
+    """All known answers to both kinds of questions; with `contestants`, only the answers of these."""
     asked, count = {example.key for example in [*held, *test]}, len(run.names)
     every = run.contestants if contestants is None else contestants
     if contestants is None:
@@ -319,7 +319,7 @@ def comparison_so_far(
     test: Sequence[Example],
     contestants: Sequence[Contestant] | None = None,
 ) -> Comparison:
-    """The result, complete or not; with `contestants`, of these alone."""
+    """The result, complete or not; with `contestants`, only for these."""
     found = gathered_so_far(run, held, test, contestants)
     first, *more = run.facts.assistants
     limits = run.settings
@@ -348,7 +348,7 @@ def comparison_so_far(
 
 
 def _judging(judge: Grader) -> list[str]:
-    """A note on what a model that judges has cost in this run."""
+    """A note on the cost of a judging model in this run."""
     usage = getattr(judge, "usage", None)
     if not isinstance(usage, Usage) or not usage.requests:
         return []

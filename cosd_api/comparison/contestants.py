@@ -55,10 +55,10 @@ from cosd_api.types import CustomVerifier
 from cosd_providers import Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
-"""A model alone; a method; a baseline that asks the models; one that follows from the models' own answers; and one that
-answers the questions that set baselines alone, to find the settings of a baseline."""
+"""A model alone; a method; a baseline that asks the models; a contestant whose answers follow from the models' own; and
+a pilot, which answers only the development questions, to find the settings of a baseline."""
 Chosen = Literal["all"] | Sequence[str | Method] | Mapping[str, str | Method]
-"""Methods to compare: all, or some by name or as objects, which may be given names of their own."""
+"""Methods to compare: all, or some by name or as objects, or a mapping of names to either."""
 
 DRAFT_ALONE, ASSISTANT_ALONE = "draft", "assistant"
 COSD = CoSD.name
@@ -66,10 +66,10 @@ ORACLE = "oracle"
 SELF_CONSISTENCY, RANDOM = "self-consistency", "random gate"
 EVERYWHERE = "cosd asked everywhere"
 REVERSED = ", reversed"
-"""Ends the name of a contestant in which two models have changed places."""
+"""End of the name of a contestant in which two models have changed places."""
 _TRIO = 3
 _RUN = secrets.token_hex(8)
-"""This process, in keys that no other run is to know again."""
+"""Identity of this process, in keys that no other run may recognise."""
 _ModelT = TypeVar("_ModelT")
 
 VARIANTS: Mapping[str, Method] = {
@@ -88,12 +88,12 @@ VARIANTS: Mapping[str, Method] = {
 """Further settings of methods, by the names that they have in a comparison."""
 
 _UNASKED = {"speculative": "it draws what the assistant would write, whose greedy text is that of cosd-match"}
-"""Methods that are compared by name alone, with the reason."""
+"""Methods that are compared only if the user names them, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alone(Written):
-    """One model's own answer: the draft writes its most probable tokens, and nobody else is asked."""
+    """One model's own answer: the draft writes its most probable tokens, and no other model is asked."""
 
     name: ClassVar[str] = "alone"
     decides: ClassVar[str] = "one model alone"
@@ -117,11 +117,11 @@ class Alone(Written):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfConsistency(Switch):
-    """Several drawn answers of the first model alone, which vote; see `Switch`.
+    """A vote of several drawn answers of the first model alone; see `Switch`.
 
     Attributes:
         grader: name of the grader that reads the answers; part of the record.
-        reads: gets the prompt's plain text and a sample, and returns what it votes for.
+        reads: function of the prompt's plain text and a sample; returns the answer that the sample votes for.
     """
 
     name: ClassVar[str] = SELF_CONSISTENCY
@@ -142,7 +142,7 @@ class SelfConsistency(Switch):
         return check_draws([("better model", models[0][1])], f"{self.name!r}")
 
     def is_consistent(self, answers: Sequence[str | None]) -> bool:  # noqa: ARG002
-        """True: the other models are not asked, whether the samples agree or not."""
+        """Always True, so no other model is asked."""
         return True
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
@@ -155,12 +155,12 @@ class Contestant:
     """A way to answer questions.
 
     Attributes:
-        name: its name; that of a method in which an assistant drafts ends as `turned` says.
-        kind: what it is.
-        method: how it answers; None where its answers follow from those of others.
+        name: its name; if an assistant drafts, the name of a method ends with the words of `turned`.
+        kind: its kind.
+        method: its method; None if its answers follow from the answers of other contestants.
         first: place of the model that drafts, or is listed first: 0 is the draft, 1 the first assistant. The others
             assist in their order.
-        without: place of the model that takes no part; None where all do.
+        without: place of the model that takes no part; None if all models take part.
     """
 
     name: str
@@ -183,7 +183,7 @@ class Contestant:
         """The fusion that answers; `models` are the draft and the assistants as the user gave them.
 
         Raises:
-            SettingError: the unit, or the number of models, does not go with the method.
+            SettingError: the method does not take the unit or this number of models.
         """
         assert self.method is not None, f"{self.name} asks nobody"
         method = self.method.with_unit(unit)
@@ -196,13 +196,13 @@ class Contestant:
         return Fusion(draft=draft, assistant=assistants, **options)
 
     def role(self, names: Sequence[str]) -> dict[str, str]:
-        """For each endpoint of its fusion, which of the user's it is; `names` are those of all models."""
+        """The user's name of each endpoint of its fusion; `names` holds the names of all models."""
         mine = self.order(names)
         return dict(zip(model_names(len(mine)), mine, strict=True))
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings of its method as JSON: name, own settings, and the verifier where it has one."""
+        """The settings of its method as JSON: name, own settings, and the verifier if the method has one."""
         if self.method is None:
             return {}
         judge = self.method.judge
@@ -212,14 +212,14 @@ class Contestant:
         return dict(to_jsonable_python(found, fallback=repr))
 
     def key(self, *more: object) -> str:
-        """Identity of an answer: SHA-256 (hex) of its settings and what else decides the text."""
-        place = self.first if self.first > 1 else self.reverse  # as journals of two models have it
+        """Identity of an answer: SHA-256 (hex) of the settings and of `more`, everything else that decides the text."""
+        place = self.first if self.first > 1 else self.reverse  # a bool, as in journals of two models
         part = () if self.without is None else (f"without {self.without}",)
         known = [self.settings, place, self.kind == "pilot", *part, *self._own_verifier(), *more]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
     def _own_verifier(self) -> tuple[str, ...]:
-        """The parameters of a user's own verifier; without a `repr` of its own nothing tells two of them apart."""
+        """The parameters of a user's own verifier; without its own `repr`, only the object's id distinguishes it."""
         judge = None if self.method is None else self.method.judge
         if judge is None or not isinstance(describe_verifier(judge), CustomVerifier):
             return ()
@@ -232,7 +232,7 @@ class LeftOut:
 
     Attributes:
         name: its name.
-        reason: why.
+        reason: the reason.
     """
 
     name: str
@@ -241,13 +241,13 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A baseline that is made after answers to the questions that set it.
+    """A baseline that is made after other contestants have answered the development questions, which set it.
 
     Attributes:
         name: its name.
-        first: see `Contestant`; of self-consistency it is known later, as the better model is.
-        bill: name of the contestant whose answers cost about the same, or whose bill pays for it.
-        after: name of the contestant whose answers it is made after.
+        first: see `Contestant`; for self-consistency it is known only together with the better model.
+        bill: name of the contestant whose answers cost about the same, or whose bill pays for this baseline.
+        after: name of the contestant whose answers set this baseline.
     """
 
     name: str
@@ -257,14 +257,14 @@ class Baseline:
 
 
 def model_names(count: int) -> tuple[str, ...]:
-    """The models' names in their order: `"draft"`, and `"assistant"`, or several of these with their numbers."""
+    """The models' names in their order: `"draft"`, and `"assistant"`, or several numbered assistants."""
     if count == 2:
         return (DRAFT_ALONE, ASSISTANT_ALONE)
     return (DRAFT_ALONE, *(f"{ASSISTANT_ALONE} {number}" for number in range(1, count)))
 
 
 def turned(first: int, count: int) -> str:
-    """The end of a name that says which of so many models drafts, or is listed first; empty for the draft."""
+    """The end of a name that says which of `count` models drafts, or is listed first; empty for the draft."""
     if not first:
         return ""
     return REVERSED if count == 2 else f", {model_names(count)[first]} first"
@@ -281,7 +281,7 @@ def derived() -> list[Contestant]:
 
 
 def baselines_of(count: int) -> list[Baseline]:
-    """The baselines that are made after others have answered, in their order."""
+    """The baselines that are made after other contestants have answered, in their order."""
     found = [Baseline(SELF_CONSISTENCY, 0, COSD, COSD)]
     for first in range(count):
         end = turned(first, count)
@@ -292,19 +292,19 @@ def baselines_of(count: int) -> list[Baseline]:
 def contestants_of(
     chosen: Chosen, count: int = 2, *, both_ways: bool = True, pairs: bool = False
 ) -> tuple[list[Contestant], list[LeftOut]]:
-    """The methods that are to be compared, and those of `"all"` that cannot be made, or take fewer models.
+    """The methods to compare, and the methods of `"all"` that cannot be made or do not take this number of models.
 
     A method in which all models are equal comes once, unless its answer depends on which model is listed first.
 
     Args:
-        chosen: `"all"`, names, objects, or objects by the names that they shall have.
+        chosen: `"all"`, names, objects, or a mapping of names to objects.
         count: number of models.
         both_ways: whether each assistant drafts, too.
-        pairs: whether there are the ways to fuse two of three models, too.
+        pairs: whether to include the ways to fuse two of three models.
 
     Raises:
-        SettingError: there is no such method, none is given, two have one name, one that was named does not take so
-            many models, or pairs are wanted of another number of models than three.
+        SettingError: there is no such method, no method is given, two methods have one name, a named method does not
+            take this number of models, or pairs are wanted for another number of models than three.
     """
     if pairs and count != _TRIO:
         raise SettingError(f"pairs=True is for three models, of which each pair is fused, too; there are {count}")
@@ -334,7 +334,7 @@ def contestants_of(
 
 
 def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
-    """The methods by name, and those of `"all"` that have no defaults."""
+    """The methods by name, and the methods of `"all"` that have no defaults, or only their names may choose."""
     if chosen == "all":
         found: list[tuple[str, Method]] = []
         without: list[LeftOut] = []
@@ -344,7 +344,7 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
                 continue
             try:
                 found.append((name, method_named(name).at_temperature(None)))
-            except SettingError as error:  # one that has no defaults
+            except SettingError as error:  # a method without defaults
                 without.append(LeftOut(name, str(error)))
         return [*found, *VARIANTS.items()], without
     if isinstance(chosen, Mapping):
@@ -360,7 +360,7 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
 
 
 def _present(one: str | Method) -> str | Method:
-    """The name as it is now, where it was another one; all else as it is."""
+    """The present name for a former name; any other value unchanged."""
     if one == "cosd-chow":
         outdated("the contestant 'cosd-chow'", "'cosd-agreement'")
         return "cosd-agreement"
@@ -393,7 +393,7 @@ def _name(method: Method) -> str:
 
 
 def pilots(cosd: Sequence[Contestant], count: int) -> list[Contestant]:
-    """CoSD again, with every assistant asked about every unit: the text is the same, all differences are known."""
+    """CoSD again, with every assistant asked about every unit: the same text, but all differences are known."""
     return [replace(one, name=EVERYWHERE + turned(one.first, count), kind="pilot") for one in cosd]
 
 
@@ -403,7 +403,7 @@ def random_gate(baseline: Baseline, rate: float, seed: int) -> Contestant:
 
 
 def self_consistency(samples: int, grader: str, reads: Callable[[str, str], str | None], first: int) -> Contestant:
-    """Samples of one model, by its place, which vote. See `SelfConsistency`."""
+    """A vote of samples of one model, by its place `first`; see `SelfConsistency`."""
     method = SelfConsistency(samples=samples, grader=grader, reads=reads)
     return Contestant(SELF_CONSISTENCY, "baseline", method, first)
 
@@ -418,7 +418,7 @@ def method_of(settings: Mapping[str, Any]) -> Method:
     """The method of a contestant's settings; see `Contestant.settings`.
 
     Raises:
-        SettingError: it is one of the user's own, or it has such a verifier.
+        SettingError: the method, or its verifier, is one of the user's own.
     """
     name, former = recorded_name(settings["method"])
     if name not in METHODS:

@@ -1,8 +1,8 @@
-"""Differences of contestants on the same questions, with intervals that hold together, and what follows. Pure.
+"""Differences of contestants on the same questions, with joint intervals; best ways and the frontier. Pure.
 
 One set of sign flips gives every p-value and every interval of a comparison (see `sign_flips`): the maximum of |T| over
-all differences, two-sided. So an interval leaves out 0 exactly where the p-value beside it is at most 5 %, and all of
-the intervals hold at the same time in 95 % of comparisons. Differences that are copies of each other cost nothing.
+all differences, two-sided. So an interval leaves out 0 exactly if its p-value is at most 5 %, and all of the intervals
+hold at the same time in 95 % of comparisons. Differences that are copies of each other cost nothing.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ LEVEL = 0.05
 
 
 class PairedDifference(Record):
-    """A contestant beside another one, on the questions that both have answered.
+    """The difference of two contestants, on the questions that both have answered.
 
     Attributes:
-        counts: `won` are the questions that this contestant alone has right, `lost` those that the other one alone has.
+        counts: `won` counts the questions that only this contestant has right, `lost` the questions that only the other
+            has right.
         groups: numbers of groups of questions in which this contestant has more right answers than the other, and
-            fewer; None where each question is a group of its own.
-        interval: of the difference in accuracy, with its 95 % interval, which holds together with all others of the
-            comparison; None where it is not tested.
-        p: two-sided, adjusted for all differences of the comparison: at most 0.05 exactly where the interval leaves out
-            0. None where it is not tested.
-        bounded: the same difference, where one of the two failed at questions: its low end if all of these had gone
+            fewer; None if each question is a group of its own.
+        interval: the difference in accuracy with its 95 % interval, which holds jointly with all other intervals of the
+            comparison; None if it is not tested.
+        p: two-sided, adjusted for all differences of the comparison: at most 0.05 exactly if the interval leaves out 0.
+            None if it is not tested.
+        bounded: the same difference, if either contestant failed at questions: its low end if all of these had gone
             against this contestant, its high end if all had gone for it. None without such questions.
     """
 
@@ -45,12 +46,12 @@ class PairedDifference(Record):
 
     @property
     def value(self) -> float:
-        """The accuracy of the contestant less that of the other; NaN without questions."""
+        """The accuracy of this contestant minus the accuracy of the other; NaN without questions."""
         return self.counts.difference
 
     @property
     def low(self) -> float:
-        """The low end, at its worst where questions failed; minus infinity where it is not tested."""
+        """The low end, with failed questions at their worst; minus infinity if it is not tested."""
         ends = [one.low for one in (self.interval, self.bounded) if one is not None]
         return min(ends, default=-math.inf)
 
@@ -58,13 +59,13 @@ class PairedDifference(Record):
 class ThirdModel(Record):
     """The best way to fuse all three models beside the best way to fuse two of them, on the same questions.
 
-    The best way of two is chosen by these questions, which is in its favour. All ways of three are in the maximum by
-    which the interval is made, so the choice among them costs nothing.
+    The best way to fuse two is chosen by these questions, which is in its favour. The interval comes from a maximum
+    over all ways to fuse three, so the choice among them costs nothing.
 
     Attributes:
-        three: name of the way to fuse all of them.
+        three: name of the way to fuse all three.
         two: name of the way to fuse two.
-        difference: of the first to the second.
+        difference: accuracy of `three` minus accuracy of `two`.
         billed: mean number of tokens billed for an answer of each, in this order.
         money: mean price of an answer of each; None without prices.
     """
@@ -85,8 +86,8 @@ class GradedOutcomes:
         questions: keys of the test questions.
         right: outcomes by contestant, then by question.
         failed: questions that failed, by contestant.
-        groups: of each question, the key of its group; that of a question that is not there is its own.
-        billed: mean number of tokens of an answer, by contestant; without those that ask nobody.
+        groups: the key of each question's group, by question; a missing question is a group of its own.
+        billed: mean number of tokens of an answer, by contestant; without contestants that ask no model.
     """
 
     models: Sequence[str]
@@ -106,7 +107,7 @@ class GradedOutcomes:
         return len({*map(self.group, self.questions)}) < len(self.questions)
 
     def counts(self, one: str, other: str) -> PairedCounts:
-        """One contestant beside another, on what both have answered."""
+        """The paired outcomes of two contestants, on the questions that both have answered."""
         mine, theirs = self.right[one], self.right[other]
         common = [key for key in mine if key in theirs]
         return PairedCounts.of([mine[key] for key in common], [theirs[key] for key in common])
@@ -119,8 +120,8 @@ class GradedOutcomes:
         Args:
             one: the first contestant.
             other: the second.
-            mine: what a question counts at which the first failed; None leaves it out.
-            theirs: likewise of the second.
+            mine: outcome that a question at which the first failed counts as; None leaves the question out.
+            theirs: likewise for the second.
         """
         found: list[tuple[str, int]] = []
         for key in self.questions:
@@ -137,9 +138,9 @@ class Joint:
     """All differences of a comparison, tested together.
 
     Args:
-        outcomes: of the comparison.
-        ways: names of those that are held against every model.
-        more: further pairs of names that are held against each other.
+        outcomes: outcomes of the comparison.
+        ways: names of the contestants that are tested against every model.
+        more: further pairs of names that are tested against each other.
     """
 
     def __init__(self, outcomes: GradedOutcomes, ways: Iterable[str], more: Iterable[tuple[str, str]] = ()) -> None:
@@ -155,7 +156,7 @@ class Joint:
         return self._flips.contrast(self._outcomes.apart(one, other, **instead))
 
     def difference(self, one: str, other: str) -> PairedDifference:
-        """The difference of two names that are held against each other, in either order; of others, untested."""
+        """The difference of two contestants, in either order; without interval and p if the pair is not tested."""
         counts, found = self._outcomes.counts(one, other), self._contrasts.get((one, other))
         sign, groups = 1, self._by_group(one, other)
         if found is None:
@@ -184,21 +185,21 @@ class Joint:
         return sum(apart > 0 for apart in sums.values()), sum(apart < 0 for apart in sums.values())
 
     def _interval(self, one: str, other: str, **instead: bool) -> Estimated:
-        """The interval with outcomes in the place of those that failed."""
+        """The interval with the outcomes of `instead` for failed questions."""
         found = self._contrast(one, other, **instead)
         return self._around(found.total, found.squares, len(self._outcomes.apart(one, other, **instead)))
 
     def _around(self, total: int, squares: int, questions: int) -> Estimated:
-        """The interval of a difference; one at which no group differs is as wide as if one did."""
+        """The interval of a difference; if no group differs, it is as wide as if a single group did."""
         half = self._reach * math.sqrt(max(squares, 1))
         low, high = (total - half) / questions, (total + half) / questions
-        if abs(total) <= half * (1 + _TIE):  # a tie, whatever was rounded
+        if abs(total) <= half * (1 + _TIE):  # a tie, despite rounding
             low, high = min(low, 0.0), max(high, 0.0)
         return Estimated(total / questions, max(-1.0, low), min(1.0, high))
 
 
 def best_model(outcomes: GradedOutcomes) -> str:
-    """The model with the most right answers to the questions that all have answered; of equals the cheaper one."""
+    """The model with the most right answers to the questions that all have answered; among equals the cheaper."""
     first, *others = (outcomes.right[name] for name in outcomes.models)
     common = [key for key in first if all(key in one for one in others)]
 
@@ -209,7 +210,7 @@ def best_model(outcomes: GradedOutcomes) -> str:
 
 
 def best_way(outcomes: GradedOutcomes, ways: Iterable[str]) -> str | None:
-    """The way with the most right answers, of those that have answered; of equals the cheaper one, then the first."""
+    """The way with the most right answers, among ways with answers; among equals the cheaper, then the first."""
 
     def rank(name: str) -> tuple[int, float]:
         return sum(outcomes.right[name].values()), -outcomes.billed[name]
@@ -218,10 +219,10 @@ def best_way(outcomes: GradedOutcomes, ways: Iterable[str]) -> str | None:
 
 
 def leading(outcomes: GradedOutcomes, names: Iterable[str]) -> set[str]:
-    """Those of these contestants that no cheaper one equals within one standard error.
+    """The contestants that no cheaper contestant equals within one standard error.
 
-    The standard error is that of the difference, by groups; a question that failed counts as wrong. Of contestants with
-    the same bill and the same answers the first is meant.
+    The standard error belongs to the difference, by groups; a failed question counts as wrong. Of contestants with the
+    same bill and the same answers only the first is included.
     """
 
     def rank(name: str) -> tuple[float, int]:
@@ -232,7 +233,7 @@ def leading(outcomes: GradedOutcomes, names: Iterable[str]) -> set[str]:
 
 
 def _ahead(outcomes: GradedOutcomes, one: str, other: str) -> bool:
-    """Test whether a contestant is ahead of another one by more than a standard error."""
+    """Test whether a contestant is ahead of another by more than a standard error."""
     sums: dict[str, int] = {}
     for group, apart in outcomes.apart(one, other, mine=False, theirs=False):
         sums[group] = sums.get(group, 0) + apart
@@ -241,10 +242,10 @@ def _ahead(outcomes: GradedOutcomes, one: str, other: str) -> bool:
 
 
 def alike(texts: Mapping[str, Sequence[str] | None], billed: Mapping[str, float]) -> dict[str, str]:
-    """Ways that wrote the same texts as a cheaper one, each with the name of the cheapest; of equals the first.
+    """Ways that wrote the same texts as a cheaper way, each with the name of the cheapest; among equals the first.
 
     Args:
-        texts: of each way, those to all questions; None where one is missing.
+        texts: for each way, its texts to all questions; None if a text is missing.
         billed: mean number of tokens of an answer.
     """
     found: dict[tuple[str, ...], list[str]] = {}

@@ -1,4 +1,4 @@
-"""Drawings of a comparison's page: quality against cost, intervals, calibration, who was right at replaced places."""
+"""Drawings of a comparison's page: quality against cost, intervals, calibration, verdicts on replaced places."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LEFT, _TOP, _RIGHT = 52.0, 14.0, 24.0
 _SIZE = 5.0
 _LINE = 13.0  # height of a label
 _CHARACTER = 7.2  # width of its characters, about
-_ALL_NAMED = 20  # contestants; of more, only the frontier and the models alone have their names beside them
+_ALL_NAMED = 20  # contestants; if there are more, only the frontier and the models alone have names beside them
 _KINDS: Mapping[ContestantKind, str] = {
     "alone": "one model alone",
     "method": "method",
@@ -104,7 +104,7 @@ def _grid(x: Scale, y: Scale, models: str) -> Iterator[Element]:
 
 
 def _steps(corners: Sequence[tuple[float, float]]) -> str:
-    """The border of what is beaten: at any cost, the best quality up to it."""
+    """The frontier's line: for any cost, the best quality up to that cost."""
     if not corners:
         return "M0 0"
     first, *rest = corners
@@ -134,7 +134,7 @@ def _mark(kind: ContestantKind, x: float, y: float) -> str:
 
 
 def _labels(spots: Sequence[Standing], x: Scale, y: Scale) -> Iterator[Element]:
-    """Names beside their points, none over another."""
+    """Names beside their points, without overlaps."""
     taken: list[tuple[float, float, float]] = []
     for one in sorted(spots, key=lambda one: (-one.accuracy.value, one.billed or 0.0)):
         across, down = x(one.billed or 0.0), y(one.accuracy.value) - 6  # above the line of the frontier
@@ -193,7 +193,7 @@ _SQUARE = 220.0
 
 
 def calibration_plot(name: str, one: ModelCalibration) -> Element:
-    """The right share of answers against their mean probability, in bins; a calibrated model is on the diagonal."""
+    """The share of right answers against their mean probability, in bins; a calibrated model is on the diagonal."""
     x, y = Scale(0, 1, 44, _SQUARE), Scale(0, 1, 12 + _SQUARE, -_SQUARE)
     label = (
         f"Calibration of the {name}: {share(one.mean.accuracy)} right, {share(one.mean.confidence)} by its own account"
@@ -211,7 +211,7 @@ def calibration_plot(name: str, one: ModelCalibration) -> Element:
 
 
 def _bin(one: CalibrationBin, total: int, x: Scale, y: Scale) -> Element:
-    """A circle, whose area is the share of the answers."""
+    """The circle of a bin; its size grows with the bin's share of the answers."""
     confidence, accuracy = one.confidence or 0.0, one.accuracy or 0.0
     words = f"{counted(one.answers, 'answer')}: {share(accuracy)} right, mean probability {confidence:.2f}"
     circle = element("circle", "mark", cx=x(confidence), cy=y(accuracy), r=3 + 11 * math.sqrt(one.answers / total))

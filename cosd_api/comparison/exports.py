@@ -27,7 +27,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def standings_csv(found: Comparison) -> str:
     """The table of standings as CSV, with a line of heads; shares from 0 to 1, times in seconds, unknown cells empty.
 
-    Columns that end in `_draft` and `_assistant` (or `_assistant_1` and so on) are of one endpoint. A name that a
+    Columns that end in `_draft` and `_assistant` (or `_assistant_1` and so on) belong to one endpoint. A name that a
     spreadsheet would take for a formula has an apostrophe before it.
     """
     limits = _limits(found)
@@ -41,7 +41,7 @@ def standings_csv(found: Comparison) -> str:
 
 
 def _limits(found: Comparison) -> dict[str, Any]:
-    """The limits with which the answers were made, in each line: a table must say so to be made again."""
+    """The limits of the answers, for each line, so that the table can be reproduced."""
     return {"max_tokens": found.max_tokens, "stop": [*found.stop], "seed": found.seed, "unit": found.unit}
 
 
@@ -88,7 +88,7 @@ def _columns(one: Standing, found: Comparison) -> dict[str, Any]:
 
 
 def _apart(one: Standing, found: Comparison) -> dict[str, Any]:
-    """The difference to each model, the columns of one beside each other."""
+    """The difference to each model, with the columns of one model side by side."""
     columns: dict[str, Any] = {}
     for name in found.models:
         apart, end = one.differences.get(name), name.replace(" ", "_")
@@ -122,7 +122,7 @@ def answers_jsonl(found: Comparison, examples: Iterable[Example] = ()) -> str:
 
     Args:
         found: the comparison.
-        examples: the questions; with them each line has `prompt` and `reference`, too.
+        examples: the questions; with them each line also has `prompt` and `reference`.
     """
     several = [*examples]
     asked = questions_by_key(several) if several else {}

@@ -1,4 +1,4 @@
-"""Graders by name: `grader_named("last-number")`, and those of a user's own: `check_grader(function)`."""
+"""Graders by name: `grader_named("last-number")`, and graders of a user's own: `check_grader(function)`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _PATTERN_SECONDS = 2.0
 class ExactGrader(BaseGrader):
     """The whole answer equals the reference, as `is_right` compares them: NFC, white space normalized.
 
-    Where the example's `ends` is False, more text may follow.
+    If the example's `ends` is False, more text may follow.
 
     Attributes:
         ignore_case: compare without regard to case.
@@ -88,7 +88,7 @@ class ExactGrader(BaseGrader):
 
 @dataclass(frozen=True)
 class ContainsGrader(BaseGrader):
-    """The example's target, or its answer if there is none, stands in the answer as whole words; NFC, any white space.
+    """The answer contains the example's target, or its answer if it has none, as whole words; NFC, any white space.
 
     Attributes:
         ignore_case: compare without regard to case.
@@ -102,19 +102,19 @@ class ContainsGrader(BaseGrader):
         return "contains, any case" if self.ignore_case else "contains"
 
     def check(self, example: Example) -> None:
-        """Check that there is something to look for."""
+        """Check that the text to look for is not only white space."""
         if not (example.target or example.answer).strip():
             raise SettingError("the grader contains looks for a text, but this answer is only white space")
 
     async def __call__(self, example: Example, text: str) -> bool:
-        """Look for it."""
+        """Look for the text."""
         wanted = (example.target or example.answer).strip()
         folded = (wanted.casefold(), text.casefold()) if self.ignore_case else (wanted, text)
         return is_right(example.model_copy(update={"target": folded[0]}), folded[1])
 
 
 class ReadingGrader(BaseGrader):
-    """A grader that reads the same out of the answer and out of the reference, and compares the two."""
+    """A grader that extracts a value from the answer and from the reference, and compares the two."""
 
     async def __call__(self, example: Example, text: str) -> bool:
         """Compare."""
@@ -128,7 +128,7 @@ class ReadingGrader(BaseGrader):
 
 @dataclass(frozen=True)
 class LastNumberGrader(ReadingGrader):
-    """The last number of the answer equals that of the reference, as numbers; see `grading.last_number`."""
+    """The last numbers of the answer and of the reference are equal, as numbers; see `grading.last_number`."""
 
     name: str = "last-number"
 
@@ -181,7 +181,7 @@ class RegexGrader(ReadingGrader):
     """The last match of a pattern in the answer equals the reference, white space normalized.
 
     Args:
-        pattern: a regular expression of the package `regex`. If it has a group, the first one is compared, else the
+        pattern: a regular expression of the package `regex`. If it has groups, the first group is compared, else the
             whole match.
 
     Raises:
@@ -232,7 +232,7 @@ class JsonGrader(ReadingGrader):
         self.name = "json" if field is None else f"json {field}"
 
     def check(self, example: Example) -> None:
-        """Check that the reference is JSON where it has to be."""
+        """Check that the reference is JSON, unless a field is named."""
         if not self._path and self.reads(example, example.answer) is None:
             raise SettingError(
                 "the grader json compares whole values, so that the answer must be JSON; or name a field"
@@ -260,7 +260,7 @@ _Verdict = Callable[[Example, str], bool | Awaitable[bool]]
 
 
 class FunctionGrader(BaseGrader):
-    """A function of the user's own: `function(example, text)`, which returns or awaits a bool.
+    """A function of the user's own: `function(example, text)`, which returns a bool or an awaitable of one.
 
     An error that it raises ends the run, unless it is a `GradingError`.
 
@@ -275,10 +275,10 @@ class FunctionGrader(BaseGrader):
         self.name = name or f"{getattr(function, '__module__', '?')}:{called}"
 
     async def __call__(self, example: Example, text: str) -> bool:
-        """Call it.
+        """Call the function.
 
         Raises:
-            GradingError: it returns something else.
+            GradingError: the function returns something else.
         """
         verdict: object = self._function(example, text)
         if inspect.isawaitable(verdict):
@@ -292,7 +292,7 @@ def check_grader(given: object) -> Grader:
     """A grader from a name, a `Grader` or a function of the user's own.
 
     Raises:
-        SettingError: it is none of these.
+        SettingError: `given` is none of these.
     """
     if isinstance(given, str):
         return grader_named(given)
@@ -326,10 +326,10 @@ def grader_named(
         judge: for `judge`, which needs it: URL of a server, or a provider.
         judge_question: for `judge`: its question, with `{question}`, `{reference}` and `{answer}`.
         run_programs: for `program`, which needs it: allow that programs written by models are run on this machine.
-        time_limit: for `program`: seconds for one program; by default those of `ProgramLimits`.
+        time_limit: for `program`: seconds for one program; by default the limit of `ProgramLimits`.
 
     Raises:
-        SettingError: the name is unknown, the grader lacks a setting that it needs, or takes none of that name.
+        SettingError: the name is unknown, the grader lacks a setting that it needs, or does not take a given setting.
     """
     given: dict[str, Any] = {
         "ignore_case": ignore_case or None,
@@ -350,7 +350,7 @@ def grader_named(
 
 
 def _made(name: str) -> tuple[tuple[str, ...], Callable[..., Grader]]:
-    """The settings that a grader takes, and a function that makes it of them."""
+    """The settings that a grader takes, and the function that makes the grader from them."""
     makers: dict[str, tuple[tuple[str, ...], Callable[..., Grader]]] = {
         "exact": (("ignore_case",), ExactGrader),
         "contains": (("ignore_case",), ContainsGrader),
@@ -393,7 +393,7 @@ def _judge(judge: str | Provider | None = None, judge_question: str = JUDGE_QUES
 
 
 def _imported(name: str) -> _Verdict:
-    """The function that `module:function` names; modules of the current folder are found, too."""
+    """The function that `module:function` names; the module may be in the current folder."""
     module, _, function = name.partition(":")
     folder = str(Path.cwd())
     added = folder not in sys.path

@@ -1,4 +1,4 @@
-"""Grading: the protocol of graders, their base, and answers read out of texts so that equal answers are equal texts."""
+"""Grading: the protocol of graders, their base, and functions that read answers from texts in one spelling."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from cosd_api import Example
 class Grader(Protocol):
     """A judge of answers. Use it within `async with`.
 
-    Texts that are known are graded again at every run of a comparison, so that no grade is older than its grader. One
-    whose verdicts are dear may have an attribute `identity`, too; see `BaseGrader`.
+    Every run of a comparison grades known texts again, so that no grade is older than its grader. A grader with
+    expensive verdicts may also have an attribute `identity`; see `BaseGrader`.
 
     Attributes:
         name: for reports, with the settings that change its verdicts.
@@ -33,7 +33,7 @@ class Grader(Protocol):
         ...
 
     async def __call__(self, example: Example, text: str) -> bool:
-        """Tell whether `text` is a right answer to `example`.
+        """Judge whether `text` is a right answer to `example`.
 
         Raises:
             GradingError: the answer can be called neither right nor wrong.
@@ -45,7 +45,7 @@ class Grader(Protocol):
         """Check that the example has what this grader needs, before any model is asked.
 
         Raises:
-            SettingError: it has not; the message says what is missing.
+            SettingError: the example lacks something; the message names the missing part.
         """
         ...
 
@@ -54,30 +54,30 @@ class Grader(Protocol):
         ...
 
     async def __aenter__(self) -> Self:
-        """Open what grading needs."""
+        """Open the resources of the grader."""
         ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Close it."""
+        """Close the resources of the grader."""
         ...
 
 
 class BaseGrader:
-    """A grader that opens nothing, needs nothing of an example and reads nothing out of a text.
+    """A grader that opens nothing, needs nothing from an example and reads nothing from a text.
 
     Attributes:
-        identity: all that its verdicts depend on beside example and text. Grades of this identity are kept when a
-            comparison is resumed; with None, the texts are graded again.
-        warnings: what a reader of the grades should know; filled on entering.
+        identity: everything that its verdicts depend on besides example and text. A resumed comparison keeps grades of
+            this identity; with None, the texts are graded again.
+        warnings: warnings for the reader of the grades; filled on entering.
     """
 
     warnings: tuple[str, ...] = ()
 
     @property
     def identity(self) -> str | None:
-        """None: grading again costs nothing."""
+        """Always None, because grading again costs nothing."""
         return None
 
     def check(self, example: Example) -> None:
@@ -106,21 +106,21 @@ def identity_of(grader: Grader) -> str | None:
 
 
 def normalized(text: str) -> str:
-    """The text in Unicode's NFC, with single spaces for white space and none around it."""
+    """The text in Unicode's NFC, stripped, with single spaces for white space."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 # Numbers.
 
-# A sign counts where nothing stands before it that it could subtract from; a currency may follow it. A comma stands
-# between groups of three digits.
+# A sign counts unless it follows a word or a closing bracket, from which it could subtract; a currency may follow it. A
+# comma separates groups of three digits.
 _NUMBER = regex.compile(
     r"(?P<sign>(?<![\w.)\]])[-+])?\p{Sc}?"
     r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
     r"(?P<power>[eE][-+]?\d{1,3}(?!\d))?"
 )
 _DIGIT = regex.compile(r"[^\P{Nd}0-9]")
-_LARGEST = 1000  # digits that are written out
+_LARGEST = 1000  # most digits that are written out
 _RAISED = regex.compile(r"(?<=[\w)\]}])[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u2080-\u208b]+")
 _FRACTION = regex.compile(r"(?:(?P<whole>(?<![.,\d])\d[\d,]*+)\s?)?(?P<part>[\u00bc-\u00be\u2150-\u215e\u2189])")
 # The exponent of a unit, as in 25 m2, 25 cm^2, 9.8 m/s^2 and 25 \text{ cm}^{2}.
@@ -133,8 +133,8 @@ _EXPONENT = regex.compile(
 def last_number(text: str) -> str | None:
     """The last number of a text as a plain decimal, such as `1234.5` for `$1,234.50`; None without one.
 
-    Full-width digits and the minus sign of Unicode are taken for the plain ones. A comma separates thousands, a point
-    decimals. Units, with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
+    Full-width digits and the minus sign of Unicode count as plain digits and signs. A comma separates thousands, a
+    point decimals. Units with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
     """
     plain = _FRACTION.sub(_as_decimal, _RAISED.sub("", text))
     plain = _DIGIT.sub(_as_digit, unicodedata.normalize("NFKC", plain).replace("\u2212", "-"))
@@ -148,12 +148,12 @@ def last_number(text: str) -> str | None:
 
 
 def _as_digit(found: regex.Match[str]) -> str:
-    """A digit of another script as a plain one; one that is newer than Python's Unicode is none."""
+    """The plain digit for a digit of another script; U+FFFD for a digit that is newer than Python's Unicode."""
     return str(unicodedata.decimal(found[0], "\ufffd"))
 
 
 def _as_decimal(found: regex.Match[str]) -> str:
-    """A fraction of one character, with the whole number before it, as digits; `1/3` where it is no decimal."""
+    """A one-character fraction, with the whole number before it, as digits; `1/3` if it is not a finite decimal."""
     whole, part = found["whole"] or "", unicodedata.normalize("NFKC", found["part"])
     above, below = map(int, part.split("\u2044"))
     value = Decimal(above) / below
@@ -161,7 +161,7 @@ def _as_decimal(found: regex.Match[str]) -> str:
 
 
 def _decimal(number: Decimal) -> str:
-    """One spelling for each number."""
+    """The one spelling of a number."""
     if not number:
         return "0"
     if abs(number.adjusted()) > _LARGEST:  # written out, it could fill the memory
@@ -185,15 +185,15 @@ _ANOTHER = regex.compile(r"[)\]}*_\"”]*\s*(?:,|/|\b(?:or|and)\b)\s*[(\[{*_\"�
 
 
 def letter(text: str, choices: Sequence[str] | None = None) -> str | None:
-    """The letter of the option that a text chooses, in upper case; None where none or several are chosen.
+    """The letter of the option that a text chooses, in upper case; None if it chooses no option or several.
 
-    The first of these that is there, of the letters that stand for options:
+    Only letters of options count. The first rule that applies decides:
 
     1. the last statement such as "the answer is B", "Answer: (b)", "Option: **B**";
     2. a letter that the text begins with: "B", "(B)", "b) Lima", "B. Lima", "C because ..."; not the words "A" and "I"
        before another word;
     3. the only letter in brackets: "so (B) is right";
-    4. the only option whose text is there, as whole words, in any case.
+    4. the only option whose text appears, as whole words, in any case.
 
     Args:
         text: the answer.
@@ -213,7 +213,7 @@ def letter(text: str, choices: Sequence[str] | None = None) -> str | None:
 
 
 def _named(text: str, choices: Sequence[str]) -> str | None:
-    """The letter of the only option whose text is there; one that is part of another that is there does not count."""
+    """The letter of the only option whose text appears; an option within another appearing option does not count."""
 
     def within(option: str, whole: str) -> bool:
         return bool(option) and regex.search(rf"(?<!\w){regex.escape(option)}(?!\w)", whole) is not None
@@ -239,12 +239,12 @@ _DECODER = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal, parse_consta
 
 
 def json_value(text: str) -> Any:
-    """The JSON value that a text is; else that of its first fenced block; else its first object or array.
+    """The JSON value of a whole text; else of its first fenced block; else its first object or array.
 
     Numbers are `decimal.Decimal`.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the text has no JSON value.
     """
     for candidate in (text, code_block(text)):
         if candidate is not None:
@@ -261,7 +261,7 @@ def json_value(text: str) -> Any:
 
 
 def _starts(text: str) -> Iterator[int]:
-    """Places where an object or an array may begin; those within a value that broke off are tried, too, but few."""
+    """Places where an object or an array may begin, also within a value that broke off; at most `_TRIED`."""
     return (found.start() for _, found in zip(range(_TRIED), regex.finditer(r"[{\[]", text), strict=False))
 
 
@@ -269,7 +269,7 @@ _TRIED = 100  # each attempt may read to the end of the text
 
 
 def json_answer(value: Any, path: Sequence[str] = ()) -> str | None:
-    """A value, or the field of it at a path, in one spelling; None if the field is missing.
+    """A value, or its field at a path, in one spelling; None if the field is missing.
 
     Objects are sorted by key, numbers written as plain decimals (1.0 is 1), texts normalized.
 

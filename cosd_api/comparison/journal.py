@@ -45,10 +45,10 @@ class ReplacedPlace(Record):
         draft: the draft's text there; empty for its end of sequence.
         fused: the text that replaced it.
         draft_prob: the draft's probability of its own, in [0, 1]; None if not reported.
-        prob: the assistant's of its own.
-        draft_raw: bytes of the draft's text in hexadecimal, where they are no characters.
-        fused_raw: bytes of the other text, likewise.
-        word: whether the text that replaced is a whole word; the draft's may be the beginning of one.
+        prob: the assistant's probability of its own, likewise.
+        draft_raw: bytes of the draft's text in hexadecimal, if they are no characters.
+        fused_raw: bytes of the replacement, likewise.
+        word: whether the replacement is a whole word; the draft's text may be only the beginning of a word.
     """
 
     start: int
@@ -78,7 +78,7 @@ class AnswerUsage(Record):
         requests: generation requests and scores.
         read: tokens read, cached ones included.
         written: tokens written.
-        cached: those of the tokens read that came from the server's cache, as far as it reports them.
+        cached: tokens read that came from the server's cache, as far as it reports them.
     """
 
     requests: int = 0
@@ -93,7 +93,7 @@ class AnswerUsage(Record):
 
     @classmethod
     def of(cls, usage: EndpointUsage) -> Self:
-        """The same, of a result's usage."""
+        """The usage that a result reports for one endpoint."""
         read, written, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
         return cls(requests=usage.requests, read=read, written=written, cached=cached)
 
@@ -102,29 +102,29 @@ class GradedAnswer(Record):
     """One question answered by one contestant: a line of the journal.
 
     Attributes:
-        type: `"answer"`; `"failed"`, for a question that an endpoint or the grader failed at, which is asked again;
-            `"cut"`, for an answer that ended at the limit of the whole comparison, likewise.
+        type: `"answer"`; `"failed"` if an endpoint or the grader failed at the question, and `"cut"` if the answer
+            ended at the limit of the whole comparison: the next run asks both again.
         key: identity of the text: contestant, models, limits and prompt.
         graded: identity of the grading: the example and the grader.
         contestant: its name.
         question: `Example.key`.
         text: the answer.
         right: whether it is right; None if it was not graded.
-        seconds: its duration, without what finding out about the servers took.
+        seconds: its duration, without the time for finding out about the servers.
         first_token: seconds until its first token was final; None without one.
         tokens: number of tokens.
         usage: by `"draft"` and `"assistant"` (or `"assistant 1"` and so on), as the user gave them, whoever drafted.
         finish_reason: see `FusionResult`.
         stop_reason: likewise.
-        acceptance: draft tokens kept / (kept + replaced); None where no draft is judged.
+        acceptance: draft tokens kept / (kept + replaced); None if no draft is judged.
         units: number of units that were judged or could have been; None likewise.
-        asked: those of them that an assistant was asked about.
-        differing: those of them where one answered otherwise.
-        replaced: those of them where the answer of one stands.
-        confidence: the mean probability of the tokens, in [0, 1]; None where one is not reported.
+        asked: number of units that an assistant was asked about.
+        differing: number of units to which an assistant answered otherwise.
+        replaced: the places where an assistant's answer replaced the draft's.
+        confidence: the mean probability of the tokens, in [0, 1]; None if a probability is not reported.
         least: the least probability of a token.
-        error: why it failed.
-        warnings: of the answer.
+        error: the reason why it failed.
+        warnings: warnings about the answer.
     """
 
     type: Literal["answer", "failed", "cut"] = "answer"
@@ -182,7 +182,7 @@ class GradedAnswer(Record):
         Args:
             result: the answer.
             contestant: name of the contestant.
-            role: for each endpoint of its fusion, which of the user's it is.
+            role: for each endpoint of its fusion, the user's name of that endpoint.
             fields: the line's keys.
         """
         timings = result.timings
@@ -250,10 +250,10 @@ def _goes_on(source: str, token: FusedToken) -> bool:
 
 
 def _confidence(tokens: tuple[FusedToken, ...]) -> tuple[float | None, float | None]:
-    """The mean and the least of the tokens' probabilities, each that of the model whose token it is."""
+    """The mean and the least of the tokens' probabilities, each from the model that wrote the token."""
     probs = [one.draft_prob if one.source == DRAFT else one.assistant_prob for one in tokens]
     known = [prob for prob in probs if prob is not None]
-    if not known or len(known) < len(probs) - (tokens[-1].end and probs[-1] is None):  # some hide that of the end
+    if not known or len(known) < len(probs) - (tokens[-1].end and probs[-1] is None):  # some hide the end's
         return None, None
     return min(1.0, math.fsum(known) / len(known)), min(known)
 
@@ -262,11 +262,11 @@ def _confidence(tokens: tuple[FusedToken, ...]) -> tuple[float | None, float | N
 
 
 class _Line(GradedAnswer):
-    """An answer as it stands in the file.
+    """An answer as the file has it.
 
     Attributes:
-        spent: whether its tokens were billed for this line; None in a file of an earlier version, where only the first
-            line of a text was, and False for a text that was graded again.
+        spent: whether its tokens were billed for this line; False for a text that was graded again; None in a file of
+            an earlier version, in which only the first line of a text was billed.
     """
 
     spent: bool | None = None
@@ -283,7 +283,7 @@ class _Line(GradedAnswer):
 
 
 class _GradeLine(Record):
-    """The grade of a text whose line stands before."""
+    """The grade of a text that an earlier line holds."""
 
     type: Literal["grade"] = "grade"
     key: str
@@ -300,7 +300,7 @@ class _GradeLine(Record):
 
     @property
     def grading(self) -> tuple[str, str]:
-        """The text and how it is graded."""
+        """The identities of the text and of its grading."""
         return self.key, self.graded
 
     @property
@@ -324,11 +324,11 @@ class JournalHeader(Record):
 
     Attributes:
         kind: the file's kind.
-        schema_version: version of the format; of 1, models with the same ids were asked after text.
+        schema_version: version of the format; in version 1, models with the same ids were asked after text.
         draft: the draft endpoint.
         assistant: the assistant endpoint, or the first of several.
         more_assistants: the others.
-        library_version: of cosd-api.
+        library_version: version of cosd-api.
     """
 
     kind: Literal["cosd-comparison"] = COMPARISON
@@ -351,26 +351,26 @@ class JournalHeader(Record):
 class Journal:
     """The answers of a comparison, in memory and in a file.
 
-    A context manager. On entering, the file is read, and locked for other runs; a last line that a crash has cut is
-    removed. Without `write`, none of this is done but the reading.
+    A context manager. Entering it reads the file, locks it against other runs, and removes a last line that a crash has
+    cut. Without `write`, it only reads.
 
     Args:
-        path: the file; None keeps the answers in memory alone.
+        path: the file; None keeps the answers only in memory.
         header: the models that are compared.
-        write: whether what is added goes into the file; if not, there need not be one.
-        regrade: take the texts of the file without their grades, which the grader does not keep.
+        write: whether additions go into the file; without it, the file need not exist.
+        regrade: take the texts of the file without their grades, because the grader does not keep grades.
 
     Attributes:
         answers: the texts, without their grades, by their keys.
-        grades: of each text, by the identity of the grading: questions with one prompt share a text.
+        grades: grades of each text, by the identity of the grading, as questions with one prompt share a text.
         looks: the looks of `advise` that were made, in their order.
-        failed: keys of the texts whose last line in the file, when it was read, says that they failed.
-        billed: tokens of all lines, of failed answers too.
+        failed: keys of the texts whose last line in the file, at the time of reading, reports a failure.
+        billed: tokens of all lines, including failed answers.
 
     Raises:
         OSError: on entering, the file cannot be read or written.
         SettingError: on entering, the file holds something else, or the answers of other models, or another run has it
-            open; it is not changed.
+            open; the file is not changed.
     """
 
     def __init__(self, path: Path | None, header: JournalHeader, *, write: bool = True, regrade: bool = False) -> None:
@@ -378,7 +378,7 @@ class Journal:
         self.grades: dict[str, dict[str, bool]] = {}
         self._write = write
         self._regrade = regrade
-        self._there: dict[tuple[str, str], tuple[bool | None, str | None]] = {}  # grades in the file, or why none
+        self._there: dict[tuple[str, str], tuple[bool | None, str | None]] = {}  # grades in the file, or errors
         self.looks: list[LookLine] = []
         self.failed: set[str] = set()
         self.billed = 0
@@ -404,14 +404,14 @@ class Journal:
             self._appender.__exit__(kind, error, trace)
 
     def add(self, answer: GradedAnswer) -> None:
-        """Add an answer that was billed, not graded yet; its text replaces an earlier one of the same key."""
+        """Add an answer that was billed, not graded yet; its text replaces an earlier text of the same key."""
         self._take(answer, spent=True)
-        self._there.pop((answer.key, answer.graded), None)  # of a text that is not there any more
+        self._there.pop((answer.key, answer.graded), None)  # it graded the replaced text
         if self._appender is not None:
             self._appender.write(_Line.of_answer(answer).model_dump_json(exclude_defaults=True))
 
     def grade(self, answer: GradedAnswer) -> None:
-        """Add the grade of a text that is there, or the reason why it has none."""
+        """Add the grade of a known text, or the reason why it has none."""
         line = _GradeLine.of_answer(answer)
         self._mark(line)
         if self._appender is not None and self._there.get(line.grading) != line.found:

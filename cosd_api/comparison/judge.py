@@ -49,17 +49,18 @@ _PLACES = regex.compile(r"\{(question|reference|answer)\}")
 class JudgeGrader(BaseGrader):
     """The verdict of a model: the first word of its greedy answer, Yes or No (or right, correct, true and opposites).
 
-    A model that takes conversations reads the question as a message of the user's. One without a chat template
-    continues the question as text, after `Verdict:`. The judge reads what other models wrote, and such a text can ask
-    for the verdict that it wants.
+    A model that takes conversations reads the question as a user message. A model without a chat template continues the
+    question as text, after `Verdict:`. Beware: the judge reads texts of other models, and such a text can ask for the
+    verdict that it wants.
 
     Args:
         model: URL of a server, or a provider.
-        question: the request, with `{question}`, `{reference}` and `{answer}` where the texts go; `{answer}` is needed.
+        question: the request, with `{question}`, `{reference}` and `{answer}` in place of the texts; `{answer}` is
+            needed.
 
     Attributes:
-        name: `judge`, the model's address, and a fingerprint of a question of the user's own.
-        identity: that, the server's URL and its model; known after entering.
+        name: `judge`, the model's address, and a fingerprint of the question if it is the user's own.
+        identity: the library's version, the name, the server's URL and its model; known after entering.
         usage: requests and tokens of the judge, for all answers graded so far.
 
     Raises:
@@ -84,7 +85,7 @@ class JudgeGrader(BaseGrader):
         return json.dumps([__version__, self.name, *self._described])
 
     async def __aenter__(self) -> Self:
-        """Open the connection, and learn which model the server has.
+        """Open the connection, and look up the server's model.
 
         Raises:
             ProviderError: the server does not answer.
@@ -108,7 +109,7 @@ class JudgeGrader(BaseGrader):
 
         Raises:
             GradingError: its answer does not begin with a verdict.
-            ProviderError: it failed.
+            ProviderError: the judge failed.
         """
         reply = await self._reply(self._asked(example, text))
         word = _WORD.match(reply)

@@ -1,8 +1,8 @@
 """Looks at outcomes as they come in: fuse, one model alone, or undecided; the error is spent over all looks. Pure.
 
-Outcomes are looked at after a quarter, a half and all of the questions. At each look every way to fuse is held against
-each model, by sign flips of whole groups of questions that all ways and all looks share (`sign_flips`), and the largest
-statistic of all ways that were ever tried has to stay below the bound:
+A test looks at outcomes after a quarter, a half and all of the questions. Each look tests every way to fuse against
+each model, by sign flips of whole groups of questions that all ways and all looks share (`sign_flips`). The bound is
+made from the largest statistic of all ways that were ever tried:
 
     spend   .003, .007 and .030 of the flips at the three looks; .010 is kept for files that grow
     bound   for each model the r-th largest null maximum among the flips that were above no earlier bound, r = spend of
@@ -10,10 +10,10 @@ statistic of all ways that were ever tried has to stay below the bound:
     fuse    a way whose statistic is above the bounds of all models; a tie is not above
     alone   every way has a model over which a gain of `worth` is excluded, by 2.5 standard errors
     drop    after 50 questions the better half of the ways continues; in the maximum a way that was dropped is an
-            independent standard normal from then on, so that choosing whom to drop cannot help
+            independent standard normal from then on, so that the choice of the dropped ways cannot help
 
-So where no way is better than the better model, one is called better in at most 4 of 100 runs, and in at most 5 of 100
-however often the file of questions grows, whichever ways are tried.
+So if no way is better than the better model, a run calls a way better in at most 4 of 100 cases, and in at most 5 of
+100 however often the file of questions grows, whichever ways are tried.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from cosd_api.extend import Record, check_choice
 SPENDING = (0.003, 0.007, 0.03)
 """Shares of the flips that the three looks of a run may spend."""
 KEPT = 0.01
-"""Share that is kept for files that grow; each further look takes half of what is left."""
+"""Share that is kept for files that grow; each further look takes half of the remaining share."""
 GROWTH = 1.5
-"""Times the questions of the last look that a file has for a further look."""
+"""Factor by which a file must have grown since the last look for a further look."""
 LEAST_QUESTIONS = 20
 """Fewer questions show nothing."""
 WORTH = 0.05
 """Gain in accuracy that is worth fusing for, by default."""
 AUDITED = 0.05
-"""Share of the questions with equal texts that ways are asked anyway."""
+"""Share of the questions with equal texts that ways are asked anyway, as a check."""
 Looks = Literal["auto", "end"]
 """Times to look: after a quarter, a half and all of the questions; or once, at the end, with the same error in all."""
 
 Verdict = Literal["fuse", "alone", "undecided"]
-"""Fuse; use one model alone, as a gain that is worth it is excluded; or neither is shown."""
+"""Fuse; use one model alone, because a gain that is worth it is excluded; or neither is shown."""
 
 _DROPS = 50  # questions from which on ways are dropped
 _FEWEST = 2  # ways that continue
-_ERRORS = 2.5  # standard errors that exclude a gain: several looks may
+_ERRORS = 2.5  # standard errors that exclude a gain; more than for one look, as several looks may exclude it
 _POWER = NormalDist().inv_cdf(0.8)
 _CERTAIN = 2 * NormalDist().cdf(_ERRORS) - 1
 
 Right = Mapping[str, bool]
-"""Outcomes by question. A question that is not there is one that failed: it counts as wrong."""
+"""Outcomes by question. A missing question failed: it counts as wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ class Outcomes:
     """Outcomes of the models and of ways to fuse them, on the same questions.
 
     Attributes:
-        alone: of each model alone, by its name; the draft first.
-        ways: of each way to fuse, by its name.
+        alone: outcomes of each model alone, by its name; the draft first.
+        ways: outcomes of each way to fuse, by its name.
         billed: mean number of tokens billed for an answer, by name.
-        groups: keys of the groups of questions; a question that is not there is a group of its own.
+        groups: keys of the groups of questions; a missing question is a group of its own.
     """
 
     alone: Mapping[str, Right]
@@ -82,7 +82,7 @@ class Outcomes:
         return [key for key in first if all(key in one for one in others)]
 
     def of(self, questions: Iterable[str]) -> list[str]:
-        """Those of the questions that all models have answered."""
+        """These questions, as far as all models have answered them."""
         return [key for key in questions if all(key in one for one in self.alone.values())]
 
     def group(self, question: str) -> str:
@@ -90,7 +90,7 @@ class Outcomes:
         return self.groups.get(question, question)
 
     def counts(self, way: str, model: str, questions: Iterable[str]) -> PairedCounts:
-        """A way to fuse beside a model alone, on these questions."""
+        """The paired outcomes of a way to fuse and of a model alone, on these questions."""
         mine, theirs = self.ways[way], self.alone[model]
         asked = self.of(questions)
         return PairedCounts.of([mine.get(key, False) for key in asked], [theirs[key] for key in asked])
@@ -101,7 +101,7 @@ class Outcomes:
         return sum(found.get(key, False) for key in (self.questions if questions is None else self.of(questions)))
 
     def better(self, questions: Iterable[str] | None = None) -> str:
-        """The model with the most right answers; of equals the cheaper one, then the first."""
+        """The model with the most right answers; among equals the cheaper, then the first."""
         asked = self.questions if questions is None else [*questions]
         return min(self.alone, key=lambda name: (-self.right(name, asked), self.billed.get(name, 0.0)))
 
@@ -113,7 +113,7 @@ class LookLine(Record):
         type: marks the line.
         questions: keys of the questions that no earlier look had.
         ways: names of the ways that it looked at.
-        spent: share of the flips that it could spend.
+        spent: share of the flips that the look could spend.
         of: number of questions that the run was given.
     """
 
@@ -130,10 +130,10 @@ class WaySeen:
 
     Attributes:
         way: its name.
-        questions: number of questions that it was held against the models on.
-        groups: number of their groups.
+        questions: number of questions on which it was tested against the models.
+        groups: number of groups of these questions.
         contrasts: its differences to each model, by group.
-        bounds: of these contrasts' statistics.
+        bounds: bounds of these contrasts' statistics.
     """
 
     way: str
@@ -149,12 +149,12 @@ class WaySeen:
 
     @property
     def total(self) -> int:
-        """Questions by which it is ahead of that model."""
+        """Questions by which it is ahead of the model `against`."""
         return self.contrasts[self.against].total
 
     @property
     def upper(self) -> float:
-        """The gain that is excluded over some model: every larger one, too."""
+        """The least gain that is excluded over some model; larger gains are excluded, too."""
         return min(self._upper(one) for one in self.contrasts.values())
 
     def _upper(self, one: Contrast) -> float:
@@ -165,7 +165,7 @@ class WaySeen:
         """The gain over `against`: its lower end holds for all ways and looks, its upper end is Newcombe's at 95 %.
 
         Args:
-            counts: of the way against that model.
+            counts: paired outcomes of the way and of the model `against`.
         """
         one, limit = self.contrasts[self.against], self.bounds[self.against]
         value, newcombe = one.total / self.questions, paired_difference(counts)
@@ -175,9 +175,9 @@ class WaySeen:
         return Estimated(value, max(-1.0, min(low, value)), min(1.0, max(newcombe.high, grouped)))
 
     def more(self, worth: float) -> int | None:
-        """Questions beyond these that would show its gain, or one of `worth`, in four of five runs.
+        """Number of further questions that would show its gain, or a gain of `worth`, in four of five runs.
 
-        Where no question differs so far, those that would exclude `worth`, if none of them differs. None where the
+        If no question differs so far: the number that would exclude `worth` if no further question differs. None if the
         bound is not known yet.
         """
         one, limit = self.contrasts[self.against], self.bounds[self.against]
@@ -186,7 +186,7 @@ class WaySeen:
         if not one.squares:
             return max(0, math.floor(_ERRORS / worth) + 1 - self.questions)
         gain = max(worth, one.total / self.questions)
-        spread = max(one.squares / self.questions, gain)  # a gain that large takes as many questions that differ
+        spread = max(one.squares / self.questions, gain)  # such a gain needs at least such a share that differs
         return max(0, math.ceil((limit + _POWER) ** 2 * (spread - gain * gain) / gain**2) - self.questions)
 
 
@@ -196,9 +196,9 @@ class Seen:
 
     Attributes:
         questions: all keys so far.
-        counted: number of those that all models have answered.
+        counted: number of questions that all models have answered.
         ways: the ways that were looked at.
-        fuse: the way to fuse by; None where none is above the bounds.
+        fuse: the way to fuse by; None if no way is above the bounds.
         kept: names of the ways that continue.
     """
 
@@ -215,7 +215,7 @@ class Seen:
 
 
 def in_order(questions: Iterable[str], seen: Iterable[str] = ()) -> list[str]:
-    """The questions: those that were looked at before, then by a hash of each. Neither order nor outcomes decide.
+    """The questions: first the questions of earlier looks, then the rest by hash, whatever the order and the outcomes.
 
     Raises:
         SettingError: there are fewer than `LEAST_QUESTIONS`.
@@ -231,7 +231,7 @@ def in_order(questions: Iterable[str], seen: Iterable[str] = ()) -> list[str]:
 
 
 def schedule(total: int, earlier: Sequence[LookLine] = (), looks: Looks = "auto") -> list[tuple[int, float]]:
-    """The looks that are to come: the number of questions at each, and its share of the flips.
+    """The looks to come: the number of questions at each, and its share of the flips.
 
     Args:
         total: number of questions.
@@ -255,8 +255,8 @@ def schedule(total: int, earlier: Sequence[LookLine] = (), looks: Looks = "auto"
     for at, spend in zip((total // 4, total // 2, total), SPENDING, strict=True):
         made += spend
         if made <= spent + SPENDING[0] / 2:
-            continue  # an earlier run has made this one
-        if at > seen:  # it takes the share of one that there are no new questions for
+            continue  # an earlier run has made this look
+        if at > seen:  # it also takes the shares of looks without new questions
             found.append((at, made - spent - sum(one for _, one in found)))
     return found
 
@@ -265,7 +265,7 @@ class SequentialTest:
     """The looks of one run, and of the runs before it.
 
     Args:
-        tried: names of ways of earlier runs, which count wherever they are not looked at.
+        tried: names of ways of earlier runs, which count towards the maximum even if this run leaves them out.
         flips: number of flips.
 
     Attributes:
@@ -283,9 +283,9 @@ class SequentialTest:
         """Look at outcomes.
 
         Args:
-            outcomes: of all that was asked so far.
+            outcomes: all outcomes so far.
             questions: keys of all questions so far.
-            ways: names of the ways that have answered them.
+            ways: names of the ways that have answered these questions.
             spend: share of the flips.
         """
         self.tried.update(dict.fromkeys(ways))
@@ -314,14 +314,14 @@ class SequentialTest:
         return {way: one for look in self.seen for way, one in look.ways.items()}
 
     def verdict(self, worth: float = WORTH) -> Verdict:
-        """The advice by the looks so far, if nothing more is asked."""
+        """The advice by the looks so far."""
         if self.fused is not None:
             return "fuse"
         return "alone" if self.excluded(worth) else "undecided"
 
     @property
     def fused(self) -> WaySeen | None:
-        """The way to fuse by, at the look that found it; None where none has."""
+        """The way to fuse by, at the look that found it; None if no look has found any."""
         return next((one.ways[one.fuse] for one in self.seen if one.fuse is not None), None)
 
     def excluded(self, worth: float) -> bool:
@@ -330,7 +330,7 @@ class SequentialTest:
         return bool(last) and all(one.questions and one.upper < worth for one in last.values())
 
     def _absent(self, number: int, seed: str) -> list[float]:
-        """The largest of so many independent standard normals, for each flip."""
+        """The largest of `number` independent standard normals, for each flip."""
         if not number:
             return [-math.inf] * self._count
         rng, normal = random.Random(seed), NormalDist()  # noqa: S311 - the same numbers in each run
@@ -344,10 +344,10 @@ def looked_at(
     trial: SequentialTest,
     worth: float = WORTH,
 ) -> Verdict:
-    """Look at outcomes that are all known, as if they came in one by one.
+    """Look at outcomes that are all known, as if they came in one after the other.
 
     Args:
-        outcomes: of all models and ways.
+        outcomes: outcomes of all models and ways.
         order: the questions, in the order in which they are looked at; see `in_order`.
         plan: numbers of questions and shares of the flips; see `schedule`.
         trial: gets the looks.
@@ -362,12 +362,12 @@ def looked_at(
 
 
 def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> Estimated:
-    """The largest gain that there is room for, where no way changes a text that all models write.
+    """The largest possible gain, if no way changes a text that all models write.
 
     Args:
-        outcomes: of the models alone.
-        questions: keys of those that they have answered.
-        equal: keys of those to which all models wrote the same text.
+        outcomes: outcomes of the models alone.
+        questions: keys of the questions that the models have answered.
+        equal: keys of the questions to which all models wrote the same text.
 
     Returns:
         The share of the questions at which texts differ and the better model is wrong, with an interval of 2.5 standard
@@ -379,7 +379,7 @@ def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> 
 
 
 def is_audited(question: str) -> bool:
-    """Test whether a question is asked although all models wrote one text: of these one in twenty, by a hash."""
+    """Test whether ways are asked a question even if all models wrote the same text: one in twenty, by a hash."""
     return int.from_bytes(hashlib.sha256(f"audit {question}".encode()).digest()[:4], "big") < 2**32 * AUDITED
 
 
@@ -392,7 +392,7 @@ def _contrasts(outcomes: Outcomes, asked: Sequence[str], way: str, flips: SignFl
 
 
 def _best(outcomes: Outcomes, asked: Sequence[str], seen: Mapping[str, WaySeen], above: Sequence[str]) -> str:
-    """The way that gains most; of those within one standard error of it the cheapest."""
+    """The cheapest way within one standard error of the way that gains most."""
     lead = max(above, key=lambda way: (seen[way].total, -outcomes.billed.get(way, 0.0)))
     mine = outcomes.ways[lead]
 
@@ -406,7 +406,7 @@ def _best(outcomes: Outcomes, asked: Sequence[str], seen: Mapping[str, WaySeen],
 
 
 def _better_half(seen: Mapping[str, WaySeen]) -> tuple[str, ...]:
-    """The better half of the ways, with ties, two at least."""
+    """The better half of the ways, including ties; at least two."""
     ranked = sorted((one.total for one in seen.values()), reverse=True)
     count = max(_FEWEST, (len(ranked) + 1) // 2)
     if len(ranked) <= count:

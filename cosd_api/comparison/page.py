@@ -50,8 +50,8 @@ from cosd_api.report.html.document import (
 from cosd_api.report.html.elements import Child, element, in_line, seconds, visible
 
 _FUSED = ("method", "baseline")
-_MOST_ROWS = 50  # questions that are shown of each kind
-_LONGEST = 600  # characters of a text that is shown
+_MOST_ROWS = 50  # most questions that are shown of each kind
+_LONGEST = 600  # most characters that are shown of a text
 _ABOUT_ADVICE = "By one look at all test questions, with an error of at most 4 % over all ways together."
 _NO_ADVICE = (
     f"There is no advice here: it takes {LEAST_QUESTIONS} test questions that {{all}} models have answered, "
@@ -119,7 +119,7 @@ def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[El
 
 
 def _advice(found: Comparison) -> str | None:
-    """Advice by the comparison, in words; None where it is not complete, or has too few questions."""
+    """Advice by the comparison, in words; None if it is not complete, or has too few questions."""
     if found.stopped is not None:
         return None
     try:
@@ -162,9 +162,9 @@ def _interval(one: Estimated) -> str:
 
 
 def _best(found: Comparison) -> Standing | None:
-    """The method or baseline with the most right answers; of equals the one with the fewest tokens.
+    """The method or baseline with the most right answers; among equals the contestant with the fewest tokens.
 
-    One that failed, or was not asked everything, is not ahead for the answers that it lacks.
+    The count of right answers decides, not their share, so that missing answers give no advantage.
     """
     answered = [one for one in found.standings if one.kind in _FUSED and one.answered]
     return max(answered, key=lambda one: (one.right, -(one.billed or 0.0)), default=None)
@@ -218,7 +218,7 @@ def _row(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]
 
 
 def _difference(one: PairedDifference | None) -> Child:
-    """A difference, with its interval, the questions won and lost, and p below: a column for each would not fit."""
+    """A difference, with its interval, the questions won and lost, and p below, as a column for each would not fit."""
     value, interval, counts, p = difference_cells(one)
     return _lines(value, interval, f"{counts}, p = {p}" if p else counts)
 
@@ -241,7 +241,7 @@ def _about_results(found: Comparison) -> Element:
 
 
 def _about_the_best() -> Element:
-    """The note where the best of many is shown."""
+    """The note on choosing the best of many."""
     return note("The best of many owes a part of its lead to luck: expect less of it on other questions.")
 
 
@@ -297,7 +297,7 @@ def _one_calibration(found: Comparison, name: str, one: ModelCalibration) -> Ele
 
 
 def _questions(found: Comparison, best: Standing, examples: Mapping[str, Example]) -> Iterator[Element]:
-    """Those that only one of the better model and the best method answers right."""
+    """The questions that only the better model, or only the best method, answers right."""
     theirs, mine = found.answers_of(found.better), found.answers_of(best.name)
     common = [key for key in mine if key in theirs]
     better, name = in_line(with_article(found.better)), in_line(best.name)
@@ -345,7 +345,7 @@ def _endpoints_table(found: Comparison) -> Element:
 
 
 def advice_page(advice: Advice, *, title: str | None = None) -> str:
-    """The report of `advise`, as an HTML document: the advice, the test, the ways to choose from, and what failed.
+    """The report of `advise`, as an HTML document: the advice, the test, the ways to choose from, and the failures.
 
     Args:
         advice: the advice; `Advice.model_validate_json(text)` for a saved one.

@@ -18,7 +18,7 @@ from cosd_api.types import EndpointEstimate, Range
 
 MILLION = 1_000_000
 _EXAMPLE = '{"draft": [0.2, 0.6], "assistant": [3, 15]}'
-_USEFUL = 20  # times what is most likely, beyond which a bound tells nobody what to expect
+_USEFUL = 20  # a bound beyond this multiple of the likely number is useless as a forecast
 _NO_BOUND = (
     "no useful bound above, as at worst every token is replaced, and all behind it is written and asked about again"
 )
@@ -29,12 +29,12 @@ class Price:
     """The price of an endpoint for a million tokens, in any currency.
 
     Attributes:
-        read: of tokens read.
-        written: of tokens written.
-        cached: of tokens read from a cache, as far as the server reports them; None where they cost what others do.
+        read: price of tokens read.
+        written: price of tokens written.
+        cached: price of tokens read from a cache, as far as the server reports them; None if it equals `read`.
 
     Raises:
-        SettingError: one of them is no number of at least 0.
+        SettingError: a price is not a number of at least 0.
     """
 
     read: float
@@ -48,7 +48,7 @@ class Price:
                 raise SettingError(f"a price must be a number of at least 0, not {value!r}")
 
     def of(self, read: float, written: float, cached: float = 0) -> float:
-        """The price of so many tokens; `cached` are those among the ones read that came from a cache."""
+        """The price of these numbers of tokens; `cached` counts the tokens read that came from a cache."""
         less = 0.0 if self.cached is None else cached * (self.read - self.cached)
         return (read * self.read - less + written * self.written) / MILLION
 
@@ -69,11 +69,11 @@ three numbers."""
 
 
 def prices_from(given: Sequence[str]) -> dict[str, Price]:
-    """Prices as somebody wrote them: `NAME=READ,WRITTEN[,CACHED]` for each endpoint, or a JSON file.
+    """Prices as users write them: `NAME=READ,WRITTEN[,CACHED]` for each endpoint, or a JSON file.
 
     Raises:
         OSError: the file cannot be read.
-        SettingError: they are not written so.
+        SettingError: the prices have another form.
     """
     found: dict[str, Price] = {}
     for one in given:
@@ -104,7 +104,7 @@ def _from_file(path: Path) -> dict[str, Price]:
 
 
 def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str, Price] | None:
-    """Prices by `"draft"` and `"assistant"`, or several of these; `models` are the models' names on their servers.
+    """Prices by `"draft"` and `"assistant"`, or several assistants; `models` holds the models' names on their servers.
 
     Raises:
         SettingError: a name is unknown, or a price is missing or invalid.
@@ -129,33 +129,33 @@ def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str,
 
 
 def _between(tokens: Range) -> str:
-    """The least, and the most where that says something."""
+    """The least, and also the most if it is a useful bound."""
     useful = tokens.high <= _USEFUL * tokens.expected
     return f"at least {tokens.low:,}" + (f", at most {tokens.high:,}" if useful else "")
 
 
 class ComparisonEstimate(Record):
-    """The cost of a comparison before it is made, without what is known already.
+    """The cost of a comparison before it is made, without the answers that are known already.
 
-    In words, what it is at most is left out where it is more than twenty times what is most likely: in the worst case
-    of most methods every token is replaced, and all behind it is written and asked about again each time.
+    In words, the upper bound is left out if it is more than twenty times the likely cost: in the worst case of most
+    methods every token is replaced, and the models write and judge the rest of the answer again each time.
 
     Attributes:
         questions: number of questions.
         contestants: tokens that each contestant is likely to bill, by name.
-        unforeseen: contestants with answers to come, but no forecast (`Method.cost`): no number here has their part.
+        unforeseen: contestants with answers to come, but no forecast (`Method.cost`): no number here includes them.
         known: number of answers that the journal has.
-        answers: number of answers to come; of `advise`, if every look is made and all ways continue.
+        answers: number of answers to come; for `advise`, if every look is made and all ways continue.
         requests: to all endpoints.
         billed_tokens: by all endpoints.
         money: at least, most likely and at most; None without prices.
-        most: the limit of billed tokens, with those of the journal; None without one.
-        later: of `advise`, tokens after the first look, which are in `billed_tokens`: none if the first look decides,
-            most likely those of the models alone and of half of the ways, at most those of all. Questions to which all
-            models write the same text are not asked of most ways: nobody knows yet which these are.
-        seconds: about how long it takes, as measured on a few tokens of each model; None where nothing was measured, as
-            outside of a dry run.
-        durations: the part of each contestant in it, in seconds, by name.
+        most: the limit of billed tokens, including the tokens of the journal; None without a limit.
+        later: for `advise`, tokens after the first look, included in `billed_tokens`: none if the first look decides,
+            most likely the tokens of the models alone and half of the ways, at most the tokens of all. Most ways are
+            not asked the questions to which all models write the same text; the estimate cannot know these questions.
+        seconds: estimated duration, as measured on a few tokens of each model; None if nothing was measured, as outside
+            of a dry run.
+        durations: seconds of each contestant, by name; parts of `seconds`.
         concurrency: number of answers at the same time.
         assumptions: the basis, in words.
     """
@@ -210,7 +210,7 @@ class ComparisonEstimate(Record):
 # The cost beforehand.
 
 MOST_SAMPLES = 40
-"""Samples of self-consistency, at most: where CoSD's bill pays for more, they would change little."""
+"""Samples of self-consistency, at most: further samples would change little, even if CoSD's bill pays for them."""
 
 _TWICE = 2
 """Requests for one sample, at most; see `Switch.cost`."""
@@ -232,8 +232,8 @@ class Later:
     """Contestants that are not known yet.
 
     Attributes:
-        alike: each with one whose answers cost about the same.
-        votes: name of the contestant whose bill pays for self-consistency, samples of one of the models; None without.
+        alike: for each of them, the contestant whose answers cost about the same.
+        votes: name of the contestant whose bill pays for self-consistency (samples of one model); None without.
     """
 
     alike: Mapping[str, str]
@@ -241,7 +241,7 @@ class Later:
 
     @property
     def names(self) -> set[str]:
-        """Their names."""
+        """The names of these contestants."""
         return {*self.alike, *([] if self.votes is None else [SELF_CONSISTENCY])}
 
 
@@ -260,17 +260,17 @@ async def estimated(
     concurrency: int,
     measure: Measure | None,
 ) -> ComparisonEstimate:
-    """Estimate what answers to come may cost.
+    """Estimate the cost of answers to come.
 
     Args:
         fusions: by contestant.
-        to_come: the questions that each contestant is still to answer; of contestants without a fusion, too.
-        max_tokens: of an answer.
+        to_come: the questions that each contestant is still to answer, also if it has no fusion.
+        max_tokens: limit for each answer.
         models: names of the models, as contestants.
         roles: for each contestant its endpoints, as the user gave them, by their names in its fusion.
         prices: by endpoint.
         later: contestants that are not known yet.
-        known: number of answers that are there.
+        known: number of answers that the journal has.
         questions: number of all questions.
         most: the limit of billed tokens.
         concurrency: number of answers at the same time.
@@ -302,7 +302,7 @@ async def estimated(
     made |= {name: made[bill] for name, bill in later.alike.items() if name in needed and bill in made}
     if later.votes in made and SELF_CONSISTENCY in needed:
         made[SELF_CONSISTENCY] = _voted([made[name] for name in models], made[later.votes])
-    if known:  # answers of those that are made later may be there
+    if known:  # the journal may have answers of later contestants
         for name in made.keys() & later.names:
             made[name] = {unit: (0, expected, high) for unit, (_, expected, high) in made[name].items()}
     scales = {name: len(to_come[name]) for name in made if to_come.get(name)}
@@ -311,7 +311,7 @@ async def estimated(
         return _total([_times(scales[name], made[name][unit]) for name in names])
 
     durations = {name: over("seconds", [name])[1] / at_once for name in scales}
-    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # after that a question is in the caches
+    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # caches hold a question after that
     return ComparisonEstimate(
         questions=questions,
         contestants={name: _range(over("tokens", [name])) for name in scales},
@@ -330,12 +330,12 @@ async def estimated(
 
 
 def with_later(first: ComparisonEstimate, models: ComparisonEstimate, ways: ComparisonEstimate) -> ComparisonEstimate:
-    """Estimate `advise`: the questions of the first look, and those of later looks, which there may be none of.
+    """Estimate `advise`: the first look, and the later looks, which may not be needed.
 
     Args:
-        first: of the first look: every way and all models.
-        models: of all models at the questions of later looks.
-        ways: of all ways there, of which about half continue.
+        first: the estimate of the first look: every way and all models.
+        models: the estimate of all models at the questions of later looks.
+        ways: the estimate of all ways at these questions; about half of the ways continue.
     """
 
     def later(alone: _Bound, each: _Bound, *, whole: bool = True) -> _Bound:
@@ -350,7 +350,7 @@ def with_later(first: ComparisonEstimate, models: ComparisonEstimate, ways: Comp
     for part, share in ((first, 1.0), (models, 1.0), (ways, 0.5)):
         for name, took in part.durations.items():
             durations[name] = durations.get(name, 0.0) + share * took
-    seconds = [one.seconds for one in (first, models) if one.seconds is not None]  # in which the questions are read
+    seconds = [one.seconds for one in (first, models) if one.seconds is not None]  # both include reading the questions
     seconds.append(sum(ways.durations.values()) / 2)
     return first.model_copy(
         update={
@@ -418,20 +418,20 @@ def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
 
     Args:
         pays: money, 0 without prices, and tokens.
-        one: those of one of the answers.
+        one: money and tokens of one of the answers.
     """
     at = 0 if pays[0] and one[0] else 1
     return min(MOST_SAMPLES, max(1, round(pays[at] / one[at]))) if one[at] else 1
 
 
 def _voted(models: Sequence[_Cost], paying: _Cost) -> _Cost:
-    """Samples of one of the models, nobody knows which: as many as the bill of another contestant pays for."""
+    """Samples of the better model, not known yet: as many as the bill of another contestant pays for."""
     counts = [equal_bill(_bill(paying), _bill(one)) for one in models]
     found: dict[str, _Bound] = {}
     for unit in paying:
         bounds = [one[unit] for one in models]
         expected = [count * bound[1] for count, bound in zip(counts, bounds, strict=True)]
-        most = max(_TWICE * MOST_SAMPLES * bound[2] for bound in bounds)  # how many there will be is not certain
+        most = max(_TWICE * MOST_SAMPLES * bound[2] for bound in bounds)  # the number of samples is not certain
         found[unit] = min(bound[0] for bound in bounds), sum(expected) / len(models), most
     return found
 

@@ -1,10 +1,10 @@
 """Programs that models wrote, run in processes with few rights. This limits accidents, not attacks.
 
-The process has limits of time, memory, files and processes, none of this process's environment, a temporary folder,
-and on Linux, where unprivileged users may make namespaces, no network, and no way to signal other processes or to look
-into their memory. It can read whatever this user can read, write wherever this user can write, and speak to services
-that listen on sockets in the file system. Against a model that means harm, run the whole comparison in a container or
-a virtual machine.
+The process has limits of time, memory, files and processes, a temporary folder, and none of this process's environment.
+On Linux, if unprivileged users may make namespaces, it has no network, and cannot signal other processes or look into
+their memory. It can read whatever this user can read, write wherever this user can write, and speak to services that
+listen on sockets in the file system. Against a model that means harm, run the whole comparison in a container or a
+virtual machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cosd_api.extend import check_count, check_positive
 
 _LAUNCHER = Path(__file__).with_name("_run_program.py")
 _SHOWN = 2000  # bytes of a program's last output that are kept
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # NumPy starts no thread then
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # so that NumPy starts no thread
 _GIVEN: tuple[str, ...] = ("SYSTEMROOT",) if os.name == "nt" else ()  # without it no Python starts on Windows
 
 
@@ -42,12 +42,12 @@ class ProgramLimits:
     """Limits of one program.
 
     Attributes:
-        seconds: of the clock.
-        cpu_seconds: of processor time.
+        seconds: seconds of clock time.
+        cpu_seconds: seconds of processor time.
         memory: bytes of address space.
-        file_bytes: largest file that it may write; its output is one.
+        file_bytes: largest file that it may write, its output included.
         files: open files at once.
-        processes: processes and threads of this user beside it. A superuser has no such limit.
+        processes: processes and threads of this user besides the program. A superuser has no such limit.
 
     Raises:
         SettingError: a limit is not positive.
@@ -72,10 +72,10 @@ class ProgramOutcome:
     """The end of a program.
 
     Attributes:
-        passed: it ran to its last line without an error.
-        late: it was stopped at the time limit.
+        passed: whether it ran to its last line without an error.
+        late: whether it was stopped at the time limit.
         output: the end of its output, its error included.
-        limited: names of the limits that were set, and `network` and `processes` where they were out of its reach.
+        limited: names of the limits that were set, and `network` and `processes` if these were out of its reach.
     """
 
     passed: bool
@@ -87,15 +87,15 @@ class ProgramOutcome:
 async def run_program(source: str, limits: ProgramLimits | None = None) -> ProgramOutcome:
     """Run a Python program in a process of its own with this interpreter, and stop it at its limits.
 
-    A program that ends before its last line, such as by `sys.exit(0)`, has not passed. The process is killed when the
-    caller is cancelled. `ProgramLimits` are the defaults.
+    A program that ends before its last line, such as by `sys.exit(0)`, has not passed. Cancelling the caller kills the
+    process. `ProgramLimits()` holds the default limits.
     """
     limits = limits or ProgramLimits()
     token = secrets.token_hex(16)
     with TemporaryDirectory(prefix="cosd-program-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         program, output = folder / "program.py", folder / "output"
-        program.write_bytes(source.encode("utf-8", "surrogatepass"))  # half a pair is a syntax error of the program
+        program.write_bytes(source.encode("utf-8", "surrogatepass"))  # a lone surrogate is the program's syntax error
         (folder / "token").write_text(token, encoding="ascii")
         clock = ceil(min(limits.seconds, 1e6)) + 1
         bounds = (clock, limits.cpu_seconds, limits.memory, limits.file_bytes, limits.files, limits.processes)
@@ -117,7 +117,7 @@ async def run_program(source: str, limits: ProgramLimits | None = None) -> Progr
 
 
 def _said(path: Path) -> str:
-    """The contents of a file of the launcher's; nothing where there is none, or the program has made it another."""
+    """The contents of a file that the launcher writes; empty if it is missing, or the program has spoilt it."""
     try:
         return path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
@@ -125,7 +125,7 @@ def _said(path: Path) -> str:
 
 
 async def _end(process: Process) -> None:
-    """Kill the process and its group, and wait for it, whoever is cancelled."""
+    """Kill the process and its group, and wait for it, even under cancellation."""
     with anyio.CancelScope(shield=True):
         with suppress(ProcessLookupError, PermissionError):
             if os.name == "nt":
@@ -139,15 +139,15 @@ async def _end(process: Process) -> None:
 class ProgramGrader(BaseGrader):
     """The example's `tests` pass: its program is the answer, then the tests, which raise an error if it is wrong.
 
-    Of an answer with fenced blocks the first one is the program. Other text is taken whole; where the prompt is text,
-    too, and the answer alone is no Python, as the continuation of the prompt.
+    If an answer has fenced blocks, the first block is the program. Otherwise the program is the whole answer, or, if
+    the prompt is text and the answer alone is not valid Python, the prompt followed by the answer.
 
     Args:
-        limits: of one program.
+        limits: limits of one program.
 
     Attributes:
         name: `program`, and the time limit if it is not the default.
-        identity: that, all limits, those which this machine sets, and this interpreter.
+        identity: the name, all limits, the limits that this machine sets, and this interpreter.
         warnings: limits that this machine does not set.
     """
 
@@ -165,10 +165,10 @@ class ProgramGrader(BaseGrader):
         return f"{self.name} {hashlib.sha256(repr(known).encode('utf-8', 'backslashreplace')).hexdigest()}"
 
     async def __aenter__(self) -> Self:
-        """Run an empty program, to learn what this machine limits.
+        """Run an empty program, to find the limits that this machine sets.
 
         Raises:
-            SettingError: it does not run.
+            SettingError: the empty program does not run.
         """
         outcome = await run_program("", self._limits)
         if not outcome.passed:
@@ -181,7 +181,7 @@ class ProgramGrader(BaseGrader):
         return self
 
     def check(self, example: Example) -> None:
-        """Check that there are tests, which are Python."""
+        """Check that the example has tests, in valid Python."""
         if example.tests is None:
             hint = '"tests": "assert add(2, 2) == 4"'
             raise SettingError(f"the grader program needs the tests of each example, and this one has none: {hint}")
@@ -189,7 +189,7 @@ class ProgramGrader(BaseGrader):
             raise SettingError(f"the tests of this example are no Python: {problem}")
 
     async def __call__(self, example: Example, text: str) -> bool:
-        """Run it.
+        """Run the program and the tests.
 
         Raises:
             GradingError: the example has no tests.

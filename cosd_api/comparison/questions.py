@@ -1,4 +1,4 @@
-"""Questions of a comparison, each with its key, and files of them: those of `cosd collect`, and other JSON lines."""
+"""Questions of a comparison, each with its key, and their files: files of `cosd collect`, and other JSON lines."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _NAMED = ". If it has another name there, say which: --map prompt=question --map
 
 
 class _Twin(Example):
-    """A question that is graded otherwise than an earlier one with its prompt and answer."""
+    """A question that is graded otherwise than an earlier question with the same prompt and answer."""
 
     @property
     def key(self) -> str:
-        """Its identity: SHA-256 (hex) of all that it has but the group."""
+        """Its identity: SHA-256 (hex) of all its fields except the group."""
         return hashlib.sha256(json.dumps(self.model_dump(mode="json", exclude={"group"})).encode()).hexdigest()
 
 
 def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, Example]:
-    """The questions in the order given, by their keys; of equal ones only the first.
+    """The questions in the order given, by their keys; of equal questions only the first.
 
     Raises:
-        SettingError: there are none, or one is invalid.
+        SettingError: there are no questions, or a question is invalid.
     """
     found: dict[str, Example] = {}
     for one in check_examples(given, graded=True).values():
@@ -42,28 +42,28 @@ def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, 
 
 
 def group_of(example: Example) -> str:
-    """The key of the group that a question belongs to; without `group` it is one of its own."""
+    """The key of the group that a question belongs to; without `group`, the question is its own group."""
     return example.key if example.group is None else f"group {example.group}"
 
 
 def repeated_prompts(examples: Iterable[Example]) -> int:
-    """The number of questions without a group whose prompt another question without a group has, too."""
+    """The number of questions without a group that share their prompt with another question without a group."""
     count = Counter(prompt_text(one) for one in examples if one.group is None)
     return sum(number for number in count.values() if number > 1)
 
 
 def prompt_text(example: Example) -> str:
-    """The prompt as one text; of a conversation every message with its role."""
+    """The prompt as one text; for a conversation, every message with its role."""
     if isinstance(example.prompt, str):
         return example.prompt
     return "\n\n".join(f"{one.role}: {one.content}" for one in example.prompt)
 
 
 def mapping_from(given: list[str]) -> dict[str, str]:
-    """Names of fields as somebody wrote them: `FIELD=NAME`, the field of an example and its name in the file.
+    """Names of fields as users write them: `FIELD=NAME`, the field of an example and its name in the file.
 
     Raises:
-        SettingError: one is not written so, or names no field of an example.
+        SettingError: an entry has another form, or names no field of an example.
     """
     found: dict[str, str] = {}
     for one in given:
@@ -81,8 +81,8 @@ def read_questions(path: str | Path, mapping: Mapping[str, str] | None = None) -
 
     Args:
         path: the file.
-        mapping: for fields of an example, their names in the file; then numbers stand for their text, fields that are
-            not named are looked for by their own names, and all others are passed over.
+        mapping: for fields of an example, their names in the file. With a mapping, numbers are read as text, unmapped
+            fields of an example keep their names, and all other fields are ignored.
 
     Raises:
         OSError: the file cannot be read.
@@ -111,5 +111,5 @@ def read_questions(path: str | Path, mapping: Mapping[str, str] | None = None) -
 
 
 def _text(value: object) -> object:
-    """A number as text; anything else as it is."""
+    """A number as text; any other value unchanged."""
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value

@@ -1,4 +1,4 @@
-"""A comparison as plain text: a table, and what it shows in sentences. The page shows the same words and cells."""
+"""A comparison as plain text: a table, and its findings in sentences. The page shows the same words and cells."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ WIDTH = 110  # characters of a line of the comment in a settings file
 _HEADS = ("", "right", "accuracy", "95 %")
 _COSTS = ("kept", "ms", "requests", "tokens")
 MOST_NAMES = 40
-"""Characters of the names of ways with equal texts that stand in a row of the table."""
+"""Most characters of a row's name in the table; longer lists of ways with equal texts are cut."""
 
 
 def heads_of(found: Comparison) -> list[str]:
-    """Column heads of the table of standings: those of each difference, to each model alone, are together."""
+    """Column heads of the table of standings; the four columns of a difference to a model are adjacent."""
     apart = [head for name in found.models for head in (f"to {name}", "95 %", "won:lost", "p")]
     return [*_HEADS, *apart, *_COSTS]
 
 
 def rows_of(found: Comparison) -> list[Standing]:
-    """The standings that have a row of their own: ways with equal texts share that of the cheapest."""
+    """The standings that have their own row: ways with equal texts share the row of the cheapest."""
     return [one for one in found.standings if one.same_texts_as is None]
 
 
 def same_texts(found: Comparison) -> dict[str, list[Standing]]:
-    """The ways that wrote the same texts as a cheaper one, by the name of that one."""
+    """The ways that wrote the same texts as a cheaper way, by the name of the cheapest."""
     several: dict[str, list[Standing]] = {}
     for one in found.standings:
         if one.same_texts_as is not None:
@@ -47,7 +47,7 @@ def same_texts(found: Comparison) -> dict[str, list[Standing]]:
 
 
 def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
-    """The name of a row: of all ways that share it, as far as there is room; the note below names the others."""
+    """The name of a row: the names of all ways that share it, if there is room; else the note below lists them."""
     others = [other.name for other in same.get(one.name, ())]
     name = " = ".join([one.name, *others])
     if len(name) > MOST_NAMES:
@@ -105,7 +105,7 @@ def roles_in_words(models: Sequence[str]) -> str:
 
 
 def limits_in_words(found: Comparison) -> str:
-    """The limits with which the answers were made."""
+    """The limits of the answers."""
     words = f"answers of at most {counted(found.max_tokens, 'token')}"
     if found.stop:
         words += f", ending before {' or '.join(map(repr, found.stop))}"
@@ -137,7 +137,7 @@ def about_standings(found: Comparison) -> list[str]:
 
 
 def findings(found: Comparison) -> list[str]:
-    """The result in sentences: which ways are shown to be better than each model, what failures change, the third."""
+    """The result in sentences: ways shown to be better than each model, effect of failures, worth of a third model."""
     tested = [one for one in rows_of(found) if one.kind in ("method", "baseline") and one.differences]
     if not any(difference.interval is not None for one in tested for difference in one.differences.values()):
         return []
@@ -162,7 +162,7 @@ _TRIO = 3
 
 
 def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
-    """A sentence on each way whose failures, or a model's, may change what is shown of it."""
+    """A sentence on each way whose gain failures, its own or a model's, may undo."""
     sentences: list[str] = []
     for one in tested:
         doubtful = [
@@ -180,7 +180,7 @@ def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
 
 
 def third_in_words(third: ThirdModel) -> str:
-    """The answer to the question if a third model is worth its price."""
+    """A sentence on whether a third model is worth its price."""
     apart, (three, two) = third.difference, third.billed
     words = f"The third model: {third.three}, the best way to fuse all three, is {_signed(apart.value)} points"
     if apart.interval is not None:
@@ -234,7 +234,7 @@ def p_in_words(value: float | None) -> str:
 
 
 def optional_columns(standings: Sequence[Standing]) -> dict[str, list[str]]:
-    """The further columns that these standings fill, by their heads: cached tokens, and the price of 1,000 answers."""
+    """Additional columns that these standings fill, by their heads: cached tokens, and the price of 1,000 answers."""
     found: dict[str, list[str]] = {}
     if any(any(one.cached.values()) for one in standings):
         found["cached"] = [f"{sum(one.cached.values()):,.0f}" if one.answered else "" for one in standings]

@@ -46,38 +46,38 @@ from cosd_providers import Provider, connect
 class Comparison(Record):
     """Two or more models alone, fused in every way, and baselines, on the same questions.
 
-    All standings are measured on the test questions. Where there are baselines that follow from answers (the random
-    gate and self-consistency), some other questions set them: the share with the smallest hashes (`Example.key`), at
-    least one.
+    All standings are measured on the test questions. If there are baselines that follow from answers (the random gate
+    and self-consistency), some other questions set them: the share with the smallest hashes (`Example.key`), at least
+    one.
 
     Attributes:
-        schema_version: version of this format. Version 1 had differences to one model alone, which the development
-            questions had chosen; such a result is read, and its differences are counted from its answers.
+        schema_version: version of this format. Version 1 had differences to one model alone, chosen by the development
+            questions; reading such a result counts the differences from its answers.
         draft: the draft endpoint, as the user gave it.
         assistant: the assistant endpoint, or the first of several.
         more_assistants: the others.
         questions: number of test questions.
-        groups: by the keys of those that have a group (`Example.group`), the key of the group.
+        groups: the key of the group (`Example.group`), by the key of each question that has a group.
         development: keys (`Example.key`) of the questions that set the baselines.
-        better: the model with the most right answers to the test questions that all have answered, `"draft"`,
-            `"assistant"`, or of several `"assistant 1"`, say; of equals the one that billed fewer tokens, then the
-            draft. If it is shown to be better than another one, its difference to that one says.
-        third: of three models, if the third is worth its price; None without ways to fuse two of them.
+        better: the model with the most right answers to the test questions that all have answered: `"draft"`,
+            `"assistant"`, or with several assistants `"assistant 1"`, say; among equals the model that billed fewer
+            tokens, then the draft. Its difference to another model shows whether it is better than that model.
+        third: for three models, whether the third is worth its price; None without ways to fuse two of them.
         grader: name of the grader.
         max_tokens: limit for each answer.
         stop: strings before which an answer ended.
-        seed: of what was drawn.
+        seed: seed of random draws.
         unit: as it was given.
-        standings: of all contestants, in their order.
-        left_out: what could not be compared, and why.
+        standings: standings of all contestants, in their order.
+        left_out: contestants that could not be compared, and why.
         calibration: by the same names; without a model whose probabilities are not reported.
-        stopped: why the comparison is not complete; None if it is.
-        billed_tokens: of this comparison, earlier runs with the same journal included.
-        spent_tokens: of this run alone.
-        answers: all answers, to the questions that set baselines too.
+        stopped: the reason why the comparison is not complete; None if it is complete.
+        billed_tokens: tokens of this comparison, including earlier runs with the same journal.
+        spent_tokens: tokens of only this run.
+        answers: all answers, including the answers to the questions that set baselines.
         failures: the questions that failed, and why.
-        warnings: in words.
-        library_version: of cosd-api.
+        warnings: warnings for the reader.
+        library_version: version of cosd-api.
     """
 
     schema_version: Literal[2] = 2
@@ -128,7 +128,7 @@ class Comparison(Record):
         """The standing of a contestant.
 
         Raises:
-            KeyError: there is none of this name.
+            KeyError: no contestant has this name.
         """
         if (found := standing_of(self, name)) is not None:
             return found
@@ -139,9 +139,9 @@ class Comparison(Record):
         return comparison_report(self)
 
     def advice(self, *, worth: float = WORTH, choosing: float | None = None) -> Advice:
-        """Advise by these answers whether to fuse the models, and how; `advise` asks for as many as it takes.
+        """Advise by these answers whether to fuse the models, and how, with one look at all test questions.
 
-        It looks once, at all test questions.
+        The function `advise` asks as many questions as the decision takes.
 
         Args:
             worth: the least gain in accuracy that fusing would be worth, from 0.001 to 1; see `Advice`.
@@ -171,7 +171,7 @@ class Comparison(Record):
         return advice_of(self, outcomes, trial, worth, facts)
 
     def answers_of(self, name: str, *, development: bool = False) -> dict[str, GradedAnswer]:
-        """Complete answers of a contestant to the test questions, or to the development ones, by question."""
+        """Complete answers of a contestant to the test questions, or to the development questions, by question."""
         held = set(self.development)
         return {
             one.question: one
@@ -181,7 +181,7 @@ class Comparison(Record):
 
 
 def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
-    """The comparison of what was gathered; `fields` are those that do not follow from it."""
+    """The comparison of the answers in `gathered`; `fields` holds the fields that do not follow from the answers."""
     found = judged(gathered)
     if fields.get("stopped") is None:
         lost = [one.name for one in found.standings if one.asked != len(gathered.test)]
@@ -213,7 +213,7 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
 def _renewed(given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a comparison of version 1 in this version: its differences are counted from its answers.
 
-    In a part of an advice, which has none, there are no differences.
+    A part of an advice has no answers, and so it gets no differences.
     """
     held = {*given["development"]}
     standings = [
@@ -241,7 +241,7 @@ def _renewed(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def standing_of(found: Comparison, name: str) -> Standing | None:
-    """The standing of a contestant; None if there is none of this name."""
+    """The standing of a contestant; None if no contestant has this name."""
     return next((one for one in found.standings if one.name == name), None)
 
 
@@ -258,54 +258,54 @@ def outcomes_of(found: Comparison) -> Outcomes:
 
 
 class Advice(AdviceCounts):
-    """Advice on two or more models. `str(advice)` is it in words.
+    """Advice on two or more models; `str(advice)` puts it into words.
 
-    Every way to fuse is held against each model alone, by sign flips that all ways and all looks share. Where no way is
-    better than the better model, at most 5 of 100 runs advise to fuse, also if the file of questions grows and whatever
-    ways are tried: see `cosd_api.comparison.looks`.
+    Sign flips, which all ways and all looks share, test every way to fuse against each model alone. If no way is better
+    than the better model, at most 5 of 100 runs advise to fuse, even if the file of questions grows, and whatever ways
+    are tried: see `cosd_api.comparison.looks`.
 
     Attributes:
         schema_version: version of this format.
-        decision: `"fuse"`; `"alone"`, to use one model, as a gain of `worth` is excluded; `"undecided"` where
-            neither is shown; `"unknown"` where it was stopped before.
-        model: the better model alone: `"draft"`, `"assistant"`, or of several `"assistant 1"`, say.
+        decision: `"fuse"`; `"alone"`, to use one model, because a gain of `worth` is excluded; `"undecided"` if
+            neither is shown; `"unknown"` if the run was stopped before.
+        model: the better model alone: `"draft"`, `"assistant"`, or with several assistants `"assistant 1"`, say.
         way: the way to fuse that is advised, or that gains most so far, by its name in a comparison.
         reverse: whether an assistant, as given, is to draft.
-        first: the name of the model that is to draft, where there are several assistants.
+        first: the name of the model that is to draft, if there are several assistants.
         settings: the way's method, its settings and its verifier.
         questions: number of questions that were given.
-        tested: number of those that decided: all models have answered them.
-        tried: number of ways that were ever tried, in earlier runs with the same `path`, too.
+        tested: number of questions that decided: all models have answered them.
+        tried: number of ways that were ever tried, including earlier runs with the same `path`.
         looks: number of looks.
         worth: the gain in accuracy that would be worth fusing for.
-        equal: number of questions to which all models wrote the same text, and which ways were not asked for that.
-        audited: number of answers to such questions that were asked for all the same.
-        disagreed: those of them with another grade than the models' text.
+        equal: number of questions that ways were not asked, because all models wrote the same text.
+        audited: number of answers to such questions that ways gave all the same, as a check.
+        disagreed: number of audited answers with another grade than the models' text.
         right: right answers to the questions that decided, of the way (`"fused"`) and of each model alone.
         accuracy: the same as shares, with their 95 % intervals.
-        gain: in accuracy over the better model; its lower end holds for all ways and looks, its upper end is that of a
-            95 % interval. None without a look.
+        gain: gain in accuracy over the better model; its lower end holds for all ways and looks, its upper end is the
+            upper end of a 95 % interval. None without a look.
         upper: the gain that no way exceeds, by 2.5 standard errors.
-        more: of `"undecided"`, about the number of further questions that would show the gain, or one of `worth`, in
+        more: if `"undecided"`, about the number of further questions that would show the gain, or a gain of `worth`, in
             four of five runs.
-        room: where it decided, the share of the questions with differing texts at which the better model is wrong: no
-            way gains more.
+        room: if it decided, the share of the questions with differing texts at which the better model is wrong: no way
+            gains more.
         ways: every way at the last look that it was in, the best first.
-        bills: of an answer, by the same names.
-        doubts: of the models.
+        bills: mean cost of an answer, by the names of `right`.
+        doubts: doubts of the models, by name.
         draft: the draft's endpoint, as given.
-        assistant: the assistant's, or the first one's.
-        more_assistants: those of the others.
+        assistant: the assistant's endpoint, or the first assistant's.
+        more_assistants: the endpoints of the other assistants.
         grader: name of the grader.
         unit: as given.
-        limits: of an answer: those of the measured ones, which the settings file has, too.
-        seed: of what was drawn.
-        left_out: what the endpoints cannot serve.
-        stopped: why it is not complete.
-        billed_tokens: of all that it is made of, earlier runs with the same `path` included.
+        limits: limits of the measured answers, which the settings file has, too.
+        seed: seed of random draws.
+        left_out: contestants that the endpoints cannot serve.
+        stopped: the reason why the advice is not complete.
+        billed_tokens: tokens billed for the advice, including earlier runs with the same `path`.
         notes: for the reader.
-        parts: the comparison that it is made of, without the answers: of the models alone, or the one that advised.
-        library_version: of cosd-api.
+        parts: the comparison that the advice is based on, without its answers: of the models alone, or with the ways.
+        library_version: version of cosd-api.
     """
 
     draft: Endpoint
@@ -346,12 +346,12 @@ class Advice(AdviceCounts):
         """The fusion that is advised; sends nothing yet.
 
         Args:
-            draft: the draft as it was given; where `reverse` is set, it assists.
+            draft: the draft as it was given; if `reverse` is set, it assists.
             assistant: likewise; or all of the assistants, in the order in which they were given.
 
         Raises:
-            SettingError: one model alone is advised; the advice is on more models, or fewer; or the method has a part
-                of the user's own, which is not in it.
+            SettingError: the advice is not to fuse; it is on more models, or fewer; or the method has a part of the
+                user's own, which the advice does not hold.
         """
         if self.decision != "fuse":
             words = f"use {with_article(self.model)} alone"
@@ -386,11 +386,11 @@ class Advice(AdviceCounts):
 
 @dataclass(frozen=True, slots=True)
 class AdviceFacts:
-    """The circumstances of an advice: what was asked, and what it cost.
+    """The circumstances of an advice: the questions, the answers and their cost.
 
     Attributes:
         contestants: the ways, by name.
-        answers: of the way that is advised (`"fused"`), and of each model to the same questions.
+        answers: answers of the way that is advised (`"fused"`), and of each model to the same questions.
         prices: by the models' names.
         questions: number of questions that were given.
         equal: see `Advice`, like all that follow.
@@ -418,7 +418,7 @@ def advice_of(
     *,
     room: Estimated | None = None,
 ) -> Advice:
-    """The advice by looks at outcomes; `part` is a comparison of the models at least."""
+    """The advice that follows from looks at outcomes; `part` is a comparison of the models at least."""
     reasons = reasoned(outcomes, trial, worth, complete=part.stopped is None, room=room)
     way = asked.contestants.get(reasons.get("way", ""))
     standing = None if way is None else standing_of(part, way.name)

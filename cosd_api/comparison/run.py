@@ -1,4 +1,4 @@
-"""One run of `compare` or `advise`: what is known already, what is asked and graded, what failed, and what is kept."""
+"""One run of `compare` or `advise`: takes known answers, asks for the others, grades, notes failures, keeps all."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from cosd_api.extend import AnswerOptions, Endpoints, Facts, SharedLimit, Speed,
 from cosd_providers import BudgetError, ContextLengthError, ProviderError, UnsupportedError
 
 _IN_A_ROW = 8
-"""Answers that fail one after the other before a comparison stops: a server is down."""
+"""Answers that fail in a row before a comparison stops, because a server is down."""
 _QUESTIONS = 3
-"""Different questions among them, at least: one that nobody can take fails for every contestant."""
+"""Different questions among them, at least: a question that no server can take fails for every contestant."""
 
 
 @dataclass
@@ -32,10 +32,10 @@ class Failures:
     """Questions that failed, and rows of failures that one endpoint, or the grader, may be to blame for."""
 
     _why: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])  # by contestant, by question
-    _rows: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # questions, by who may be to blame
+    _rows: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # questions, by endpoint or grader
 
     def add(self, contestant: str, question: str, words: str, who: Sequence[str]) -> str | None:
-        """Note a failure that each of `who` may be to blame for; returns why the run is over, if it is."""
+        """Note a failure that each of `who` may be to blame for; return the reason if the run is over."""
         self._why.setdefault(contestant, {})[question] = words
         rows = [self._rows.setdefault(name, []) for name in who]
         for row in rows:
@@ -49,7 +49,7 @@ class Failures:
         self._rows[who] = []
 
     def forget(self, contestant: str) -> None:
-        """Forget what a contestant failed at, which is left out."""
+        """Forget the failures of a contestant that is left out."""
         self._why.pop(contestant, None)
 
     def of(self, questions: set[str]) -> Mapping[str, Mapping[str, str]]:
@@ -61,13 +61,13 @@ class Failures:
 class JournalAnswers:
     """The answers of a journal, by contestant and question.
 
-    Questions with one prompt have one text, and each its own grade.
+    Questions with the same prompt share a text, but each question has its own grade.
 
     Attributes:
         journal: the journal.
         judge: the grader.
         models: the models' names on their servers: the draft, then the assistants.
-        settings: of the run.
+        settings: settings of the run.
     """
 
     journal: Journal
@@ -125,14 +125,14 @@ class ComparisonRun:
 
     Attributes:
         models: the servers.
-        facts: about these.
+        facts: facts about the servers.
         judge: the grader.
         journal: the answers.
-        settings: of the run.
+        settings: settings of the run.
         stack: closes the fusions.
-        contestants: that answer, in the order of the standings.
-        left_out: those that cannot.
-        stopped: why the run is over before its end; None while it is not.
+        contestants: contestants that answer, in the order of the standings.
+        left_out: contestants that the endpoints cannot serve.
+        stopped: the reason why the run ended early; None while it continues.
         failures: the questions that failed.
         known: the answers of the journal.
         notes: for the reader.
@@ -152,7 +152,7 @@ class ComparisonRun:
     def __post_init__(self) -> None:
         self._fusions: dict[str, Fusion] = {}
         self._tallies: dict[str, Tally] = {}
-        self._asked: dict[str, anyio.Lock] = {}  # one at a time asks for a text, which several questions may have
+        self._asked: dict[str, anyio.Lock] = {}  # by text, as several questions may share a text
         self._limit = SharedLimit(self.settings.max_billed_tokens, lambda: self.journal.billed)
         self._before = self.journal.billed
         self.known = JournalAnswers(self.journal, self.judge, [*self.named.values()], self.settings)
@@ -162,7 +162,7 @@ class ComparisonRun:
         self.prices: Mapping[str, Price] | None = checked_prices(self.settings.prices, self.named)
 
     async def take_in(self, several: Sequence[Contestant]) -> list[Contestant]:
-        """Add the contestants that the endpoints can serve, and note why others cannot; returns those added."""
+        """Add the contestants that the endpoints can serve, note why others are left out, and return the added ones."""
         added: list[Contestant] = []
         providers = [self.models.draft, *self.models.assistants]
         for one in several:
@@ -209,7 +209,7 @@ class ComparisonRun:
     async def estimate(
         self, held: Sequence[Example], test: Sequence[Example], *, baselines: bool
     ) -> ComparisonEstimate:
-        """The cost of what is still to be asked, with the baselines that are made later, if there are to be any."""
+        """The cost of the answers to come; with `baselines`, the baselines that are made later are included."""
         questions = [*held, *test]
         asked = {
             one.name: held if one.kind == "pilot" else questions[-self._tallies[one.name].questions :]
@@ -222,7 +222,7 @@ class ComparisonRun:
         return await self._estimated(asked, len(questions), Later(later, votes), test)
 
     async def forecast(self, several: Sequence[Contestant], questions: Sequence[Example]) -> ComparisonEstimate:
-        """The cost of what these contestants are still to answer of these questions."""
+        """The cost of these contestants' missing answers to these questions."""
         return await self._estimated({one.name: questions for one in several}, len(questions), Later({}), [])
 
     async def _estimated(
@@ -246,7 +246,7 @@ class ComparisonRun:
         )
 
     async def _measure(self, prompt: str | Sequence[Message], at_once: int) -> Mapping[str, Speed]:
-        """The models' speeds, measured at the first call; see `measured`."""
+        """The models' speeds, measured at the first call; see `measure_speeds`."""
         if self._speeds is None:
             self._speeds = await measure_speeds(self.models, prompt, at_once=at_once, reading=True)
         return self._speeds
@@ -254,10 +254,10 @@ class ComparisonRun:
     async def ask(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
         """Let these contestants answer the questions, one question after the other.
 
-        The order of the contestants depends on the question, as the first ones read a prompt that no server has in its
-        cache yet. Texts that are known come first: they are graded, also where nothing is to be asked any more and the
-        grader keeps no grades. What failed in an earlier run comes last, so that it does not end every run at the same
-        place.
+        The order of the contestants depends on the question, because the first contestants read a prompt that no server
+        has in its cache yet. Known texts come first: if the grader keeps no grades, they are graded even after the run
+        has stopped asking. Questions that failed in an earlier run come last, so that they do not end every run at the
+        same place.
         """
         pairs = [(one, example) for example in questions for one in self._in_order(several, example)]
         pairs.sort(key=lambda pair: (self.known.key(*pair) in self.journal.failed, not self.known.has(*pair)))
@@ -274,7 +274,7 @@ class ComparisonRun:
                 try:
                     await self._take(one, example)
                     self._report()
-                except Exception as error:  # noqa: BLE001 - raised below, when the answers in flight are kept, too
+                except Exception as error:  # noqa: BLE001 - raised below, after the answers in flight are kept
                     errors.append(error)
                     waiting.clear()
             self._limit.ended()
@@ -290,9 +290,9 @@ class ComparisonRun:
             self.stopped = self._limit.words()
 
     async def grade(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
-        """Grade what these contestants are known to have answered, before anything is confirmed or shown.
+        """Grade the known answers of these contestants, before anything is confirmed or shown.
 
-        A grader that keeps its grades is not asked: it may be dear.
+        A grader that keeps its grades is not called, because it may be expensive.
         """
         if identity_of(self.judge) is not None:
             return
@@ -316,7 +316,7 @@ class ComparisonRun:
         return sorted(several, key=place)
 
     async def _take(self, one: Contestant, example: Example) -> None:
-        """One question of one contestant: known, graded, or asked."""
+        """Take one question of one contestant: use the known answer or ask for it, grade it and count it."""
         key = self.known.key(one, example)
         async with self._asked.setdefault(key, anyio.Lock()):
             answer = self.known.answer(one, example)
@@ -348,7 +348,7 @@ class ComparisonRun:
             tally.money += answer.money(self.prices) or 0.0
 
     async def _answer(self, one: Contestant, example: Example, keys: Mapping[str, Any]) -> GradedAnswer | None:
-        """The contestant's answer, not graded; None if there is none. The journal has it, and what was billed."""
+        """The contestant's answer, not graded; None if there is none. The journal keeps it, and the billed tokens."""
         limits: AnswerOptions = {"max_tokens": self.settings.max_tokens, "stop": self.settings.stop}
         fusion, role = self._fusions[one.name], one.role(self.names)
         if fusion.settings.method.temperature:
@@ -375,11 +375,11 @@ class ComparisonRun:
                 if line.billed or not cut:
                     self.journal.add(line)
                 if cut:
-                    least = (allowed or 0) + 1  # again, with all that is left, if that is more than it had
+                    least = (allowed or 0) + 1  # retry with all that is left, if that is more
                     continue
                 self._give_up(one, example, error)
                 return None
-            else:  # it counts in the limit at once: its grading may take long, or never end
+            else:  # the answer counts towards the limit at once: its grading may take long, or never end
                 answer = GradedAnswer.of(result, one.name, role, **keys)
                 self.journal.add(answer)
             finally:
@@ -398,13 +398,13 @@ class ComparisonRun:
         return found
 
     def _give_up(self, one: Contestant, example: Example, error: ProviderError) -> None:
-        """Count an answer that failed, or leave its contestant out, which the endpoints turned out not to serve.
+        """Count an answer that failed, or drop a contestant that the endpoints cannot serve.
 
         Raises:
-            UnsupportedError: it is a model alone, without which there is no comparison.
+            UnsupportedError: the contestant is a model alone, without which there is no comparison.
         """
         if one not in self.contestants:
-            return  # left out meanwhile
+            return  # another worker has dropped it
         if not isinstance(error, UnsupportedError) or self._tallies[one.name].answered:
             about_one = isinstance(error, ContextLengthError)  # no sign that a server is down
             self._fail(one, example, str(error), () if about_one else self.names)
@@ -417,7 +417,7 @@ class ComparisonRun:
         self.left_out.append(LeftOut(one.name, _reason(error)))
 
     def _fail(self, one: Contestant, example: Example, words: str, who: Sequence[str]) -> None:
-        """Count a failure; `who` may be to blame, and ends the comparison after many in a row."""
+        """Count a failure that each of `who` may be to blame for; many in a row end the comparison."""
         self._tallies[one.name].failed += 1
         over = self.failures.add(one.name, example.key, words, who)
         self.stopped = self.stopped or over
@@ -430,14 +430,14 @@ def _reason(error: UnsupportedError | SettingError) -> str:
 
 
 def _usage_of(partial: object, role: Mapping[str, str]) -> dict[str, AnswerUsage]:
-    """The cost of an answer that was not completed."""
+    """The cost of an incomplete answer."""
     if not isinstance(partial, FusionResult):
         return {}
     return {role[name]: AnswerUsage.of(usage) for name, usage in partial.usage.items()}
 
 
 async def graded(judge: Grader, answer: GradedAnswer, example: Example) -> GradedAnswer:
-    """The answer with its grade; without one, and with the reason, where the grader failed."""
+    """The answer with its grade, or with the reason if the grader failed."""
     try:
         right = await judge(example, answer.text)
     except (GradingError, ProviderError) as error:

@@ -1,4 +1,4 @@
-"""Settings that `compare` and `advise` share, declared once and checked, and the progress that they report."""
+"""Settings that `compare` and `advise` share, declared once and checked; and the progress that both report."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Tally:
 
     Attributes:
         name: its name.
-        questions: that it is to answer, those that set baselines too.
+        questions: number of questions that it is to answer, including those that set baselines.
         answered: number of graded answers.
-        right: number of right ones.
-        failed: number of failed ones.
+        right: number of right answers.
+        failed: number of failed questions.
         billed: tokens that its answers have billed.
         asked: number of answers for which this run asked the models.
-        spent: tokens that these have billed.
-        money: their price; 0 without prices.
+        spent: tokens that this run's answers have billed.
+        money: price of this run's answers; 0 without prices.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Tally:
 
 
 class ComparisonOptions(TypedDict, total=False):
-    """Keywords of `compare` and `advise` beside the questions and the models; see `compare`."""
+    """Keywords of `compare` and `advise` besides the questions and the models; see `compare`."""
 
     methods: Chosen
     both_ways: bool
@@ -86,10 +86,10 @@ class ComparisonSettings:
 
     @classmethod
     def checked(cls, **given: Unpack[ComparisonOptions]) -> Self:
-        """The settings as given; methods, grader and prices are checked where they are used.
+        """The settings as given; methods, grader and prices are checked by the code that uses them.
 
         Raises:
-            SettingError: one of them is invalid.
+            SettingError: a setting is invalid.
         """
         chosen: dict[str, Any] = {**given, "stop": check_stop(given.get("stop"))}
         settings = cls(**chosen)

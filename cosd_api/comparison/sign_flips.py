@@ -1,16 +1,16 @@
-"""Sign flips: a joint test of several paired differences, with questions that belong together as one. Pure.
+"""Sign flips: a joint test of several paired differences, in which a group of questions counts as one. Pure.
 
-Where a contestant is no better and no worse than a model, each group of questions might as well have come out the other
-way round. So the sum of its differences is held against the sums that random signs give, one sign for a group and the
-same sign for all contrasts: whatever correlation there is between contrasts is in the flips, too. The maximum over all
-contrasts then corrects for their number (Westfall and Young, 1993, "Resampling-based multiple testing"), exactly where
-they are copies of each other and hardly more than Holm needs where they are not.
+If a contestant is no better and no worse than a model, each group of questions might as well have come out the other
+way round. So the sum of its differences is compared with the sums under random signs, with one sign for a group and the
+same sign for all contrasts: the flips keep the correlation between contrasts. The maximum over all contrasts then
+corrects for their number (Westfall and Young, 1993, "Resampling-based multiple testing"): copies of a contrast cost
+nothing, and distinct contrasts hardly more than with Holm's procedure.
 
-    T = sum x / sqrt(sum x²)        over groups; x is a group's sum of differences, right answers less right answers
+    T = sum x / sqrt(sum x²)        over groups; x is a group's sum of differences, right answers minus right answers
     null = max over contrasts of sum s x / sqrt(sum x²), for each flip s of the groups' signs
     p = (1 + number of flips whose null is at least T) / (1 + number of flips)
 
-A sign follows from its group's key alone. So a run with more questions extends the flips of the earlier run.
+A sign follows only from its group's key. So a run with more questions extends the flips of the earlier run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cosd_api.extend import check_between
 FLIPS = 1999
 """Number of flips: with the sample itself 2,000, so that a level in thousandths is met exactly."""
 _TIE = 1e-9
-"""Statistics that differ by less are one: the same number reached by two roots."""
+"""Statistics that differ by less are equal: the same number, rounded differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Contrast:
     """The differences of one pair of contestants, summed by group.
 
     Attributes:
-        total: of all differences.
-        squares: of the groups' sums, added up.
+        total: sum of all differences.
+        squares: sum of the squares of the groups' sums.
     """
 
     total: int
@@ -55,11 +55,11 @@ class Contrast:
 
     @property
     def statistic(self) -> float:
-        """T; 0 where no group differs."""
+        """T; 0 if no group differs."""
         return self.total / math.sqrt(self.squares) if self.squares else 0.0
 
     def flipped(self, flips: Sequence[int]) -> list[float]:
-        """T under each flip, an integer with a bit for each group, which is 1 where the sign stays."""
+        """T under each flip, an integer with a bit for each group, which is 1 if the sign stays."""
         lost, root = self._lost, math.sqrt(self.squares)
         if not self._planes:
             return [0.0] * len(flips)
@@ -103,7 +103,7 @@ class SignFlips:
     def maxima(self, contrasts: Iterable[Contrast], *, two_sided: bool = False) -> list[float]:
         """The largest T of all contrasts under each flip; `two_sided` takes its absolute value.
 
-        Without a contrast they are minus infinity.
+        Without a contrast all maxima are minus infinity.
         """
         best = [-math.inf] * len(self.flips)
         for one in contrasts:
@@ -113,7 +113,7 @@ class SignFlips:
 
 
 def adjusted_p(statistic: float, maxima: Sequence[float]) -> float:
-    """The p-value of a statistic, adjusted for the number of contrasts that the maxima are of."""
+    """The p-value of a statistic, adjusted for the number of contrasts that the maxima cover."""
     return (1 + sum(one > statistic - _TIE for one in maxima)) / (1 + len(maxima))
 
 
@@ -121,7 +121,7 @@ def bound(maxima: Sequence[float], level: float) -> float:
     """The bound that a statistic has to exceed (see `exceeds`) for a p-value of at most `level`.
 
     So `sum x ± bound * sqrt(sum x²)`, each divided by the number of questions, are simultaneous intervals, which leave
-    out 0 exactly where the p-value is at most the level. Infinite where there are too few flips for the level.
+    out 0 exactly if the p-value is at most the level. The bound is infinite if there are too few flips for the level.
 
     Raises:
         SettingError: the level is not between 0 and 1.
@@ -132,7 +132,7 @@ def bound(maxima: Sequence[float], level: float) -> float:
 
 
 def exceeds(statistic: float, limit: float) -> bool:
-    """Test whether a statistic is above a bound; one that ties is not."""
+    """Test whether a statistic is above a bound; a tie is not."""
     return statistic > limit + _TIE
 
 

@@ -35,19 +35,19 @@ _SURE = 0.5
 
 
 class PlaceCounts(Record):
-    """Who was right where an assistant's word replaced the draft's.
+    """Counts of replaced places, by the model that was right there.
 
-    A replaced place is judged by the reference answer, where the fused answer has followed the reference up to there:
-    of the two texts at most one continues it. Whole answers are judged by the grader: those with a replaced place,
-    against what the drafting model answered alone.
+    A replaced place is judged by the reference answer, if the fused answer has followed the reference up to there: at
+    most one of the two texts continues it. The grader judges whole answers: answers with a replaced place are held
+    against the drafting model's own answers.
 
     Attributes:
         places: number of replaced places.
-        assistant: those where the assistant's text continues the reference, and the draft's does not.
-        draft: those where the draft's does, and the assistant's does not.
-        neither: those where neither does.
-        unknown: those where the answer had left the reference before, or both continue it.
-        answers: whole answers with a replaced place: `won` were put right by the replacements, `lost` were spoilt.
+        assistant: places where only the assistant's text continues the reference.
+        draft: places where only the draft's text continues it.
+        neither: places where neither text continues it.
+        unknown: places where the answer had left the reference before, or both texts continue it.
+        answers: whole answers with a replaced place; the replacements corrected `won` answers, and spoilt `lost`.
     """
 
     places: int
@@ -63,32 +63,32 @@ class Standing(Record):
 
     Attributes:
         name: its name.
-        kind: what it is.
+        kind: its kind.
         reverse: whether an assistant drafts, or is listed first.
-        first: the name of the model that drafts, or is listed first, where there are several assistants.
-        without: the name of the model that takes no part; None where all do.
-        settings: its method's name, own settings and verifier; empty where it follows from the answers of others.
+        first: the name of the model that drafts, or is listed first, if there are several assistants.
+        without: the name of the model that takes no part; None if all models take part.
+        settings: its method's name, own settings and verifier; empty if it follows from other contestants' answers.
         answered: questions with a graded answer.
         failed: questions that failed.
         right: number of right answers.
         accuracy: share of right answers, with its 95 % interval.
         differences: to each model alone, by the model's name; not to itself. A way is shown to be better than the
-            models where it is better than each: see `better_than_all`.
-        same_texts_as: name of a cheaper way that wrote the same texts to all questions, with which it shares a row of
-            the table; None where there is none.
-        acceptance: mean share of the draft's tokens kept; None where no draft is judged.
+            models if it is better than each of them: see `better_than_all`.
+        same_texts_as: name of a cheaper way that wrote the same texts to all questions, and shares a row of the table
+            with this way; None without such a way.
+        acceptance: mean share of the draft's tokens kept; None if no draft is judged.
         seconds: median duration of an answer.
         first_token: median time until the first token was final.
         tokens: mean number of tokens of an answer.
-        requests: mean number for an answer, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on) as the user
-            gave them.
+        requests: mean number of requests for an answer, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on)
+            as the user gave them.
         read: mean number of tokens read, likewise.
         written: mean number of tokens written, likewise.
-        cached: mean number of those read that came from the server's cache, likewise, as far as it reports them.
+        cached: mean number of tokens read from the server's cache, likewise, as far as the server reports them.
         money: mean price of an answer; None without prices.
-        replaced: who was right at replaced places; None where no draft is judged.
+        replaced: counts of replaced places, by the model that was right; None if no draft is judged.
         on_frontier: whether no cheaper contestant (in tokens) equals it within one standard error of the difference; a
-            question that failed is not right, and who was not asked all of them is left out.
+            failed question counts as wrong, and a contestant that was not asked all questions is left out.
     """
 
     name: str
@@ -122,12 +122,12 @@ class Standing(Record):
 
     @property
     def of_asked(self) -> float:
-        """Share of right answers with failed questions as wrong ones; NaN without questions."""
+        """Share of right answers with failed questions counted as wrong; NaN without questions."""
         return self.right / self.asked if self.asked else math.nan
 
     @property
     def better_than_all(self) -> bool:
-        """True if it is shown to be better than each model alone, also if failed questions had gone against it."""
+        """True if it is shown to be better than each model alone, even if failed questions had gone against it."""
         return bool(self.differences) and all(one.low > 0 for one in self.differences.values())
 
     @property
@@ -137,12 +137,12 @@ class Standing(Record):
 
 
 class ModelCalibration(Record):
-    """Agreement of one model's probabilities with its right answers, of its answers alone to all questions.
+    """Agreement between one model's probabilities and its right answers, in its own answers to all questions.
 
     Attributes:
         mean: by the mean probability of an answer's tokens: the expected calibration error.
-        least: by the least of them. `confident_wrong` counts wrong answers of which the model is nowhere unsure
-            (every token has at least 0.5): the paper's rule asks nobody there.
+        least: by the least probability of an answer's tokens. `confident_wrong` counts wrong answers in which the model
+            is nowhere unsure (every token has at least 0.5): the paper's rule asks no assistant there.
     """
 
     mean: CalibrationCurve
@@ -156,7 +156,7 @@ class FailedAnswer(Record):
         contestant: name of the contestant.
         question: `Example.key`.
         error: the reason.
-        development: whether it is one that sets the baselines, which no standing counts.
+        development: whether the question sets baselines; no standing counts such a question.
     """
 
     contestant: str
@@ -167,15 +167,15 @@ class FailedAnswer(Record):
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All that a comparison is made of.
+    """The input of a comparison's result.
 
     Attributes:
         models: names of the models alone, as contestants.
         test: the test questions, in the order given.
         development: the questions that set the baselines.
-        contestants: in the order of the standings; the models and what is derived from them included.
+        contestants: in the order of the standings, including the models and the derived contestants.
         answers: the complete answers, by contestant, then by question.
-        failed: why questions failed, by contestant, then by question.
+        failed: reasons of failed questions, by contestant, then by question.
         prices: by endpoint.
     """
 
@@ -194,7 +194,7 @@ class Gathered:
 
 
 def better_of(gathered: Gathered) -> str:
-    """The better model on the questions that set the baselines, of those that all models have answered."""
+    """The better model on the questions that set the baselines, as far as all models have answered them."""
     right = {name: gathered.right(name, gathered.development) for name in gathered.models}
     billed = {
         name: math.fsum(gathered.answers[name][key].billed for key in right[name]) / max(1, len(right[name]))
@@ -206,12 +206,12 @@ def better_of(gathered: Gathered) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JudgedStandings:
-    """The standings of a comparison, and what follows from them.
+    """The standings of a comparison, and findings that follow from them.
 
     Attributes:
-        standings: of all contestants, in their order.
+        standings: standings of all contestants, in their order.
         better: the model with the most right answers.
-        third: of three models, if the third is worth its price; None where no ways to fuse two of them were compared.
+        third: for three models, whether the third is worth its price; None if no ways to fuse two were compared.
     """
 
     standings: Sequence[Standing]
@@ -236,7 +236,7 @@ def right_answers(
     questions: Sequence[str],
     answers: Mapping[str, Mapping[str, GradedAnswer]],
 ) -> dict[str, dict[str, bool]]:
-    """Right and wrong answers of contestants to these questions, the oracle's among them, by name and question."""
+    """Right and wrong answers of contestants to these questions, including the oracle's, by name and question."""
     found: dict[str, dict[str, bool]] = {}
     for name in dict.fromkeys([*models, *names]):
         mine = answers.get(name, {})
@@ -253,7 +253,7 @@ def counted_by(
     failed: Mapping[str, AbstractSet[str]],
     groups: Mapping[str, str],
 ) -> JudgedStandings:
-    """The standings, with what is counted from the complete answers; see `compared`.
+    """The standings, with differences, shared rows and frontier, counted from the complete answers; see `compared`.
 
     Args:
         standings: each by itself.
@@ -261,7 +261,7 @@ def counted_by(
         questions: keys of the test questions.
         answers: by contestant, then by question.
         failed: questions that failed, by contestant.
-        groups: of each question, the key of its group.
+        groups: the key of each question's group, by question.
     """
     right = right_answers(models, [one.name for one in standings], questions, answers)
     billed = {one.name: one.billed for one in standings if one.billed is not None and one.kind != "derived"}
@@ -279,12 +279,12 @@ def counted_by(
 def compared(
     standings: Sequence[Standing], outcomes: GradedOutcomes, texts: Mapping[str, Sequence[str]]
 ) -> JudgedStandings:
-    """The standings with their differences, and all that takes several of them.
+    """The standings with their differences and all other fields that compare several contestants.
 
     Args:
         standings: each by itself.
-        outcomes: of all of them.
-        texts: of each way that has answered every question, in one order.
+        outcomes: outcomes of all contestants.
+        texts: for each way that has answered every question, its texts in the same order.
     """
     ways = [one.name for one in standings if one.kind in ("method", "baseline") and one.answered]
     of_three, of_two = (
@@ -298,7 +298,7 @@ def compared(
     two = best_way(outcomes, of_two)
     joint = Joint(outcomes, ways, [] if two is None else [(three, two) for three in of_three])
     same = alike(texts, outcomes.billed)
-    asked = max((one.asked for one in standings), default=0)  # who stopped before is no better for it
+    asked = max((one.asked for one in standings), default=0)  # stopping early must not help
     stars = leading(outcomes, [one.name for one in standings if one.kind != "derived" and one.asked == asked])
     found = [
         one.model_copy(
@@ -389,7 +389,7 @@ def _cost(
 
 
 def _replaced(one: Contestant, gathered: Gathered) -> PlaceCounts | None:
-    """Who was right at the replaced places of one contestant."""
+    """The counts of one contestant's replaced places, by the model that was right."""
     mine = gathered.answers.get(one.name, {})
     alone = gathered.answers.get(gathered.models[one.first], {})
     judged = [example for example in gathered.test if (found := mine.get(example.key)) and found.units is not None]
@@ -412,7 +412,7 @@ def _replaced(one: Contestant, gathered: Gathered) -> PlaceCounts | None:
 
 
 def _verdicts(example: Example, answer: GradedAnswer) -> list[str]:
-    """For each replaced place of an answer, whose text continues the reference."""
+    """For each replaced place of an answer, the model whose text continues the reference."""
     reference, text = example.answer.encode(), answer.text.encode()
     found: list[str] = []
     for place in answer.replaced:
@@ -424,7 +424,7 @@ def _verdicts(example: Example, answer: GradedAnswer) -> list[str]:
         assistant = _continues(rest, place.fused_data, ends=example.ends)
         within = (
             draft and place.word and _within_word(rest, place.draft_data)
-        )  # it may have been about to write the rest
+        )  # the draft might have written the rest of the word
         if place.word and _within_word(rest, place.fused_data):
             assistant = False
         found.append(
@@ -440,19 +440,19 @@ def _verdicts(example: Example, answer: GradedAnswer) -> list[str]:
 
 
 def _continues(rest: bytes, text: bytes, *, ends: bool) -> bool:
-    """Test whether the reference goes on with a text; an empty one is the end of sequence."""
+    """Test whether the reference continues with a text; an empty text is the end of sequence."""
     if not text:
         return not rest
     return rest.startswith(text) or (not ends and not rest)
 
 
 def _within_word(rest: bytes, text: bytes) -> bool:
-    """Test whether the reference goes on within a word where a text that it begins with ends."""
+    """Test whether the end of a text, with which the reference begins, lies within a word of the reference."""
     return first_character(rest[len(text) :]).isalnum() and last_character(text).isalnum()
 
 
 def calibration_of(gathered: Gathered) -> dict[str, ModelCalibration]:
-    """The calibration of each model by its answers alone; without one whose probabilities are not reported."""
+    """The calibration of each model by its answers alone; without models that report no probabilities."""
     found: dict[str, ModelCalibration] = {}
     for name in gathered.models:
         answers = gathered.answers.get(name, {}).values()

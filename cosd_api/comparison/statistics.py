@@ -1,7 +1,7 @@
 """Statistics of a comparison: intervals, paired differences, tests, calibration. Pure functions on counts and numbers.
 
-Every number that a comparison shows comes from here. The functions follow the sources that they name, and need nothing
-but the standard library.
+Every number that a comparison shows comes from here. The functions follow the sources that they name, and need only the
+standard library.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ def wilson(right: int, total: int, level: float = 0.95) -> Estimated:
 
 
 def wilson_by_groups(groups: Sequence[tuple[int, int]], level: float = 0.95) -> Estimated:
-    """The share of successes in groups of trials that belong together, with Wilson's interval for as many as count.
+    """The share of successes in groups of dependent trials, with Wilson's interval for the effective number of trials.
 
-    The number of trials is divided by the design effect: the variance of the share by groups (the linearised one of a
-    ratio, as in Kish, 1965) over that of independent trials, 1 at least. Without any variance it is the mean size of a
-    group. With one trial in each group it is `wilson`.
+    The number of trials is divided by the design effect: the variance of the share by groups (the linearised variance
+    of a ratio, as in Kish, 1965) over the variance of independent trials, 1 at least. Without any variance the design
+    effect is the mean size of a group. With one trial in each group the result is that of `wilson`.
 
     Args:
         groups: successes and trials of each group, one trial at least.
-        level: as of `wilson`.
+        level: as for `wilson`.
 
     Raises:
         SettingError: see `wilson`.
@@ -86,7 +86,7 @@ def wilson_by_groups(groups: Sequence[tuple[int, int]], level: float = 0.95) -> 
 def _score(share: float, total: float, z: float) -> Estimated:
     middle = (share * total + z * z / 2) / (total + z * z)
     half = z * math.sqrt(total) / (total + z * z) * math.sqrt(share * (1 - share) + z * z / (4 * total))
-    # At the edges the ends are exact, whatever was rounded.
+    # At the edges the ends are exact, despite rounding.
     low = 0.0 if share == 0 else min(middle - half, share)
     high = 1.0 if share == 1 else max(middle + half, share)
     return Estimated(share, low, high)
@@ -101,9 +101,9 @@ class PairedCounts:
 
     Attributes:
         both: questions that both answered right.
-        won: those that only the first answered right.
-        lost: those that only the second answered right.
-        neither: those that both answered wrong.
+        won: questions that only the first answered right.
+        lost: questions that only the second answered right.
+        neither: questions that both answered wrong.
     """
 
     both: int
@@ -120,7 +120,7 @@ class PairedCounts:
         """Count two lists of outcomes, question by question.
 
         Raises:
-            SettingError: they differ in length.
+            SettingError: the lists differ in length.
         """
         if len(first) != len(second):
             raise SettingError(f"outcomes are compared in pairs, but there are {len(first)} and {len(second)}")
@@ -134,7 +134,7 @@ class PairedCounts:
 
     @property
     def difference(self) -> float:
-        """Accuracy of the first less that of the second; NaN without questions."""
+        """Accuracy of the first minus accuracy of the second; NaN without questions."""
         return (self.won - self.lost) / self.total if self.total else math.nan
 
 
@@ -149,7 +149,7 @@ def paired_difference(counts: PairedCounts, level: float = 0.95) -> Estimated:
         high = p1 - p2 + sqrt((u1 - p1)^2 - 2 phi (u1 - p1) (p2 - l2) + (p2 - l2)^2)
 
     Args:
-        counts: of both contestants; the difference is the first's accuracy less the second's. Without questions, the
+        counts: counts of both contestants; the difference is the first's accuracy minus the second's. Without questions, the
             interval is [-1, 1].
         level: probability that the interval covers the true difference, about.
 
@@ -173,7 +173,7 @@ def paired_difference(counts: PairedCounts, level: float = 0.95) -> Estimated:
 
 
 def _correlation(counts: PairedCounts) -> float:
-    """Newcombe's corrected phi: 0 where a row or a column is empty or the excess is within the correction."""
+    """Newcombe's corrected phi: 0 if a row or a column is empty or the excess is within the correction."""
     both, won, lost, neither = counts.both, counts.won, counts.lost, counts.neither
     margins = (both + won) * (lost + neither) * (both + lost) * (won + neither)
     excess: float = both * neither - won * lost
@@ -185,8 +185,8 @@ def _correlation(counts: PairedCounts) -> float:
 def mcnemar(counts: PairedCounts) -> float:
     """The p-value of McNemar's exact test: that the first and the second are right equally often.
 
-    McNemar (1947). Questions on which both agree say nothing; of the others each is won or lost with probability 1/2.
-    The two-sided p-value is twice the smaller tail of that binomial distribution, at most 1.
+    McNemar (1947). Questions on which both agree carry no information; each other question is won or lost with
+    probability 1/2. The two-sided p-value is twice the smaller tail of that binomial distribution, at most 1.
     """
     decided = counts.won + counts.lost
     term, tail = 1, 0
@@ -198,10 +198,10 @@ def mcnemar(counts: PairedCounts) -> float:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """The p-values adjusted for having made several tests, in the given order, by Holm's step-down procedure.
+    """The p-values, in the given order, adjusted for several tests by Holm's step-down procedure.
 
-    Holm (1979), "A simple sequentially rejective multiple test procedure". Rejecting where the adjusted value is at
-    most 0.05 rejects a true hypothesis among them with probability at most 0.05, however the tests depend on each
+    Holm (1979), "A simple sequentially rejective multiple test procedure". Rejecting each hypothesis whose adjusted
+    value is at most 0.05 rejects a true hypothesis with probability at most 0.05, however the tests depend on each
     other: the k-th smallest of m becomes the largest of `(m - j + 1) p(j)` for j up to k, at most 1.
 
     Raises:
@@ -223,14 +223,14 @@ def holm(values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationBin:
-    """Answers that were given with about the same probability.
+    """Answers with about the same probability.
 
     Attributes:
         low: least probability of the bin.
-        high: its end; included in the last bin alone.
+        high: its end; included only in the last bin.
         answers: number of answers.
         confidence: mean of their probabilities; None without answers.
-        accuracy: share of them that is right; None without answers.
+        accuracy: share of right answers; None without answers.
     """
 
     low: float
@@ -246,14 +246,14 @@ class CalibrationCurve:
 
     Attributes:
         error: the expected calibration error, in [0, 1]; NaN without answers.
-        bins: of equal width, from 0 to 1.
+        bins: bins of equal width, from 0 to 1.
         answers: number of answers.
         confidence: mean probability; NaN without answers.
-        accuracy: share that is right; NaN without answers.
+        accuracy: share of right answers; NaN without answers.
         alpha: least probability of a confident answer.
         wrong: number of wrong answers.
-        confident_wrong: number of them that were given with a probability of at least `alpha`. A rule that asks for
-            help below `alpha` never asks there.
+        confident_wrong: number of wrong answers with a probability of at least `alpha`. A rule that asks an assistant
+            below `alpha` never asks there.
     """
 
     error: float
@@ -267,7 +267,7 @@ class CalibrationCurve:
 
     @property
     def confident_share(self) -> float:
-        """Share of the wrong answers that were given with a probability of at least `alpha`; NaN without any."""
+        """Share of the wrong answers with a probability of at least `alpha`; NaN without wrong answers."""
         return self.confident_wrong / self.wrong if self.wrong else math.nan
 
 
@@ -314,7 +314,7 @@ def calibration(answers: Iterable[tuple[float, bool]], *, bins: int = 10, alpha:
 
 
 def _bin(probability: float, bins: int) -> int:
-    """The bin with `low <= probability < high`, by the bounds as they are rounded."""
+    """The bin with `low <= probability < high`, by the rounded bounds."""
     at = min(int(probability * bins), bins - 1)
     if at + 1 < bins and probability >= (at + 1) / bins:
         return at + 1
@@ -335,11 +335,11 @@ def mean(values: Sequence[float], level: float = 0.95) -> Estimated:
     """The mean with Student's t interval, such as of seconds or tokens for each question.
 
     Student (1908): `mean +- t s / sqrt(n)`, with the quantile `t` of n - 1 degrees of freedom and the sample's
-    standard deviation `s`. Of a few strongly skewed values, such as times with a rare long one, it covers the true mean
+    standard deviation `s`. For few, strongly skewed values, such as times with a rare long one, it covers the true mean
     less often than `level` says.
 
     Args:
-        values: finite numbers. Of a single one the interval is without bounds; of none, the mean is NaN.
+        values: finite numbers. For a single number the interval is unbounded; without numbers the mean is NaN.
         level: probability that the interval covers the true mean, about.
 
     Raises:
@@ -395,9 +395,9 @@ def _z(level: float) -> float:
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The points `(cost, quality)` that no other one beats, by ascending cost, as indexes.
+    """The points `(cost, quality)` that no other point beats, by ascending cost, as indexes.
 
-    One point beats another if it costs no more and is no worse, and differs in one of the two. Of equal points all are
+    One point beats another if it costs no more and is no worse, and differs in cost or quality. Equal points are all
     kept.
     """
     kept: list[int] = []

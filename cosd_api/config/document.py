@@ -1,7 +1,7 @@
-"""Text of a settings file: YAML (JSON is one form of it), read with the line of every field, and written without help.
+"""Text of a settings file: YAML (JSON is a form of it), read with the line of every field, and written without PyYAML.
 
-Reading YAML needs PyYAML, an extra; reading JSON and writing either need nothing. Of YAML only what people mean is
-read: plain `yes` and `no` are text and `1e-3` is a number, as in YAML 1.2; a name may not stand twice; and there are no
+Reading YAML needs PyYAML, an extra; reading JSON and writing either need nothing. The reader avoids YAML's surprises:
+plain `yes` and `no` are text and `1e-3` is a number, as in YAML 1.2; a name may not occur twice; and there are no
 anchors, aliases and tags.
 """
 
@@ -34,7 +34,7 @@ _WORDS: Mapping[str, Any] = {
     "-.inf": float("-inf"),
 }
 _PLAIN = re.compile(r"[A-Za-z_/.][\w./+-]*(:[\w./+-]+)*")
-"""Text that needs no quotes, unless it reads as something else."""
+"""Text that needs no quotes, unless YAML reads it as another type."""
 _WORD_OF_11 = re.compile(r"y|n|yes|no|on|off", re.IGNORECASE)
 """Text that readers of YAML 1.1 take for true or false."""
 
@@ -45,8 +45,8 @@ class Document:
 
     Attributes:
         value: its content.
-        lines: the line of each value, from 1, by its path; empty where they are not known.
-        prefix: path of this document in the file, of one that is a part of it.
+        lines: the line of each value, from 1, by its path; empty if the lines are not known.
+        prefix: path of this document in the file, if it is a part of the file.
     """
 
     value: Any
@@ -54,14 +54,14 @@ class Document:
     prefix: FieldPath = ()
 
     def line(self, path: FieldPath) -> int | None:
-        """The line of the value at a path, or of the nearest one that holds it."""
+        """The line of the value at a path, or of the nearest value around it."""
         for size in range(len(path), -1, -1):
             if path[:size] in self.lines:
                 return self.lines[path[:size]]
         return None
 
     def within(self, *path: str | int) -> Document:
-        """The part of it at a path, as a document of its own."""
+        """The part of the document at a path, as its own document."""
         value = self.value
         for one in path:
             value = value[one]
@@ -74,8 +74,8 @@ def read_document(path: Path) -> Document:
     """Read a file of YAML or JSON.
 
     Raises:
-        OSError: it cannot be read.
-        SettingError: it is neither, or reading it needs PyYAML; the message has the file and the line.
+        OSError: the file cannot be read.
+        SettingError: the file is neither, or reading it needs PyYAML; the message has the file and the line.
     """
     if path.is_dir():
         raise SettingError(f"{path} is a folder, and a settings file is one file")
@@ -84,7 +84,7 @@ def read_document(path: Path) -> Document:
     if len(data) > _MOST_BYTES:
         raise SettingError(f"{path} has more than {_MOST_BYTES // 1_000_000} MB: that is no settings file")
     try:
-        text = data.decode("utf-8-sig")  # some editors put a mark before a text
+        text = data.decode("utf-8-sig")  # some editors begin a text with a byte order mark
     except UnicodeDecodeError as error:
         raise SettingError(f"{path} is not UTF-8 text at byte {error.start}") from None
     try:
@@ -95,7 +95,7 @@ def read_document(path: Path) -> Document:
 
 
 class _DocumentFaultError(Exception):
-    """The fault of a text, in words that show none of its values: one of them may be a key."""
+    """The fault of a text, in words that show none of its values, because a value may be a key."""
 
     def __init__(self, words: str, line: int | None = None) -> None:
         super().__init__(words)
@@ -147,7 +147,7 @@ def _yaml(text: str) -> Document:
 
 
 def _value(node: Any, path: FieldPath, lines: dict[FieldPath, int], seen: set[int]) -> Any:
-    """The value of a node of YAML; the lines of what it holds are noted."""
+    """The value of a node of YAML; notes the lines of the node and of the values within it."""
     line = node.start_mark.line + 1
     lines.setdefault(path, line)
     if id(node) in seen:
@@ -190,7 +190,7 @@ def as_json(value: Mapping[str, Any]) -> str:
 
 
 def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
-    """A document as YAML: a field a line, behind the lines of a comment."""
+    """A document as YAML: the lines of a comment, then one line for each field."""
     head = [f"# {line}".rstrip() for line in comment.splitlines()]
     return "\n".join([*head, *_block(value, "")]) + "\n"
 
@@ -204,7 +204,7 @@ def _block(value: Mapping[str, Any] | Sequence[Any], indent: str) -> Iterator[st
     for head, one in entries:
         if isinstance(one, Mapping | list | tuple) and one:
             inner = list(_block(cast("Mapping[str, Any]", one), f"{indent}  "))
-            if head == "-":  # the first field stands in its line
+            if head == "-":  # the first field shares the line of the dash
                 yield f"{indent}- {inner[0].lstrip()}"
                 yield from inner[1:]
             else:
@@ -215,7 +215,7 @@ def _block(value: Mapping[str, Any] | Sequence[Any], indent: str) -> Iterator[st
 
 
 def _scalar(value: Any) -> str:
-    """A value in one line: text without quotes where that is safe, for readers of YAML 1.1, too."""
+    """A value in one line: text without quotes if that is safe, also for readers of YAML 1.1."""
     if isinstance(value, Mapping | list | tuple):
         return "{}" if isinstance(value, Mapping) else "[]"
     if isinstance(value, str):
@@ -230,7 +230,7 @@ def _scalar(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Text in quotes: JSON, but for characters that YAML does not print."""
+    """Text in quotes: JSON, with further escapes for characters that YAML does not print."""
 
     def escaped(found: re.Match[str]) -> str:
         code = ord(found[0])

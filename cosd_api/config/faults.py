@@ -1,4 +1,4 @@
-"""Words for the faults of a settings file: each with its line, its field, and what to do."""
+"""Words for the faults of a settings file: each with its line, its field, and a remedy."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def config_error(path: Path | str, document: Document, at: FieldPath, words: str
 
 
 def refuse_keys(path: Path, document: Document) -> None:
-    """Refuse a file that holds a key, or would: such files are shown, copied and committed.
+    """Refuse a document that holds a key, because settings files are shown, copied and committed.
 
     Raises:
-        SettingError: it does; the message does not show it.
+        SettingError: the document holds a key; the message does not show the key.
     """
     for at, value in _entries(document.value):
         name = re.sub(r"[-_]", "", str(at[-1]).lower())
@@ -54,7 +54,7 @@ def refuse_keys(path: Path, document: Document) -> None:
             words = "headers may hold keys, and are not kept in a file. Give the server in Python, by connect(headers=)"
             raise config_error(path, document, at, words)
         text = value if isinstance(value, str) else ""
-        sent = at[0] != "limits" and at[-1] != "chat_template"  # texts: one ends an answer, one renders messages
+        sent = at[0] != "limits" and at[-1] != "chat_template"  # stop strings and templates may look like a key
         if name in _SECRETS or name.endswith(_SECRET_ENDS) or _KEY.match(text) or (sent and _SCHEME.match(text)):
             words = f"this looks like a key, and keys are never kept in a settings file. {USE_ENVIRONMENT}"
             raise config_error(path, document, at, words)
@@ -64,7 +64,7 @@ def refuse_keys(path: Path, document: Document) -> None:
 
 
 def _entries(value: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, object]]:
-    """All named values, and those in lists, with their paths."""
+    """All named values and all elements of lists, with their paths."""
     inside: Sequence[tuple[str | int, object]] = ()
     if isinstance(value, Mapping):
         inside = [*cast("Mapping[str, object]", value).items()]
@@ -76,7 +76,7 @@ def _entries(value: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, obj
 
 
 def refuse_other_types(path: Path, document: Document, found: BaseModel) -> None:
-    """Refuse what was read as another type than it has in the file, which the schema does not take either.
+    """Refuse values that were read as another type than the file has, because the schema does not take them either.
 
     Raises:
         SettingError: a number is text, or true or false; or one of these is a number or text.
@@ -86,7 +86,7 @@ def refuse_other_types(path: Path, document: Document, found: BaseModel) -> None
 
 
 def _other_types(given: object, found: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
-    """The places of such values, with words on them."""
+    """The places of values of another type, with words on each."""
     if isinstance(found, BaseModel) and isinstance(given, Mapping):
         for name, one in cast("Mapping[str, object]", given).items():
             yield from _other_types(one, getattr(found, name, None), (*at, name))
@@ -99,12 +99,12 @@ def _other_types(given: object, found: object, at: FieldPath = ()) -> Iterator[t
             yield at, "it must be true or false"
     elif isinstance(found, int | float) and isinstance(given, str | bool):
         if at[0] == "verifier" and given == INFINITY:
-            return  # JSON has no other word for it
+            return  # JSON has no number for infinity
         yield at, "it must be a number" + (", without quotes" if isinstance(given, str) else ", not true or false")
 
 
 def config_errors(path: Path, document: Document, error: ValidationError, top: type[BaseModel]) -> SettingError:
-    """The faults that pydantic has found, one a line."""
+    """The faults that pydantic has found, one on each line."""
     found: list[str] = []
     details = error.errors(include_url=False)
     for one in details[:_MOST]:
@@ -116,7 +116,7 @@ def config_errors(path: Path, document: Document, error: ValidationError, top: t
 
 
 def _written(document: object, loc: Sequence[str | int]) -> FieldPath:
-    """The path of a fault in the file: without the tags that tell which of several types was tried."""
+    """The path of a fault in the file, without pydantic's tags for the type that was tried."""
     value: Any = document
     path: list[str | int] = []
     for one in loc:
@@ -160,11 +160,11 @@ def _tag(given: object) -> object:
 
 
 def _known(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
-    """The fields that there are at a place."""
+    """The fields that exist at a place."""
     names = [one for one in loc if isinstance(one, str)]
     if not names:
         return [*top.model_fields]
-    if (fields := getattr(top, "fields_of", None)) is not None:  # a file that is no fusion's
+    if (fields := getattr(top, "fields_of", None)) is not None:  # the file of a gateway
         return [*fields(names[0])]
     if names[0] in ("draft", "assistants", "models"):
         return [*(ServerLimitsConfig if "limits" in names else ServerConfig).model_fields]

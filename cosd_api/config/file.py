@@ -42,7 +42,7 @@ _PATHS = ("tokenizer", "chat_template", "report")
 _MODELS = ("draft", "assistants", "models")
 _NO_FOLDER = "tiktoken:"
 _OWN = ("tie", "draft_length", "ask", "on_assistant_error", "on_special_tokens")
-"""Settings of a fusion that are plain values, beside those of its method."""
+"""Settings of a fusion that are plain values, besides the settings of its method."""
 _SERVERS: WeakKeyDictionary[Provider, ServerConfig] = WeakKeyDictionary()
 
 
@@ -50,16 +50,16 @@ class FusionConfig(BaseModel):
     """The settings of a fusion, as a file holds them: `Fusion.load` reads one, and `Fusion.save` writes one.
 
     Its fields are the arguments of `Fusion` by the same names, with the models' servers as URLs and the arguments of
-    `connect`, and the limits of an answer. There is no key in it, only names of environment variables.
+    `connect`, and the limits of an answer. It holds no key, only names of environment variables.
 
     Attributes:
-        schema_version: of this form.
-        draft: the model that writes, or the first of several equal ones.
+        schema_version: version of this form.
+        draft: the model that writes, or the first of several equal models.
         assistants: the models that are asked.
         models: instead of both, for methods in which all models are equal.
         method: a name, or a mapping with `name` and the method's own settings.
-        verifier: of CoSD: a kind, or a mapping with `kind` and its numbers, or the `file` of a trained one.
-        limits: of every answer that is given none of its own.
+        verifier: the verifier of CoSD: a kind, or a mapping with `kind` and its numbers, or the `file` of a trained verifier.
+        limits: limits of every answer that gets no limits of its own.
 
     Raises:
         pydantic.ValidationError: a field is invalid.
@@ -88,7 +88,7 @@ class FusionConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty(cls, given: object) -> object:
-        """A field that is there and empty, as above lines that are all comments, has its default."""
+        """The given fields without empty ones, such as a name above commented lines: these get their defaults."""
         if not isinstance(given, Mapping):
             return given
         return {name: one for name, one in cast("Mapping[str, object]", given).items() if one is not None}
@@ -103,7 +103,7 @@ class FusionConfig(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The schema, in which every field may be empty; the models are needed."""
+        """The schema: every field may be empty, except for the models."""
         own = handler(schema)
         found = handler.resolve_ref_schema(own)
         for name, one in found["properties"].items():
@@ -115,22 +115,22 @@ class FusionConfig(BaseModel):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a settings file of YAML or JSON, and check it; nothing is sent. Paths in it are from its folder.
+        """Read a settings file of YAML or JSON, and check it; sends nothing. Paths in the file start at its folder.
 
         Raises:
-            OSError: it cannot be read, or a file that it names.
-            SettingError: it is invalid; the message has the file, the line, the field and what to do.
+            OSError: the file, or a file that it names, cannot be read.
+            SettingError: the file is invalid; the message has the file, the line, the field and a remedy.
         """
         path = Path(path)
         return cls.read(path, read_document(path))
 
     @classmethod
     def read(cls, path: Path, document: Document) -> Self:
-        """Check the settings of a fusion that stand in a file, or in a part of one. Paths are from the file's folder.
+        """Check the settings of a fusion in a file, or in a part of a file. Paths start at the file's folder.
 
         Raises:
-            OSError: a file that it names cannot be read.
-            SettingError: it is invalid; the message has the file, the line, the field and what to do.
+            OSError: a file that the settings name cannot be read.
+            SettingError: the settings are invalid; the message has the file, the line, the field and a remedy.
         """
         if not isinstance(document.value, dict):
             words = "it holds no fields; a fusion has draft: and assistants:"
@@ -149,15 +149,15 @@ class FusionConfig(BaseModel):
         return found
 
     def save(self, path: str | os.PathLike[str], *, comment: str = "") -> None:
-        """Write it as YAML, or as JSON where the name ends in `.json`: the whole file, or none.
+        """Write the settings as YAML, or as JSON if the name ends in `.json`: the whole file, or none.
 
         Args:
-            path: of the file. Files that it names are written from its folder where they lie in it.
-            comment: lines to stand above it, in YAML.
+            path: path of the file. The paths of files within its folder are written relative to the folder.
+            comment: lines above the settings, in YAML.
 
         Raises:
-            OSError: it cannot be written; an old one is unchanged.
-            SettingError: it would hold a key, as in `extra_body`; nothing is written.
+            OSError: the file cannot be written; an old file is unchanged.
+            SettingError: the file would hold a key, as in `extra_body`; nothing is written.
         """
         path = Path(path)
         document = self.document()
@@ -166,11 +166,11 @@ class FusionConfig(BaseModel):
         write_whole(path, as_json(value) if path.suffix == ".json" else as_yaml(value, comment))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it by its document: the classes of the methods' settings are made at run time."""
+        """Pickle the settings as their document, because the classes of the methods' settings are made at run time."""
         return type(self).model_validate, (self.document(),)
 
     def document(self) -> dict[str, Any]:
-        """Its fields as plain values: those that are not their defaults, and all settings of the method."""
+        """Its fields as plain values: fields that differ from their defaults, and all settings of the method."""
         found: dict[str, Any] = {"schema_version": self.schema_version}
         plain = self.model_dump(mode="json", exclude_defaults=True, serialize_as_any=True)
         for name in type(self).model_fields:
@@ -187,11 +187,11 @@ class FusionConfig(BaseModel):
         return found
 
     def options(self) -> FusionOptions:
-        """The arguments of `Fusion` beside its models.
+        """The arguments of `Fusion` besides its models.
 
         Raises:
             OSError: the file of a trained part cannot be read.
-            SettingError: it is invalid.
+            SettingError: a trained part is invalid.
         """
         found: FusionOptions = {"method": self._made(), "tuning": self.tuning.tuning()}
         for name in (*_OWN, "unit", "temperature"):
@@ -202,14 +202,14 @@ class FusionConfig(BaseModel):
         return found
 
     def answer_options(self) -> AnswerOptions:
-        """The limits of an answer that are there."""
+        """The limits of an answer that are set."""
         return cast("AnswerOptions", self.limits.chosen())
 
     def servers(self, replaced: Container[str] = ()) -> dict[str, Provider | list[Provider]]:
         """The models as arguments of `Fusion`; sends nothing yet.
 
         Args:
-            replaced: `"draft"` or `"assistant"`, for which others are given: of these no key is looked up.
+            replaced: `"draft"` or `"assistant"`, if the caller replaces it: its keys are not looked up.
 
         Raises:
             OSError: a file that a server names cannot be read.
@@ -233,10 +233,10 @@ class FusionConfig(BaseModel):
         return method_named(self.method.name, **own) if own or self.method.name != DEFAULT_METHOD else DEFAULT_METHOD
 
     def _check(self, path: Path, document: Document) -> None:
-        """Check what the settings say together, and the files that they name.
+        """Check the settings together, and the files that they name.
 
         Raises:
-            SettingError: they are invalid, or a file is missing.
+            SettingError: the settings are invalid, or a file is missing.
         """
         parts = (("method", self._made), ("verifier", lambda: self.verifier and _verifier(self.verifier)))
         for name, make in parts:
@@ -253,7 +253,7 @@ class FusionConfig(BaseModel):
             raise config_error(path, document, (), str(error)) from None
 
     def _from(self, folder: Path) -> Self:
-        """The same with paths from this folder, which may be used anywhere."""
+        """The same settings with absolute paths, from this folder, so that they can be used anywhere."""
 
         def server(one: ServerConfig) -> ServerConfig:
             given = {name: value for name in _PATHS if (value := getattr(one, name))}
@@ -284,12 +284,12 @@ def _absolute(folder: Path, path: str) -> str:
 
 
 def placed(path: Path) -> Path:
-    """The absolute path of a file: links among its folders are followed; the file may itself be one."""
+    """The absolute path of a file: links among its folders are followed, but not a link that is the file itself."""
     return path.parent.resolve() / path.name
 
 
 def _relative(value: Any, folder: Path, names: Container[str]) -> Any:
-    """The same document, with the paths of these fields from a folder, where they lie in it."""
+    """The same document, in which paths of these fields that lie within a folder are relative to it."""
     if isinstance(value, list):
         return [_relative(one, folder, names) for one in cast("Sequence[Any]", value)]
     if not isinstance(value, Mapping):
@@ -310,7 +310,7 @@ def _named_from(folder: Path, given: str) -> str:
 
 
 def _short(given: Any) -> Any:
-    """A server as its URL, where that is all."""
+    """A server as its URL, if it has no other settings."""
     if isinstance(given, list):
         return [_short(one) for one in cast("Sequence[Any]", given)]
     return given["url"] if len(given) == 1 else given
@@ -336,20 +336,20 @@ def _connected(name: str, server: ServerConfig) -> Provider:
         provider = connect(server.url, **given)
     except (TypeError, ValueError) as error:
         raise SettingError(f"{name}: {error}") from None
-    with suppress(TypeError):  # of a provider that cannot be looked up
+    with suppress(TypeError):  # the provider is not hashable
         _SERVERS[provider] = server
     return provider
 
 
 def _needs(*names: str) -> JsonSchemaValue:
-    """The schema of a file that names its models so, and not in the other way."""
+    """The schema of a file that names its models by these fields, and not by the other ones."""
     given = {name: {"not": {"type": "null"}} if name in names else {"type": "null"} for name in _MODELS}
     return {"required": [*names], "properties": given}
 
 
 def server_of(provider: Provider) -> ServerConfig | None:
-    """The server that a provider was made of by `FusionConfig.servers`; None for any other provider."""
+    """The server from which `FusionConfig.servers` made a provider; None for any other provider."""
     try:
         return _SERVERS.get(provider)
-    except TypeError:  # somebody's own, which cannot be looked up
+    except TypeError:  # a user's own provider, which is not hashable
         return None

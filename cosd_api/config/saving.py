@@ -29,10 +29,10 @@ __all__ = ["config_of"]
 def config_of(
     settings: FusionSettings, limits: AnswerOptions, draft: Provider, assistants: Sequence[Provider], path: Path
 ) -> tuple[FusionConfig, Mapping[Path, Any]]:
-    """The settings file that stands for a fusion, and the trained parts that it names, by the paths of their files.
+    """The settings file of a fusion, and the trained parts that it names, by the paths of their files.
 
     Raises:
-        SettingError: a part of it cannot be written: a provider, a method or a verifier of the user's own, or a key.
+        SettingError: a file cannot hold a part of the fusion: a user's own provider, method or verifier, or a key.
     """
     trained: dict[Path, Any] = {}
     method = settings.method
@@ -97,7 +97,7 @@ def _server(role: str, provider: Provider) -> Any:
     """A server as a file holds it.
 
     Raises:
-        SettingError: it was not made of a URL, or with an object that has no file.
+        SettingError: the provider was not made from a URL, or was made with an object that has no file.
     """
     if (known := server_of(provider)) is not None:
         return known
@@ -123,6 +123,6 @@ def _server(role: str, provider: Provider) -> Any:
 
 
 def _path(value: str) -> str:
-    """The absolute path of a file; anything else as it is."""
+    """The absolute path of an existing file; any other value unchanged."""
     path = Path(value)
     return str(placed(path)) if "\n" not in value and len(value) < 1000 and path.exists() else value

@@ -53,15 +53,15 @@ __all__ = [
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
 USE_ENVIRONMENT = "Put it into an environment variable, and the variable's name here: api_key_env: MY_KEY"
-"""Advice on a key that stands in a settings file."""
+"""Advice on a key in a settings file."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _KEYLESS = "^[^@?]*$"
 INFINITY = "Infinity"
-"""The word for it in files of JSON, where a verifier has no upper bound."""
+"""The word for infinity in files of JSON, for a verifier without an upper bound."""
 
 
 def _at_least(least: int, default: Any) -> Any:
-    """A number that is checked elsewhere, in words; the schema says its least value."""
+    """A number whose least value the schema states; other code checks the value, and words the error."""
     return ModelField(default=default, json_schema_extra={"minimum": least})
 
 
@@ -91,8 +91,8 @@ class ServerConfig(BaseModel):
     """A model behind a URL: the arguments of `connect` that a file can hold. Text alone is its URL.
 
     Attributes:
-        url: of its server.
-        api_key_env: the environment variable that holds its key; by default that of `connect`.
+        url: URL of its server.
+        api_key_env: the environment variable that holds its key; by default the variable of `connect`.
         tokenizer: a path from the settings file's folder, or `"tiktoken:<encoding>"`.
         chat_template: a path, or the text of a template.
         report: a path.
@@ -163,7 +163,7 @@ class TrainedConfig(BaseModel):
 
 
 class MethodConfig(BaseModel):
-    """A method with settings of its own; each has a class with its fields. A trained part is the path of its file."""
+    """A method with its own settings. Each method has a class with its fields; a trained part is its file's path."""
 
     model_config = _STRICT
 
@@ -175,7 +175,7 @@ class MethodConfig(BaseModel):
         return {"name": given} if isinstance(given, str) else given
 
     def chosen(self) -> dict[str, Any]:
-        """The settings that are there."""
+        """The settings that are set."""
         return {name: getattr(self, name) for name in self.model_fields_set - {"name"}}
 
     def files(self) -> dict[str, str]:
@@ -185,7 +185,7 @@ class MethodConfig(BaseModel):
 
     @model_validator(mode="after")
     def _makes_a_method(self) -> Self:
-        """Check what a method checks by itself, unless a file is to be read for it."""
+        """Make the method, so that it checks its settings, unless that would read a file."""
         kind = method_class(self.name)
         hints = method_hints(kind)
         if not any(is_trained(hints[one.name]) for one in fields(kind)):
@@ -214,7 +214,7 @@ class TuningConfig(BaseModel):
 
 
 class LimitsConfig(BaseModel):
-    """The limits of every answer that gives none of its own; see `Fusion.stream`."""
+    """The limits of every answer that has no limits of its own; see `Fusion.stream`."""
 
     model_config = _STRICT
 
@@ -233,12 +233,12 @@ class LimitsConfig(BaseModel):
         return self
 
     def chosen(self) -> dict[str, Any]:
-        """The limits that are there."""
+        """The limits that are set."""
         return self.model_dump(exclude_none=True)
 
 
 def is_trained(hint: object) -> bool:
-    """Test whether a setting of a method is a trained part: one of its types has a file of its own."""
+    """Test whether a setting of a method is a trained part: one of its types can be loaded and saved."""
     several = get_args(hint) if isinstance(hint, types.UnionType) or get_args(hint) else (hint,)
     return any(isinstance(one, type) and hasattr(one, "load") and hasattr(one, "save") for one in several)
 
@@ -271,7 +271,7 @@ def method_shapes() -> Mapping[str, type[MethodConfig]]:
 
 
 def _present(given: object) -> object:
-    """A method in a file; one by a name that it had before as it is written now, with a warning."""
+    """A method in a file; under a former name, it is converted to the present form, with a warning."""
     fields = {"name": given} if isinstance(given, str) else given
     if not isinstance(fields, Mapping) or not isinstance(name := cast("Mapping[str, Any]", fields).get("name"), str):
         return given
@@ -287,7 +287,7 @@ def _named(given: object) -> object:
 
 
 class AnyMethod:
-    """The type of all methods' settings, made when it is used: that imports every method."""
+    """The type of all methods' settings, made at its first use, because making it imports every method."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -31,19 +31,19 @@ __all__ = ["Answering", "StopSignal"]
 _log = logging.getLogger("cosd_api.gateway")
 
 _TOGETHER = 8  # answers of one request that are written at a time
-_GRACE_SECONDS = 2.0  # beyond the time limit: for a client that takes nothing, and for its error
+_GRACE_SECONDS = 2.0  # beyond the time limit, for a client that reads nothing, and for sending its error
 _LEAST_SECONDS = 0.001
-_WRITE_BYTES = 16_384  # of events that are one write: before more, a client whose buffers are full is waited for
+_WRITE_BYTES = 16_384  # most bytes of events in one write; the next write waits for a client with full buffers
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", "x-accel-buffering": "no"}
 
-_HEARTBEAT = b": waiting\n\n"  # a comment, which clients pass over
+_HEARTBEAT = b": waiting\n\n"  # a comment, which clients ignore
 
 _Numbered: TypeAlias = tuple[int, FusedToken | FusionResult]
 """A token or the result of an answer, with the answer's index."""
 
 
 class StopSignal:
-    """The end of the gateway: requests in progress are cancelled by it when their time is over."""
+    """The signal that cancels the requests in progress when the gateway stops and their time is over."""
 
     def __init__(self) -> None:
         self._scopes: set[anyio.CancelScope] = set()
@@ -69,10 +69,10 @@ class StopSignal:
 
 
 class _Silence:
-    """The time without a token: a scope that ends when it is too long.
+    """The time without a token: a scope that ends when the silence is too long.
 
     Args:
-        limits: of the gateway.
+        limits: limits of the gateway.
         began: the start of the request, by `time.perf_counter`.
     """
 
@@ -84,7 +84,7 @@ class _Silence:
             self.scope.deadline = anyio.current_time() + began + self._first - time.perf_counter()
 
     def heard(self) -> None:
-        """Begin again, as there was a token."""
+        """Restart the count, as a token came."""
         self._heard = True
         if self._idle is not None:
             self.scope.deadline = anyio.current_time() + self._idle
@@ -92,12 +92,12 @@ class _Silence:
             self.pause()
 
     def pause(self) -> None:
-        """Count no more until the next `heard`: a client is waited for."""
+        """Stop counting until the next `heard`, while a client is slow to read."""
         self.scope.deadline = math.inf
 
     @property
     def error(self) -> ApiError:
-        """The error after it was too long."""
+        """The error after too long a silence."""
         if self._heard:
             words, code = f"no token came for {self._idle:g} seconds", "idle_timeout"
         else:
@@ -109,13 +109,13 @@ class Answering:
     """The answers to one request.
 
     Args:
-        fusion: writes them.
+        fusion: writes the answers.
         asked: the request.
-        limits: of the gateway.
+        limits: limits of the gateway.
         exchange: the record of the request.
         stop: the signal that ends it early.
-        upstreams: are told how the models' servers did.
-        complete: called before the last of it is sent, so that its client may ask again at once.
+        upstreams: notes the failures and answers of the models' servers.
+        complete: called before the last part is sent, so that the client may send another request at once.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Answering:
                 group.start_soon(self._watch, receive, group.cancel_scope)
                 try:
                     await self._respond(scope, receive, send)
-                except OSError:  # of servers that raise where the client has left
+                except OSError:  # some ASGI servers raise it after the client has left
                     self._left = True
                 finally:
                     group.cancel_scope.cancel()
@@ -176,13 +176,13 @@ class Answering:
                 exchange.outcome = "disconnected"
 
     def _over(self) -> None:
-        """Count what the answers have cost, once they are, and free their place."""
+        """Count the cost of the answers, only once, and free their place."""
         while self._streams:
             self._exchange.account(self._streams.pop())
         self._complete()
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:
-        """Wait until the client has left, and cancel everything then."""
+        """Wait until the client has left, then cancel everything."""
         while (await receive())["type"] != "http.disconnect":
             pass
         self._left = True
@@ -210,15 +210,13 @@ class Answering:
             words = f"the answer was not complete, or not taken, within {self._limits.timeout:g} seconds"
             error = ApiError(words, status=504, kind="timeout_error", code="timeout")
         if error is not None:
-            with anyio.move_on_after(_GRACE_SECONDS):  # a client that takes nothing is hung up on
+            with anyio.move_on_after(_GRACE_SECONDS):  # hang up on a client that reads nothing
                 await self._refuse(error, scope, receive, send)
         self._ended = True
 
     def _failed(self, failed: Exception) -> ApiError:
         error = api_error(failed)
-        if isinstance(failed, ProviderError) and not isinstance(
-            failed, BudgetError
-        ):  # its words may quote what the server was sent
+        if isinstance(failed, ProviderError) and not isinstance(failed, BudgetError):  # its words may quote the prompt
             status = f", status {failed.status}" if failed.status else ""
             request = f", its request {failed.request_id}" if failed.request_id else ""
             words = (self._exchange.id, type(failed).__name__, failed.endpoint, status, request)
@@ -231,7 +229,7 @@ class Answering:
         return error
 
     async def _refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer by an error: by its status, or as an event where a stream has begun."""
+        """Answer with an error: with its status, or as an event if a stream has begun."""
         exchange = self._exchange
         exchange.error = error.code or str(error.status)
         if exchange.outcome == "ok":
@@ -274,7 +272,7 @@ class Answering:
             raise failed[0]
 
     async def _beat(self, send: Send, seconds: float, failed: list[Exception], scope: anyio.CancelScope) -> None:
-        """Send a comment whenever the stream has been silent for so long."""
+        """Send a comment whenever the stream has been silent for `seconds`."""
         self._written = anyio.current_time()
         try:
             while not self._finished:
@@ -283,21 +281,21 @@ class Answering:
                     await anyio.sleep(left)
                 else:
                     await self._write(send, b"")
-        except OSError as error:  # of servers that raise where the client has left
+        except OSError as error:  # some ASGI servers raise it after the client has left
             failed.append(error)
             scope.cancel()
 
     async def _write(self, send: Send, data: bytes, *, last: bool = False) -> None:
-        """Send a part of a stream, or a comment in place of none; the headers first."""
+        """Send the headers if they are due, and a part of the stream, or a comment if `data` is empty."""
         waited_since = self._written
-        async with self._writing:  # a client that takes nothing is waited for here, too
+        async with self._writing:  # this also waits for a client that reads nothing
             if self._finished or (not data and self._written != waited_since):
                 return
             self._finished = last
             if not self._started:
                 await self._start(send)
             await send({"type": "http.response.body", "body": data or _HEARTBEAT, "more_body": not last})
-            self._ended = last  # before anything is waited for: the client may leave now, or time be over
+            self._ended = last  # before any await, in which the client may leave or the time end
             self._written = anyio.current_time()
 
     async def _events(self, send: Send) -> None:
@@ -336,11 +334,11 @@ class Answering:
         await self._write(send, end, last=True)
 
     def _more_is_there(self) -> bool:
-        """True if the next token of the only answer needs no waiting for: a verdict lets several go at once."""
+        """True if the next token of the only answer is ready: a verdict releases several tokens at once."""
         return len(self._asked.prompts) == 1 and self._streams[0].unread > 0
 
     async def _start(self, send: Send) -> None:
-        """Send the headers. Until the first token an error has a status of its own."""
+        """Send the headers, not before the first part: until then an error can have its own status."""
         self._started = True
         headers = [(name.encode(), value.encode()) for name, value in {**_EVENTS, **self._ignored}.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -390,7 +388,7 @@ class Answering:
                 async with aclosing(self._answer(index)) as items:
                     async for item in items:
                         await into.send(item)
-            except Exception as error:  # noqa: BLE001 - raised where all of them were started
+            except Exception as error:  # noqa: BLE001 - raised by the caller that started all answers
                 failed.append(error)
                 scope.cancel()
 

@@ -1,4 +1,4 @@
-"""Errors in the form of OpenAI's API: what a client is shown, and what is counted."""
+"""Errors in the form of OpenAI's API, as clients see them and metrics count them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ApiError(Exception):
         status: the HTTP status.
         kind: the error's `type`.
         code: a word for programs.
-        param: the field of the request that it is about.
+        param: the field of the request that the error is about.
         retry_after: seconds after which the same request may succeed.
         retryable: whether the same request may succeed later.
     """
@@ -73,7 +73,7 @@ class ApiError(Exception):
 
 
 def api_error(error: Exception) -> ApiError:
-    """The error that a client is shown for one of the library's. It names no server, key or text."""
+    """The API error that a client sees for an error of the library. It names no server, key or text."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, SettingError):
@@ -86,7 +86,7 @@ def api_error(error: Exception) -> ApiError:
         words = "the answer was not complete within the time that is allowed"
         return ApiError(words, status=504, kind="timeout_error", code="timeout")
     for kind, status, code, name in _OF_REQUESTS:
-        if isinstance(error, kind):  # in its own words, without the server and the hint, which is for an operator
+        if isinstance(error, kind):  # in its own words, but without the server, and the hint for an operator
             return ApiError(str(error.args[0]), status=status, kind=name, code=code)
     _, status, code, words = next(found for found in _OF_SERVERS if isinstance(error, found[0]))
     wait = error.retry_after
@@ -101,7 +101,7 @@ _OF_REQUESTS: Sequence[tuple[type[ProviderError], int, str, str]] = (
 """Errors about a request: kind, status, code and type."""
 
 ABOUT_REQUESTS = tuple([kind for kind, *_ in _OF_REQUESTS])
-"""Errors that are no failure of a model's server."""
+"""Errors about a request, which do not mean that a model's server failed."""
 
 _OF_SERVERS: Sequence[tuple[type[ProviderError], int, str, str]] = (
     (RateLimitError, 429, "rate_limit_exceeded", "a model's server limits its rate"),
@@ -112,4 +112,4 @@ _OF_SERVERS: Sequence[tuple[type[ProviderError], int, str, str]] = (
     (InvalidRequestError, 502, "upstream_refused", "a model's server refused the request"),
     (ProviderError, 502, "upstream_invalid", "a model's server gave no valid answer"),
 )
-"""Errors of the models' servers, which are told apart without naming one: kind, status, code and words."""
+"""Errors of the models' servers, distinguished without naming a server: kind, status, code and words."""

@@ -39,12 +39,12 @@ __all__ = ["Gateway"]
 _log = logging.getLogger("cosd_api.gateway")
 
 _OPEN = ("/health", "/ready")
-"""Routes that need no key: they are asked by machines that have none."""
+"""Routes that need no key, as the machines that call them have none."""
 
 _ANSWERS = ("/v1/chat/completions", "/v1/completions")
 
 _QUIET = ("/health", "/ready", "/metrics")
-"""Routes that are asked every few seconds, and logged only when they fail."""
+"""Routes that are called every few seconds, and logged only when they fail."""
 
 _EXPOSED = (
     "x-request-id",
@@ -59,22 +59,22 @@ _EXPOSED = (
 """Headers that web pages of other origins may read."""
 
 _BODY_SECONDS = 30.0
-_SHORT = 65_536  # bytes of a body that is read at once
-_DRAINED = 4_000_000  # bytes of a body that is too large and still taken off its client
+_SHORT = 65_536  # bytes of a body up to which it is parsed in the event loop
+_DRAINED = 4_000_000  # bytes up to which a body that is too large is still received from its client
 
 
 class Gateway:
     """Fusions behind OpenAI's protocol, as an ASGI application.
 
-    `cosd serve` runs it on uvicorn; any other ASGI server does, too. The fusions are opened and closed by its lifespan.
+    `cosd serve` runs it on uvicorn; any other ASGI server works, too. Its lifespan opens and closes the fusions.
 
     Args:
-        fusions: by the model names that clients ask for. They must not be open yet.
-        keys: of clients, by the keys' texts. Without any, clients on this machine are served, and no others.
+        fusions: by the model names that clients request. They must not be open yet.
+        keys: keys of clients, by the keys' texts. Without keys, only clients on this machine are served.
         limits: bounds of requests.
         cors: origins of web pages that may call it.
-        ignore: fields of requests that are taken and not used, such as `temperature`, in place of a refusal. Those that
-            a request had are named in its answer, in `cosd.ignored` and the header `cosd-ignored`.
+        ignore: fields of requests that are accepted and ignored, such as `temperature`, instead of a refusal. An answer
+            names the ignored fields of its request, in `cosd.ignored` and in the header `cosd-ignored`.
 
     Attributes:
         limits: bounds of requests.
@@ -128,7 +128,7 @@ class Gateway:
         given = Headers(scope=scope).get("x-request-id", "")
         exchange = Exchange(id=request_id(given), method=scope["method"], path="")
         exchange.path = scope["path"] if scope["path"] in self._paths else ""
-        scope["exchange"], scope["app"] = exchange, self  # with an application, the router raises what it refuses
+        scope["exchange"], scope["app"] = exchange, self  # given an application, the router raises refusals
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -149,23 +149,24 @@ class Gateway:
                 exchange.log()
 
     def report_models(self, say: Callable[[str], None]) -> None:
-        """Probe every model's server once, beside the requests, and say what was found. For its operator.
+        """Probe every model's server once, beside the requests, and report the findings to the gateway's operator.
 
         Args:
-            say: takes a line for each server that does not answer, with its URL, or one with the models. It is called
-                once all are found out about, within a quarter of a minute; never outside the lifespan.
+            say: takes a line for each server that does not answer, with its URL, or one line with the models. It is
+                called after all probes, within a quarter of a minute; never outside the lifespan.
         """
         self._readiness.report(say)
 
     def change_keys(self, keys: Mapping[str, ClientKey]) -> None:
-        """Take other keys, from any thread. What was counted for a key goes on under its name, and requests in progress
-        end as they would have.
+        """Take other keys, from any thread.
+
+        The counts of a key continue under its name, and requests in progress are not affected.
 
         Args:
             keys: by their texts.
 
         Raises:
-            SettingError: there are none, and there were some: whoever reaches the gateway could use the models.
+            SettingError: `keys` is empty, but the gateway had keys: anyone who reaches it could use the models.
         """
         if self._clients.secured and not keys:
             raise SettingError(
@@ -174,7 +175,7 @@ class Gateway:
         self._clients.change(keys)
 
     def draining(self) -> None:
-        """Be no longer ready, so that a balancer sends no more requests; those that come are answered."""
+        """Be no longer ready, so that a balancer sends no more requests; requests that still come are answered."""
         self._draining = True
 
     def stopping(self) -> None:
@@ -186,7 +187,7 @@ class Gateway:
         self._stop.send()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Recognize the client, and find the route; every error is answered in the form of the API."""
+        """Recognize the client, and find the route; answer every error in the form of the API."""
         exchange: Exchange = scope["exchange"]
         try:
             _check_framing(scope)
@@ -196,7 +197,7 @@ class Gateway:
             await self._router(scope, receive, send)
         except ClientDisconnect:
             exchange.outcome = "disconnected"
-        except Exception as failed:  # noqa: BLE001 - every one is answered in the form of the API
+        except Exception as failed:  # noqa: BLE001 - every error is answered in the form of the API
             error = _of_route(failed) if isinstance(failed, HTTPException) else api_error(failed)
             exchange.outcome, exchange.error = "error", error.code or str(error.status)
             if error.code == "internal":
@@ -241,7 +242,7 @@ class Gateway:
                 raise ApiError(words, status=503, kind="server_error", code="stopping", retryable=True)
             fusion = self._fusion(asked.model)
             exchange.model, exchange.stream = asked.model, asked.stream
-            place = ExitStack()  # left before the client has the end of its answer, and may ask again
+            place = ExitStack()  # freed before the client has the end of its answer, and may send another request
             answering = Answering(fusion, asked, self.limits, exchange, self._stop, self._upstreams, place.close)
             place.push(admitted.pop_all())
             place.callback(
@@ -270,7 +271,7 @@ class Gateway:
         return self._fusions[name]
 
     async def _read(self, data: bytes, read: Callable[[bytes, GatewayLimits, Collection[str]], Asked]) -> Asked:
-        """Check a body; a long one in a thread, as others wait for the event loop."""
+        """Check a body; a long body in a thread, because other requests wait for the event loop."""
         if len(data) <= _SHORT:
             return read(data, self.limits, self._ignore)
         return await to_thread.run_sync(read, data, self.limits, self._ignore)
@@ -281,10 +282,10 @@ class Gateway:
         return body_limit(self.limits, rooms, 1 if path == _ANSWERS[0] else self.limits.prompts)
 
     async def _body(self, request: Request, admission: Admission) -> bytes:
-        """The body of a request, for whose bytes it takes places.
+        """The body of a request; its bytes take places of the admission.
 
         Raises:
-            ApiError: it is too large, no JSON by its own account, or does not come; or there is no place for it.
+            ApiError: the body is too large, is not declared as JSON, or does not come; or there is no place for it.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # so that a foreign web page cannot send it unasked
@@ -297,13 +298,13 @@ class Gateway:
             if announced <= max(_DRAINED, most.bytes):
                 async for part in request.stream():
                     size += len(part)
-                    if max(size, announced) > most.bytes:  # many clients read no answer before they have sent all
+                    if max(size, announced) > most.bytes:  # read on: many clients read an answer only after sending all
                         data.clear()
                         if size > max(_DRAINED, most.bytes):
                             break
                     else:
                         data += part
-                        admission.weigh(size)  # not by its announced length, which costs a client nothing
+                        admission.weigh(size)  # not by the announced length, as announcing is free
         if late.cancelled_caught:
             raise ApiError("the body did not come in time", status=408, code="body_timeout")
         if max(size, announced) > most.bytes:
@@ -336,7 +337,7 @@ class Gateway:
             exchange: Exchange = request.scope["exchange"]
             exchange.outcome, exchange.error = "error", status.replace(" ", "_")
         answer: dict[str, Any] = {"status": status}
-        with suppress(ApiError):  # without a key nothing else is told
+        with suppress(ApiError):  # a client without a key learns only the status
             self._recognized(request.scope)
             answer |= {"fusions": found, "age_seconds": None if age is None else round(age, 3)}
         return JSONResponse(answer, 200 if ready else 503)
@@ -354,10 +355,10 @@ class Gateway:
 
 
 def _check_framing(scope: Scope) -> None:
-    """Refuse a request with two lengths (RFC 9112, 6.1): a proxy may go by the other one.
+    """Refuse a request with two lengths (RFC 9112, 6.1), because a proxy may use the other length.
 
     Raises:
-        HTTPException: it has.
+        HTTPException: the request has two lengths.
     """
     headers = Headers(scope=scope)
     if "transfer-encoding" in headers and "content-length" in headers:

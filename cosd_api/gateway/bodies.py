@@ -1,4 +1,4 @@
-"""Bodies of requests in OpenAI's form, checked: what a fusion can answer, and why it cannot do the rest."""
+"""Bodies of requests in OpenAI's form, checked: the requests that a fusion can answer, and reasons against others."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from cosd_providers import Message
 __all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
 
 _MOST_STOPS = 16
-_MOST_FIELDS = 100  # of a body: each fault costs time
-_MOST_VALUES = 100_000  # of JSON: a million of them take seconds to read
-_VALUES = 10  # of a message, where so many of them are allowed
+_MOST_FIELDS = 100  # of a body, as each fault costs time
+_MOST_VALUES = 100_000  # of JSON, as a million take seconds to read
+_VALUES = 10  # for each message and prompt, if the limits allow many
 _LONGEST_NAME = 40
-_SEEDS = 2**31  # of what is drawn: a seed of any sign and size is taken
+_SEEDS = 2**31  # number of a fusion's seeds; a client's seed of any sign and size is reduced to one
 
 _PART = {
     "anyOf": [
@@ -57,7 +57,7 @@ _PART = {
 
 
 def _message(*roles: str, **more: Any) -> dict[str, Any]:
-    """The schema of a message by one of these, with more properties."""
+    """The schema of a message by one of these roles, with more properties."""
     return {
         "type": "object",
         "properties": {
@@ -120,7 +120,7 @@ _Text = Annotated[str, Field(min_length=1)]
 
 
 def _whole(value: object) -> object:
-    """A number without a fraction, such as 5.0, as JSON has no other integers."""
+    """An int for a float without a fraction, such as 5.0, because JSON does not distinguish the two."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -173,7 +173,7 @@ class RequestBody(BaseModel):
     user: _Ignored = None
 
     def options(self) -> AnswerOptions:
-        """The limits of an answer that it gives."""
+        """The limits of an answer that the body gives."""
         found: AnswerOptions = {}
         length = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         if length is not None:
@@ -219,15 +219,15 @@ class Asked:
 
     Attributes:
         chat: whether it came to the chat route.
-        model: the fusion that is asked for.
+        model: name of the requested fusion.
         prompts: one for each answer.
         options: the limits of each answer.
         stream: whether the answer is sent while it is written.
-        include_usage: whether a stream ends with what was billed.
-        logprobs: whether each token comes with its logarithm of the probability.
-        seed: of what is drawn.
+        include_usage: whether a stream ends with the usage.
+        logprobs: whether each token comes with the logarithm of its probability.
+        seed: seed of random draws.
         temperature: as given.
-        passed_over: the values of fields that the gateway's operator has ignored, and that may change something.
+        passed_over: the values of ignored fields that may change something, by name; the operator chose to ignore them.
         strict: whether no operator can have a field ignored, as in a batch.
     """
 
@@ -255,13 +255,13 @@ class Asked:
         passed_over: Mapping[str, object],
         strict: bool,
     ) -> Self:
-        """The request of a body; `listed` is the number of tokens that it wants to see in each place."""
+        """The request of a body; `listed` is the number of tokens to list in each place."""
         stream = bool(body.stream)
         options = body.options()
         if own:
             options["own"] = own
         if logprobs and listed > 1:
-            options["alternatives"] = listed - 1  # beside the token itself
+            options["alternatives"] = listed - 1  # besides the token itself
         return cls(
             chat=isinstance(body, ChatBody),
             model=body.model,
@@ -277,7 +277,7 @@ class Asked:
         )
 
     def ignored(self, fusion: Fusion) -> list[str]:
-        """The fields that would have changed something, and were ignored."""
+        """The ignored fields that would have changed something."""
         drawn = fusion.settings.temperature
         return [name for name, value in self.passed_over.items() if name != "temperature" or value != drawn]
 
@@ -285,13 +285,13 @@ class Asked:
         """The arguments of `Fusion.stream`: the request's own, within the fusion's and the gateway's limits.
 
         Raises:
-            ApiError: it asks for another temperature than the fusion's method has, or has messages for a model that is
-                not in the fusion.
+            ApiError: the request has another temperature than the fusion's method, or messages for a model that is not
+                in the fusion.
         """
         own, asked = fusion.limits, self.options
         found: AnswerOptions = {**own, **asked}
         if "alternatives" not in asked:
-            found.pop("alternatives", None)  # the fusion's own would make lists that nobody sees
+            found.pop("alternatives", None)  # the fusion's own would make lists that no client sees
         lengths = [one["max_tokens"] for one in (own, asked) if "max_tokens" in one] or [DEFAULT_MAX_TOKENS]
         found["max_tokens"] = min(*lengths, limits.max_tokens)
         stops = [*check_stop(own.get("stop")), *check_stop(asked.get("stop"))]
@@ -319,11 +319,11 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
 
     Args:
         data: the body.
-        limits: of the gateway.
-        ignore: fields that are not looked at, of those in `IGNORABLE`; None where no operator can have them ignored.
+        limits: limits of the gateway.
+        ignore: fields of `IGNORABLE` that are ignored; None if no operator can have fields ignored.
 
     Raises:
-        ApiError: it is invalid, or asks for what no fusion can do.
+        ApiError: the body is invalid, or wants something that no fusion can do.
     """
     body, passed_over = _read(ChatBody, data, limits, ignore)
     if len(body.messages) > limits.messages:
@@ -342,10 +342,10 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
 
 
 def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None = None) -> Asked:
-    """Check the body of a request for the continuation of one or several texts; arguments as of `read_chat`.
+    """Check the body of a request for the continuation of one or several texts; arguments as for `read_chat`.
 
     Raises:
-        ApiError: it is invalid, or asks for what no fusion can do.
+        ApiError: the body is invalid, or wants something that no fusion can do.
     """
     body, passed_over = _read(CompletionBody, data, limits, ignore)
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
@@ -361,7 +361,7 @@ def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
     """The messages of single models.
 
     Raises:
-        ApiError: they are invalid, or more than `most`.
+        ApiError: the messages are invalid, or more than `most`.
     """
     if isinstance(given, dict):
         several = cast("dict[str, object]", given)
@@ -379,10 +379,10 @@ def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
 
 
 def _after_those_of(fusion: Fusion, asked: OwnMessages) -> OwnMessages:
-    """The own messages of a request, after those of the fusion's limits.
+    """The own messages of a request, after the own messages in the fusion's limits.
 
     Raises:
-        ApiError: a name is not that of a model.
+        ApiError: a name is not the name of a model.
     """
     try:
         fusion.endpoints.check_own(asked)
@@ -429,7 +429,7 @@ def _read(
 
 
 def _refusal(kind: type[BaseModel], found: ErrorDetails, *, strict: bool) -> ApiError:
-    """The error for the first fault of a body; it repeats no text of it."""
+    """The error for the first fault of a body; it repeats no text of the body."""
     name = str(found["loc"][0])
     if found["type"] == "missing":
         return ApiError(f"{name} is required", param=name)
@@ -453,7 +453,7 @@ def _unknown(kind: type[BaseModel], name: str, *, strict: bool) -> ApiError:
 
 
 def _by_the_operator(name: str, *, strict: bool) -> str:
-    """The end of a refusal that names the gateway's setting against it."""
+    """The end of a refusal: the gateway's setting that would ignore the field; empty if no setting can."""
     if strict or name not in IGNORABLE:
         return ""
     return f"; whoever runs the gateway can have it ignored (ignore: [{name}])"

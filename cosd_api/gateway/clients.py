@@ -1,4 +1,4 @@
-"""Clients: who may ask, how much at a time, and how much in a minute."""
+"""Clients: their keys, and their limits at a time and in a minute."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SOON = 1.0  # seconds after which a place may be free
 
 
 class Client:
-    """The use that one key is put to.
+    """The use of one key.
 
     Args:
         key: the key's name and limits; None for clients without keys.
         clock: seconds.
 
     Attributes:
-        in_progress: requests.
+        in_progress: number of requests in progress.
     """
 
     def __init__(self, key: ClientKey | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,7 +38,7 @@ class Client:
         self.in_progress = 0
 
     def change(self, key: ClientKey) -> None:
-        """Take other limits; what was counted goes on."""
+        """Take other limits; the counts continue."""
         self._key = key
 
     @property
@@ -47,20 +47,20 @@ class Client:
         return "" if self._key is None else self._key.name
 
     def bill(self, tokens: int, cached: int = 0) -> None:
-        """Count tokens that were billed for it, or most likely were.
+        """Count tokens that were billed for the client, or most likely were.
 
         Args:
-            tokens: all of them.
-            cached: those that came from a cache, which count less.
+            tokens: number of all tokens.
+            cached: number of tokens that came from a cache, which count less.
         """
         if self._key is not None and self._key.billed_tokens_per_minute is not None:
             self._tokens.add(tokens - cached * (1 - self._key.cached_weight))
 
     def check(self) -> None:
-        """Check its limits before it is answered.
+        """Check the client's limits before a request is admitted.
 
         Raises:
-            ApiError: one of them is reached.
+            ApiError: a limit is reached.
         """
         if self._key is None:
             return
@@ -77,7 +77,7 @@ class Client:
         """Count a request, which was not refused by `check`.
 
         Raises:
-            ApiError: there were as many in the last minute as are allowed.
+            ApiError: the last minute had as many requests as are allowed.
         """
         most = None if self._key is None else self._key.requests_per_minute
         if most is None:
@@ -89,7 +89,7 @@ class Client:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its limits a minute, what is left of them, and the time until all is: OpenAI's names and forms."""
+        """Its limits a minute, the remaining amounts, and the times until full reset: OpenAI's names and forms."""
         found: dict[str, str] = {}
         if self._key is not None:
             limits = {"requests": self._key.requests_per_minute, "tokens": self._key.billed_tokens_per_minute}
@@ -115,7 +115,7 @@ class _Minute:
         self._sum = 0.0
 
     def add(self, count: float) -> None:
-        """Add to it."""
+        """Add to the sum."""
         self._forget()
         if count:
             self._entries.append((self._clock(), count))
@@ -129,13 +129,13 @@ class _Minute:
 
     @property
     def until_next(self) -> float:
-        """Seconds until the oldest of it is forgotten."""
+        """Seconds until the oldest entry is forgotten."""
         self._forget()
         return self._entries[0][0] + _MINUTE - self._clock() if self._entries else 0.0
 
     @property
     def until_none(self) -> float:
-        """Seconds until all of it is."""
+        """Seconds until all entries are forgotten."""
         self._forget()
         return self._entries[-1][0] + _MINUTE - self._clock() if self._entries else 0.0
 
@@ -143,7 +143,7 @@ class _Minute:
         while self._entries and self._entries[0][0] + _MINUTE <= self._clock():
             self._sum -= self._entries.popleft()[1]
         if not self._entries:
-            self._sum = 0.0  # no rest of rounding
+            self._sum = 0.0  # drops rounding errors
 
 
 def _duration(seconds: float) -> str:
@@ -159,8 +159,8 @@ class Clients:
     """All clients of a gateway.
 
     Args:
-        keys: their keys, by the keys' texts. Without any, clients on this machine are served.
-        concurrency: places for requests in progress, of all together; see `body_sizes.places`.
+        keys: their keys, by the keys' texts. Without keys, clients on this machine are served.
+        concurrency: places for all requests in progress; see `body_sizes.places`.
         clock: seconds.
     """
 
@@ -175,14 +175,14 @@ class Clients:
         self._taken = 0
 
     def change(self, keys: Mapping[str, ClientKey]) -> None:
-        """Take other keys. Counts of those whose name stays go on, and requests in progress, too."""
+        """Take other keys. The counts of keys with an unchanged name continue, and so do requests in progress."""
         former = {client.name: client for _, client in self._known}
         known: list[tuple[bytes, Client]] = []
         for text, key in keys.items():
             client = former.get(key.name) or Client(key, self._clock)
             client.change(key)
             known.append((text.encode(), client))
-        self._known = known  # at once: it may be read by another thread
+        self._known = known  # in one step, as another thread may read it
 
     @property
     def secured(self) -> bool:
@@ -195,11 +195,11 @@ class Clients:
         Args:
             authorization: the header of that name.
             host: the header of that name.
-            address: of the client; None where it has none, as on a socket of this machine's.
+            address: address of the client; None if it has none, as on a local socket.
 
         Raises:
             ApiError: its key is missing or wrong; or there are no keys, and the request came from another machine, or
-                by a foreign name, as from a web page that has its own name point here.
+                under a foreign host name, as from a web page whose own name points here.
         """
         known = self._known
         if not known:
@@ -213,7 +213,7 @@ class Clients:
         scheme, _, key = authorization.partition(" ")
         given = key.strip().encode() if scheme.lower() == "bearer" else b""
         found: Client | None = None
-        for text, client in known:  # all of them: the time tells nothing about which one was near
+        for text, client in known:  # compare all keys, so that the time reveals nothing about a near match
             if hmac.compare_digest(text, given):
                 found = client
         if found is None:
@@ -223,7 +223,7 @@ class Clients:
 
     @contextmanager
     def admitted(self, client: Client) -> Iterator[Admission]:
-        """A request in progress. It has one place, until its size is known.
+        """A request in progress, with one place until its size is known.
 
         Raises:
             ApiError: a limit is reached.
@@ -242,7 +242,7 @@ class Clients:
         """Take places among all requests.
 
         Raises:
-            ApiError: there are not as many.
+            ApiError: too few places are free.
         """
         if self._taken + count > self._concurrency:
             words = f"the requests in progress take {self._taken} places, and at most {self._concurrency} are allowed"
@@ -258,10 +258,10 @@ class Admission:
     """The places of a request in progress.
 
     Args:
-        clients: among whose requests it is.
+        clients: all clients, who share the places.
 
     Attributes:
-        places: that it has.
+        places: number of places that it has.
     """
 
     def __init__(self, clients: Clients) -> None:
@@ -269,10 +269,10 @@ class Admission:
         self.places = 0
 
     def weigh(self, size: int) -> None:
-        """Take the places for a body of `size` bytes, as far as it has not got them.
+        """Take the places for a body of `size` bytes that the request does not have yet.
 
         Raises:
-            ApiError: there are not as many.
+            ApiError: too few places are free.
         """
         more = self._clients.places(size) - self.places
         if more > 0:
@@ -288,7 +288,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Test whether a host, with or without a port, is `localhost` or an address: neither is anybody's to point here."""
+    """Test whether a host, with or without a port, is `localhost` or an address: no web page can rebind these."""
     name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
     if name.lower() == "localhost":
         return True

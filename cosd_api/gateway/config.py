@@ -25,7 +25,7 @@ from cosd_api.gateway.ignorable import IGNORABLE, check_ignored
 __all__ = ["ALONE", "KEYS_VARIABLE", "ClientKey", "GatewayConfig", "GatewayLimits", "keys_of"]
 
 ALONE = "cosd"
-"""Model name of a fusion that is served alone and has no other."""
+"""Model name of a fusion that is served alone, from its own settings file."""
 
 KEYS_VARIABLE = "COSD_SERVE_KEYS"
 """Environment variable with the keys of clients."""
@@ -47,24 +47,24 @@ _Ignorable = Annotated[str, AfterValidator(_ignorable), WithJsonSchema({"enum": 
 
 
 class GatewayLimits(BaseModel):
-    """Bounds of what the gateway takes.
+    """Bounds of the requests that the gateway takes.
 
     Attributes:
         body_bytes: size of a request. By default it follows from the contexts of the models, once they are known: 64
             bytes for each token that a prompt may have, and 64 KiB; at most 4,000,000.
-        messages: in one conversation, those of single models (`own`) included.
-        prompts: in one request.
-        max_tokens: of one answer. A request for more is refused.
-        concurrency: requests in progress; further ones are refused with status 429. A body takes one of these places,
-            and one more for every 64 KiB, but never more than there are. So the memory for bodies is bounded, too.
-        timeout: seconds for one request, from its first byte to the last one of its answer.
+        messages: number of messages in one conversation, including messages of single models (`own`).
+        prompts: number of prompts in one request.
+        max_tokens: tokens of one answer. A request for more is refused.
+        concurrency: places for requests in progress; further requests are refused with status 429. A body takes one
+            place, and one more for every 64 KiB, but never more than there are. So the memory for bodies is bounded.
+        timeout: seconds for one request, from its first byte to the last byte of its answer.
         first_token_timeout: seconds for one request, from its first byte to the first token; None leaves it to
             `timeout`.
-        idle_timeout: seconds without a token once there was one, while the client takes what there is; None leaves it
-            to `timeout`. The default is as long as nginx waits for a silent server.
-        heartbeat_seconds: time for which a stream may be silent. A comment is sent then, so that no proxy takes it for
-            dead; before the first token the headers are sent with it. None sends none.
-        unread_tokens: tokens that wait for a slow client. Beyond them no model writes on until it has read some.
+        idle_timeout: most seconds between tokens, after the first token, while the client reads; None leaves it to
+            `timeout`. The default is as long as nginx waits for a silent server.
+        heartbeat_seconds: longest silence of a stream, after which a comment is sent, so that no proxy takes the stream
+            for dead; before the first token the comment brings the headers. None sends no comments.
+        unread_tokens: most tokens that wait for a slow client. At this number the models pause until it reads some.
         drain_seconds: time between the signal to stop and the end of new connections. `/ready` gives 503 meanwhile, so
             that a balancer sends no more requests.
         stop_seconds: time for requests in progress when the gateway is stopped.
@@ -92,15 +92,15 @@ class ClientKey(BaseModel):
     Attributes:
         name: for logs and metrics.
         env: the variable that holds the key.
-        file: the file that holds the key, and nothing else, instead; a relative path is that from the settings file.
+        file: the file that holds only the key, in place of a variable; a relative path starts at the settings file.
             SIGHUP reads it again.
         concurrency: requests in progress with this key.
-        requests_per_minute: requests for answers in a minute, those that are refused for another reason included.
-            Further ones are refused with status 429.
-        billed_tokens_per_minute: tokens that the models may read and write for it in a minute. Further requests are
-            refused with status 429 until less was billed in the last minute.
+        requests_per_minute: requests for answers in a minute, including requests that are refused for another reason.
+            Further requests are refused with status 429.
+        billed_tokens_per_minute: tokens that the models may read and write for the key in a minute. Further requests
+            are refused with status 429 until less was billed in the last minute.
         cached_weight: the part of a prompt token that counts if it came from a model's cache. A fusion reads one prompt
-            many times, nearly always from there; a tenth is the price of such tokens where providers have one.
+            many times, nearly always from the cache; a tenth is the usual price of cached tokens at providers.
     """
 
     model_config = _STRICT
@@ -118,13 +118,13 @@ class GatewayConfig(BaseModel):
     """The settings of a gateway, as a file holds them.
 
     Attributes:
-        schema_version: of this form.
-        fusions: by the model names that clients ask for; each is a settings file's content.
-        keys: of clients. Without any, and without `COSD_SERVE_KEYS`, every client on this machine is served.
-        limits: of requests.
+        schema_version: version of this form.
+        fusions: by the model names that clients request; each is a settings file's content.
+        keys: keys of clients. Without keys, and without `COSD_SERVE_KEYS`, every client on this machine is served.
+        limits: limits of requests.
         cors: origins of web pages that may call the gateway, such as `https://app.example.com`; none by default.
-        ignore: fields of requests that are taken and not used, such as `temperature`, in place of a refusal. Those that
-            a request had are named in its answer.
+        ignore: fields of requests that are accepted and ignored, such as `temperature`, instead of a refusal. An answer
+            names the ignored fields of its request.
     """
 
     model_config = _STRICT
@@ -138,11 +138,11 @@ class GatewayConfig(BaseModel):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file of several fusions, or the settings file of one, which is then called `cosd`. Nothing is sent.
+        """Read a file of several fusions, or the settings file of a single fusion, then called `cosd`. Sends nothing.
 
         Raises:
-            OSError: it cannot be read, or a file that it names.
-            SettingError: it is invalid; the message has the file, the line, the field and what to do.
+            OSError: the file, or a file that it names, cannot be read.
+            SettingError: the file is invalid; the message has the file, the line, the field and a remedy.
         """
         path = Path(path)
         document = read_document(path)
@@ -182,20 +182,20 @@ class GatewayConfig(BaseModel):
 
     @classmethod
     def fields_of(cls, name: str) -> Sequence[str]:
-        """The fields that there are in one of its own."""
+        """The fields within one of its fields: in an entry of `keys`, or in `limits`."""
         parts: Mapping[str, type[BaseModel]] = {"keys": ClientKey, "limits": GatewayLimits}
         return [*parts[name].model_fields] if name in parts else []
 
 
 def keys_of(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
-    """The keys of a settings file and those of `COSD_SERVE_KEYS`, by their texts.
+    """The keys of a settings file and of `COSD_SERVE_KEYS`, by their texts.
 
-    The variable holds keys with commas between them. Behind each may follow a name and limits, such as
+    The variable holds keys separated by commas. A name and limits may follow each key, such as
     `KEY;name=team-a;concurrency=4;billed_tokens_per_minute=100000`.
 
     Raises:
         SettingError: a variable is not set, a file cannot be read, or the content is invalid; the message does not show
-            it.
+            the content.
     """
     found: dict[str, ClientKey] = {}
     for one in keys:
@@ -209,7 +209,7 @@ def keys_of(keys: Sequence[ClientKey]) -> dict[str, ClientKey]:
 
 
 def _beside(path: Path, key: ClientKey) -> ClientKey:
-    """A key of a settings file, with the path of its own file from there."""
+    """A key of a settings file, with the path of its own file relative to the settings file's folder."""
     return key if key.file is None else key.model_copy(update={"file": str(path.parent / key.file)})
 
 
@@ -226,7 +226,7 @@ def _text_of(key: ClientKey) -> tuple[str, str]:
     except OSError as error:
         raise SettingError(f"keys: {key.file}, which is to hold a key: {error.strerror}") from None
     except UnicodeDecodeError:
-        return key.file, ""  # refused as one that is too short
+        return key.file, ""  # refused as too short
 
 
 def _client(number: int, options: Sequence[str]) -> ClientKey:

@@ -1,8 +1,8 @@
-"""Connections of clients: those that send no request, or take nothing of its answer, are hung up on.
+"""Connections of clients, ended if a client sends no request or reads nothing of its answer.
 
-uvicorn ends no connection that sends no request, and its bound (`limit_concurrency`) then refuses everybody. Beside
+uvicorn ends no connection that sends no request, and its bound (`limit_concurrency`) then refuses every client. With
 600 silent connections and a bound of 576, none of three other requests within 42 seconds was served, and all 600 stayed
-open; with the class here all three were served, and none stayed.
+open; with the class here all three were served, and no silent connection stayed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if sys.platform == "linux":
 __all__ = ["ClientConnection"]
 
 HEAD_SECONDS = 10.0
-"""Time for the head of a request: of the first from the start of the connection, of others from their first byte."""
+"""Time for the head of a request: for the first from the start of the connection, for others from their first byte."""
 
 TAKING_SECONDS = 300.0
-"""Time within which a client whose buffers are full must take something. A slow one's system asks for more in large
+"""Time within which a client with full buffers must read something. The system of a slow client requests data in large
 steps: minutes may pass between two.
 """
 
@@ -33,13 +33,13 @@ _UNSENT = 0x5411  # Linux's SIOCOUTQ: bytes that the client's system has not tak
 
 
 class ClientConnection(H11Protocol):
-    """One client's connection, which is not left open for nothing.
+    """One client's connection, which does not stay open without use.
 
-    It ends when the head of a request does not come in time, when its client takes nothing of an answer for too long,
-    and when it is the one that waits longest for a request while there are more connections than may be.
+    It ends when the head of a request does not come in time, when its client reads nothing of an answer for too long,
+    or, if there are too many connections, when it has waited longest for a request.
 
     Args:
-        most: connections at a time.
+        most: number of connections at a time.
     """
 
     def __init__(self, *args: Any, most: int, **options: Any) -> None:
@@ -61,17 +61,17 @@ class ClientConnection(H11Protocol):
         return self._waits and not self._unsent()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, in place of another one if there are too many."""
+        """Take a connection; if there are too many, in place of the longest waiting one."""
         super().connection_made(transport)
         if len(self.connections) > self._most:
             free = [one for one in self.connections if isinstance(one, ClientConnection) and one._free]
             oldest = min(free, key=lambda one: one._free_since)
-            self.connections.discard(oldest)  # it counts no more
+            self.connections.discard(oldest)  # so that it no longer counts
             oldest.transport.close()
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what waits for the client."""
+        """Cancel the timers that wait for the client."""
         self._cancel_head()
         self._cancel_taking()
         super().connection_lost(exc)
@@ -96,7 +96,7 @@ class ClientConnection(H11Protocol):
         self._await_taking()
 
     def resume_writing(self) -> None:
-        """Go on, as the client has taken what there was."""
+        """Go on, as the client has emptied the buffers."""
         self._cancel_taking()
         super().resume_writing()
         if self._waits:
@@ -123,7 +123,7 @@ class ClientConnection(H11Protocol):
             self._hang_up()
 
     def _unsent(self) -> int:
-        """Bytes that the client has not taken, with those in the system's buffer where that is known."""
+        """Bytes that the client has not read, including the system's buffer if its size is known."""
         left = self.transport.get_write_buffer_size()
         found: socket.socket | None = self.transport.get_extra_info("socket")
         if left and sys.platform == "linux" and found is not None:

@@ -1,4 +1,4 @@
-"""One request and what became of it, for the access log and the metrics. No prompt and no answer is in it."""
+"""One request and its outcome, for the access log and the metrics. It holds no prompt and no answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(ACCESS_LOG)
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 Outcome = Literal["ok", "error", "disconnected", "stopped"]
-"""The end of a request: answered, an error, left by its client, or ended as the gateway was stopped."""
+"""The end of a request: answered, an error, left by its client, or ended because the gateway was stopped."""
 
 
 def request_id(given: str) -> str:
@@ -35,23 +35,23 @@ def request_id(given: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """A request in progress, and then over.
+    """A request, in progress or finished.
 
     Attributes:
-        id: of the request.
+        id: id of the request.
         method: the HTTP method.
         path: the route; empty for an unknown one.
         client: the name of its key.
         model: the fusion that answers, once it is known.
         stream: whether the answer is sent while it is written.
         status: the HTTP status; 0 if the client left before it.
-        outcome: how it ended.
+        outcome: its end.
         error: the error's code, or its status.
         first_seconds: until the first text was sent.
-        tokens: of all answers, those that were sent.
+        tokens: number of tokens that were sent, of all answers.
         usage: billed by each endpoint.
-        never_billed: an estimate of what each endpoint did without a bill.
-        results: the answers that are complete.
+        never_billed: estimate of the tokens that each endpoint handled without a bill.
+        results: the complete answers.
         gaps: seconds between the tokens of a stream of one answer.
         last: time of its last token.
     """
@@ -76,7 +76,7 @@ class Exchange:
 
     @property
     def billed(self) -> int:
-        """Tokens that were billed, and an estimate of those that never are."""
+        """Tokens that were billed, plus the estimate of tokens that are never billed."""
         return sum(one.billed_tokens for one in self.usage.values()) + sum(self.never_billed.values())
 
     def sent_text(self) -> None:
@@ -93,7 +93,7 @@ class Exchange:
         self.tokens += 1
 
     def account(self, stream: FusionStream) -> None:
-        """Add what an answer has cost, however it ended."""
+        """Add the cost of an answer, however it ended."""
         _add(self.usage, stream.usage)
         for name, tokens in stream.never_billed.items():
             self.never_billed[name] = self.never_billed.get(name, 0) + tokens

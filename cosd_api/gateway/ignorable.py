@@ -1,8 +1,8 @@
-"""Fields of requests that the gateway's operator may have ignored: how tokens are drawn, and hints to a server.
+"""Fields of requests that the gateway's operator may have ignored: settings of the draw, and hints to a server.
 
-The list is closed. Without one of these a fusion writes the answer that it always writes, in the form that the client
-expects. Without any other field, such as `n`, `stop`, `tools` or `response_format`, a client would read something else
-than it has asked for; and a name that is misspelt would be a rule that never holds.
+The list is closed. If one of these fields is ignored, a fusion writes its usual answer, in the form that the client
+expects. If any other field were ignored, such as `n`, `stop`, `tools` or `response_format`, a client would read
+something else than it has requested; and a misspelt name would be a rule that never applies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cosd_api import SettingError
 __all__ = ["IGNORABLE", "changes_nothing", "check_ignored"]
 
 IGNORABLE: Mapping[str, Collection[object]] = {
-    "temperature": (),  # that of the fusion's method
+    "temperature": (),  # the fusion's method has its own
     "top_p": (1,),
     "top_k": (0, -1),
     "min_p": (0,),
@@ -57,7 +57,7 @@ IGNORABLE: Mapping[str, Collection[object]] = {
 
 
 def changes_nothing(name: str, value: object) -> bool:
-    """Test whether a field of `IGNORABLE` has no effect; one that is null counts as absent."""
+    """Test whether a field of `IGNORABLE` has no effect; null counts as absent."""
     return value is None or value in IGNORABLE[name]
 
 
@@ -65,7 +65,7 @@ def check_ignored(names: Collection[str]) -> frozenset[str]:
     """Check the names of fields that are to be ignored.
 
     Raises:
-        SettingError: one is not in `IGNORABLE`.
+        SettingError: a name is not in `IGNORABLE`.
     """
     for name in names:
         if name not in IGNORABLE:

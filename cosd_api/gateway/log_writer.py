@@ -1,4 +1,4 @@
-"""Lines of the log on their way out, in a thread of their own: a reader that stands still delays no answer."""
+"""Lines of the log on their way out, in their own thread, so that a stalled reader of the log delays no answer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _AGAIN_SECONDS = 0.01
 
 
 class LogLineFormatter(logging.Formatter):
-    """A line of JSON for each record: of the access log its own, of others the time, the level and the message."""
+    """A line of JSON for each record: the access log's own, or for other logs the time, the level and the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line. Of an exception it has the kind and the frames, and not the words, which may quote a prompt."""
+        """The line. For an exception it has the kind and the frames, but not the message, which may quote a prompt."""
         message = record.getMessage()
         if record.name == ACCESS_LOG:
             return message
@@ -39,11 +39,11 @@ class LogLineFormatter(logging.Formatter):
 class LogWriter(logging.Handler):
     """A handler of log records that never waits.
 
-    Lines that come while too many wait are dropped; their number follows as a line of JSON.
+    If too many lines wait, further lines are dropped; their number follows as a line of JSON.
 
     Args:
         descriptor: file descriptor to write to.
-        most: lines that may wait.
+        most: number of lines that may wait.
     """
 
     def __init__(self, descriptor: int, most: int = 10_000) -> None:
@@ -69,7 +69,7 @@ class LogWriter(logging.Handler):
             self._dropped += 1
 
     def close(self) -> None:
-        """Write what waits, as far as it is taken within a second or two."""
+        """Write the waiting lines, as far as the reader takes them within a second or two."""
         if self._thread.is_alive():
             with suppress(queue.Full):
                 self._lines.put(None, timeout=_LAST_SECONDS)
@@ -89,8 +89,8 @@ class LogWriter(logging.Handler):
         while rest:
             try:
                 rest = rest[os.write(self._descriptor, rest) :]
-            except BlockingIOError:  # another program that writes there has made it so
+            except BlockingIOError:  # another program has made the descriptor non-blocking
                 time.sleep(_AGAIN_SECONDS)
-            except OSError:  # nobody reads any more
+            except OSError:  # the reader has gone
                 self._drop()
                 return

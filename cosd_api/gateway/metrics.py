@@ -79,7 +79,7 @@ class GatewayMetrics:
         )
 
     def page(self) -> bytes:
-        """The page for Prometheus, without the times at which counters began."""
+        """The page for Prometheus, without the creation times of counters."""
         lines = generate_latest(self._registry).splitlines(keepends=True)
         return b"".join(line for line in lines if b"_created" not in line.partition(b"{")[0])
 
@@ -98,7 +98,7 @@ class GatewayMetrics:
         self._upstream.labels(model, endpoint, kind).inc()
 
     def count(self, exchange: Exchange) -> None:
-        """Count a request that is over."""
+        """Count a finished request."""
         model = exchange.model
         self._requests.labels(model, exchange.path, exchange.outcome).inc()
         if exchange.error:

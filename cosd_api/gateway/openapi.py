@@ -64,12 +64,12 @@ def openapi(
     """The document.
 
     Args:
-        models: that are served.
-        temperatures: that their methods have.
-        names: of their endpoints.
-        limits: of requests.
-        sizes: bytes that a body may have, by the routes of answers.
-        ignore: fields that are taken and not used.
+        models: names of the served models.
+        temperatures: temperatures of their methods.
+        names: names of their endpoints.
+        limits: limits of requests.
+        sizes: most bytes of a body, by the routes of answers.
+        ignore: fields that are accepted and ignored.
         secured: whether clients need a key.
     """
     schemas: dict[str, Any] = {"Error": _ERROR}

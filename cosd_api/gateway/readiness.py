@@ -1,4 +1,4 @@
-"""Readiness: every model of every fusion is known and its server answers now. It is found out beside the requests."""
+"""Readiness: whether every model of every fusion is known and its server answers now, probed beside the requests."""
 
 from __future__ import annotations
 
@@ -23,32 +23,30 @@ _log = logging.getLogger("cosd_api.gateway")
 _READY = "ready"
 _UNKNOWN = "unknown"
 _TIMEOUT = "timeout"
-_WAIT_SECONDS = 1.0  # for an answer: probes commonly wait no longer
+_WAIT_SECONDS = 1.0  # for a finding, as health checks commonly wait no longer
 _EVERY_SECONDS = 2.0  # between two probes of one server
-_ALIVE_SECONDS = 3.0  # for a server whose model is known
-_MODEL_SECONDS = 15.0  # to find out about a model
-_FRESH_SECONDS = 2.0 * (
-    _EVERY_SECONDS + _ALIVE_SECONDS
-)  # for which a server counts as ready: the next probe may be late
-_ASKED_SECONDS = 60.0  # after which servers are probed no more, until somebody asks again
+_ALIVE_SECONDS = 3.0  # for the probe of a server whose model is known
+_MODEL_SECONDS = 15.0  # for the probe that looks up the model
+_FRESH_SECONDS = 2.0 * (_EVERY_SECONDS + _ALIVE_SECONDS)  # age up to which a finding holds: the next probe may be late
+_ASKED_SECONDS = 60.0  # after the last check, probes pause until the next one
 
 Ready = Literal["ready", "degraded", "not ready"]
-"""The state of all models: all are ready, all that are needed are, or one that is needed is not."""
+"""The state of all models: all are ready; all needed models are ready; or a needed model is not ready."""
 
 
 @dataclass
 class _Watched:
-    """One model's server, and what was found last.
+    """One model's server, and the last finding about it.
 
     Attributes:
         fusion: the name of the fusion.
-        endpoint: the model's name in it.
+        endpoint: the model's name in the fusion.
         provider: the server.
         spared: whether answers continue without it.
         state: `"ready"`, or the kind of the error.
         at: time of the finding; None before the first.
         error: the error of the last probe.
-        known: whether its model is.
+        known: whether the server's model is known.
         news: set by the next finding.
     """
 
@@ -68,7 +66,7 @@ class _Watched:
         return float("inf") if self.at is None else anyio.current_time() - self.at
 
     async def probe(self) -> None:
-        """Find out about its model, as an answer would do it; later ask its server for what needs no model."""
+        """Look up the server's model, as an answer would do; once it is known, also check that the server is alive."""
         state, self.error = _TIMEOUT, None
         with anyio.move_on_after(_ALIVE_SECONDS if self.known else _MODEL_SECONDS):
             try:
@@ -79,7 +77,7 @@ class _Watched:
                 state = _READY
             except ProviderError as error:
                 state, self.error = type(error).__name__, error
-            except Exception as error:  # noqa: BLE001 - a fault in a provider; the others are probed on
+            except Exception as error:  # noqa: BLE001 - a fault in a provider; probes of others go on
                 state = "internal"
                 frames = "".join(traceback.format_tb(error.__traceback__))  # its words may be private
                 _log.error("a probe: unexpected %s raised at\n%s", type(error).__name__, frames)
@@ -89,12 +87,12 @@ class _Watched:
 
 
 class Readiness:
-    """Probes the models' servers in the background, each by itself, while somebody asks.
+    """Probes of the models' servers in the background, each on its own, while clients check the readiness.
 
-    Each server is probed every two seconds within a minute of the last question, so that a gateway that nobody asks
-    sends them nothing. What is answered is what was found last, and never waits longer than a second: a server that
-    has not answered by then is unknown, or what it was before, for ten seconds at most. An assistant without which
-    answers continue is not needed.
+    Each server is probed every two seconds within a minute of the last check, so that an unused gateway sends the
+    servers nothing. A check returns the last findings, and never waits longer than a second: a server that has not
+    answered by then is unknown, or keeps its last state, for ten seconds at most. An assistant is not needed if answers
+    continue without it.
 
     Args:
         fusions: by their names.
@@ -112,7 +110,7 @@ class Readiness:
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[None]:
-        """A block in which servers are probed, once somebody asks."""
+        """A block in which servers are probed, from the first check on."""
         async with anyio.create_task_group() as group:
             for one in self._watched:
                 group.start_soon(self._watch, one)
@@ -124,10 +122,10 @@ class Readiness:
                 group.cancel_scope.cancel()
 
     def report(self, say: Callable[[str], None]) -> None:
-        """Probe every server once, and say what was found, for the operator; nothing waits for it.
+        """Probe every server once, in the background, and report the findings to the operator.
 
         Args:
-            say: takes a line for each server that does not answer, or one for all models.
+            say: takes a line for each server that does not answer, or one line with all models.
         """
         if self._group is not None:
             self._group.start_soon(self._report, say)
@@ -135,7 +133,7 @@ class Readiness:
     async def check(self) -> tuple[Ready, dict[str, dict[str, str]], float | None]:
         """The state of all models, the states by fusion and endpoint, and the age of the oldest finding in seconds.
 
-        A state is `"ready"`, the kind of the error, `"timeout"`, or `"unknown"` where no finding holds.
+        A state is `"ready"`, the kind of the error, `"timeout"`, or `"unknown"` if no finding holds.
         """
         self._wake()
         with anyio.move_on_after(_WAIT_SECONDS):

@@ -21,16 +21,16 @@ from cosd_api.gateway.connections import TAKING_SECONDS, ClientConnection
 __all__ = ["GatewayServer", "check_host", "listening", "run_gateway"]
 
 _SEND_BYTES = 16_384  # for each connection
-_LAST_SECONDS = 3.0  # for the errors of requests that were ended to be sent; longer than the gateway tries itself
-_MORE_CONNECTIONS = 64  # than twice the requests in progress: for clients between two requests, and for probes
+_LAST_SECONDS = 3.0  # for sending the errors of ended requests; longer than the gateway itself tries
+_MORE_CONNECTIONS = 64  # beyond twice the requests in progress, for clients between two requests, and for probes
 
 
 class GatewayServer(uvicorn.Server):
-    """A server that tells the gateway when it stops.
+    """A server that signals its stop to the gateway.
 
     Args:
         gateway: the application.
-        ready: called once connections are taken.
+        ready: called when the server accepts connections.
         loop: the event loop that `run` starts.
     """
 
@@ -59,7 +59,7 @@ class GatewayServer(uvicorn.Server):
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
+        """Start, and call `ready`."""
         await super().startup(sockets)
         self._ready()
 
@@ -74,7 +74,7 @@ class GatewayServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
-            for one in [*self.server_state.connections]:  # where nothing was waited for
+            for one in [*self.server_state.connections]:  # any that the shutdown did not wait for
                 one.transport.abort()
 
     async def _drain(self) -> None:
@@ -87,7 +87,7 @@ def check_host(host: str, *, secured: bool) -> None:
     """Check that a gateway without keys is not reachable from other machines.
 
     Raises:
-        SettingError: it would be.
+        SettingError: other machines could reach it.
     """
     local = host in ("localhost", "127.0.0.1", "::1") or (host.startswith("127.") and is_local(host))
     if not (local or secured):
@@ -99,15 +99,15 @@ def listening(host: str, port: int) -> socket.socket:
     """A socket that listens on a host and a port; 0 takes a free one.
 
     Raises:
-        SettingError: it cannot.
+        SettingError: it cannot listen there.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # What the system would hold for a client that does not read, megabytes by default, nothing pauses for.
+        # By default the system buffers megabytes for a client that does not read, and the models would not pause.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux: hang up on a client that takes nothing, ever
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # on Linux, hangs up on a client that never reads
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * TAKING_SECONDS))
         found.bind((host, port))
     except (OSError, OverflowError) as error:
@@ -122,11 +122,11 @@ def run_gateway(gateway: Gateway, at: socket.socket, *, ready: Callable[[], None
 
     Args:
         gateway: the application.
-        at: a socket that is bound.
-        ready: called once connections are taken.
+        at: a bound socket.
+        ready: called when the server accepts connections.
 
     Raises:
-        KeyboardInterrupt: it was interrupted, and has stopped.
+        KeyboardInterrupt: the process was interrupted, and the server has stopped.
     """
     with own_process() as loop:
         GatewayServer(gateway, ready, loop=loop).run(sockets=[at])

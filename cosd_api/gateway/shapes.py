@@ -1,8 +1,8 @@
 """Answers in OpenAI's two forms, whole or as events of a stream, with the fusion's own facts in the field `cosd`.
 
-The logarithm of a token's probability is that of the model that wrote it: the draft's for a token of the draft's, the
-assistant's for one of an assistant's. Where that model's server reports none it is -9999 in a conversation, whose form
-wants a number, and null in a completion; for probability 0 it is -9999.
+The logarithm of a token's probability comes from the model that wrote the token: the draft, or an assistant. If that
+model's server reports none, it is -9999 in a conversation, whose form wants a number, and null in a completion; for
+probability 0 it is -9999.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from cosd_api.types import FusedToken
 __all__ = ["DONE", "AnswerShape", "ChatShape", "CompletionShape", "TextReader", "event", "facts", "usage"]
 
 DONE = b"data: [DONE]\n\n"
-"""The end of a stream that ended well."""
+"""The end of a stream without an error."""
 
-_NEVER = -9999.0  # for a logarithm of zero, or one that is not known, as in OpenAI's API
+_NEVER = -9999.0  # for the logarithm of zero or of an unknown probability, as in OpenAI's API
 _FINISH = {"budget": "length"}
 
 
 class TextReader:
-    """Text of tokens that may hold parts of characters: a whole character comes with its last part.
+    """Reader of tokens that may hold parts of characters: a whole character comes with its last part.
 
-    Put together it is the text of the result.
+    The pieces together are the text of the result.
     """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def read(self, token: FusedToken) -> str:
-        """The text that is known now."""
+        """The text that this token completes."""
         return self._decoder.decode(token.data)
 
     def rest(self) -> str:
@@ -70,9 +70,9 @@ def facts(result: FusionResult) -> dict[str, Any]:
 
 
 def usage(results: Sequence[FusionResult]) -> dict[str, Any]:
-    """Usage as OpenAI means it: the prompt once, as the draft's server counts it, and the tokens of the answers.
+    """Usage in OpenAI's sense: the prompt once, as the draft's server counts it, and the tokens of the answers.
 
-    What all endpoints billed for that is in `facts`.
+    `facts` has the bill of all endpoints.
     """
     read, written = sum(one.prompt_tokens or 0 for one in results), sum(len(one.tokens) for one in results)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
@@ -107,12 +107,12 @@ class AnswerShape:
     """The form of the answers to one request.
 
     Attributes:
-        request_id: of the request.
+        request_id: id of the request.
         model: as the client named it.
         created: time of the answer, in seconds since 1970.
         logprobs: whether tokens come with their probabilities.
         usage: whether the client asked for the usage at the end of a stream.
-        id: of the answer; by default a new one, as OpenAI's are.
+        id: id of the answer; by default a new one, as OpenAI's are.
         ignored: fields of the request that were ignored.
     """
 
@@ -147,9 +147,9 @@ class AnswerShape:
         """The event of one token.
 
         Args:
-            index: of the answer.
-            text: that the token completes.
-            token: the token; None for what is left at the end.
+            index: index of the answer.
+            text: text that the token completes.
+            token: the token; None for the rest of the text at the end.
             offset: characters of the answer before it.
         """
         if not self.logprobs:
@@ -166,7 +166,7 @@ class AnswerShape:
         return event(chunk)
 
     def ending(self, results: Sequence[FusionResult]) -> bytes:
-        """The end of a stream that ended well."""
+        """The end of a stream without an error."""
         if not self.usage:
             return DONE
         return event({**self._head(self.chunk_object), "choices": [], "usage": usage(results)}) + DONE
@@ -185,7 +185,7 @@ class AnswerShape:
 
     @cached_property
     def _frame(self) -> tuple[str, str, str]:
-        """An event without its index and text: what is the same in each is written once."""
+        """The constant parts of an event, around its index and text, encoded only once."""
         mark = "\0"
         start = f'data: {_json(self._head(self.chunk_object))[:-1]},"choices":[{{"index":'
         choice = _json({**self._written(mark), "logprobs": None, "finish_reason": None})
@@ -202,7 +202,7 @@ class AnswerShape:
         raise NotImplementedError
 
     def _written(self, text: str | None) -> dict[str, Any]:
-        """A piece of text in an event; None for the last one."""
+        """A piece of text in an event; None in the last event."""
         raise NotImplementedError
 
     def _logprobs(self, tokens: Sequence[FusedToken], offset: int) -> dict[str, Any]:

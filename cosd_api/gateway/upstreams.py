@@ -1,4 +1,4 @@
-"""Failures of models' servers, as answers meet them: counted, and told to the operator once."""
+"""Failures of models' servers, as answers meet them: counted, and reported to the operator once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cosd_api import FusionResult
 from cosd_api.gateway.api_errors import ABOUT_REQUESTS
 from cosd_providers import ProviderError
 
-if TYPE_CHECKING:  # it needs the extra
+if TYPE_CHECKING:  # metrics need the extra
     from cosd_api.gateway.metrics import GatewayMetrics
 
 __all__ = ["Upstreams"]
@@ -22,11 +22,11 @@ _NAMES = frozenset(kind.__name__ for kind in ABOUT_REQUESTS)
 class Upstreams:
     """The models' servers that have failed and not answered since.
 
-    An answer that goes on without an assistant is a good one for its client, so that nobody but the operator can learn
-    from it that a fusion does not fuse any more.
+    A client sees no error in an answer that continues without an assistant, so only the operator can learn that a
+    fusion does not fuse any more.
 
     Args:
-        metrics: count the failures.
+        metrics: counts the failures.
     """
 
     def __init__(self, metrics: GatewayMetrics) -> None:
@@ -38,12 +38,12 @@ class Upstreams:
         return {endpoint for fusion, endpoint in self._down if fusion == model}
 
     def answered(self, model: str, result: FusionResult) -> None:
-        """Note a complete answer: the assistants that it went on without, and the endpoints that have answered."""
+        """Note a complete answer: the assistants that failed during it, and the endpoints that have answered."""
         for endpoint, kind in result.failures.items():
             if kind in _NAMES:
                 continue
             new = (model, endpoint) not in self._down
-            if new or result.usage[endpoint].requests:  # else it was left out for an earlier failure
+            if new or result.usage[endpoint].requests:  # otherwise an earlier failure left it out
                 self._metrics.upstream_failed(model, endpoint, kind)
             if new:
                 self._down.add((model, endpoint))
@@ -57,7 +57,7 @@ class Upstreams:
                 _log.warning("%s: the %s answers again", model, endpoint)
 
     def failed(self, model: str, endpoint: str, error: ProviderError) -> None:
-        """Note an answer that an endpoint's error has ended; the log has it already, under the request's id."""
+        """Note an answer that an endpoint's error has ended; the log already has the error, under the request's id."""
         if not isinstance(error, ABOUT_REQUESTS):
             self._metrics.upstream_failed(model, endpoint, type(error).__name__)
             self._down.add((model, endpoint))

@@ -1,1 +1,1 @@
-"""Fusions behind the interfaces of other libraries. Each needs the extra of its name."""
+"""Fusions as models of other libraries. Each integration needs the extra of its name."""

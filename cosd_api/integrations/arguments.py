@@ -39,13 +39,13 @@ class FusionArguments:
 
     `draft` and `assistant` are URLs (a list of them for several assistants) or providers; without them the variables
     `COSD_DRAFT_URL` and `COSD_ASSISTANT_URL` are read. `draft_model` and `assistant_model` name models on servers that
-    have several. `config` is a settings file (`Fusion.load`), in place of which all else counts where it is given.
-    Settings of `Fusion` and limits of an answer have their own names. All else belongs to the method: with CoSD it is
-    the verifier's (`alpha=0.6`, or `verifier=diff, tau=0.1`, or `tree=FILE`).
+    have several. `config` is a settings file (`Fusion.load`), whose values all other arguments override. Settings of
+    `Fusion` and limits of an answer have their own names. All other arguments belong to the method, or with CoSD to the
+    verifier (`alpha=0.6`, or `verifier=diff, tau=0.1`, or `tree=FILE`).
 
     Attributes:
         fusion: a fusion of these models, which has sent nothing and is not open.
-        limits: of each answer, without those of the task: its stop strings and its length.
+        limits: limits of each answer, without the task's own limits (stop strings and length).
     """
 
     fusion: Fusion
@@ -91,7 +91,7 @@ class FusionArguments:
 
 
 def _providers(role: str, left: dict[str, Any], needed: bool) -> list[Provider]:
-    """The servers of a role, with their models, where these are named; without `needed` there may be none."""
+    """The servers of a role, with their models if these are named; without `needed` there may be no servers."""
     variable = f"COSD_{role.upper()}_URL"
     given = left.pop(role, None) or (os.environ.get(variable, "").split() if needed else [])
     servers: list[Any] = [given] if isinstance(given, str | Provider) else [*given]

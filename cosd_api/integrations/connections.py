@@ -28,19 +28,19 @@ class _Open:
         self._closed = False
 
     async def open(self, owner: LoopFusions) -> None:
-        """Open it for the lifetime of its owner and its loop."""
+        """Open the fusion for the lifetime of its owner and its loop."""
         async with self._lock:
             if self._holder is not None:
                 return
             await self.fusion.__aenter__()
             self._holder = self._held()
             await anext(self._holder)
-            # Keep a reference: objects that become garbage together are collected in any order.
+            # Keep a reference, because objects that become garbage together are collected in any order.
             self._pin = finalize(owner, _close_in, asyncio.get_running_loop(), self)
             self._pin.atexit = False
 
     async def close(self) -> None:
-        """Close it; returns when it is closed, by this or another caller."""
+        """Close the fusion; returns after this or another caller has closed it."""
         if self._closed:
             return
         async with self._lock:
@@ -83,9 +83,9 @@ _closing: set[_Closing] = set()
 
 
 class LoopFusions:
-    """The fusions of one model, with equal settings over the same providers, whose discovery they share.
+    """The fusions of one model, with equal settings over the same providers, so that they share their discovery.
 
-    Each is opened at its loop's first answer. It is closed with the loop, by `asyncio.run` or another caller of
+    Each fusion is opened at its loop's first answer. It is closed with the loop, by `asyncio.run` or another caller of
     `shutdown_asyncgens`, or when the model is garbage. Copies start empty.
 
     Attributes:
@@ -126,6 +126,6 @@ class LoopFusions:
 def _copy(fusion: Fusion) -> Fusion:
     """A fusion with the same settings over the same providers."""
     settings: dict[str, Any] = {one.name: getattr(fusion.settings, one.name) for one in fields(fusion.settings)}
-    if "verifier" not in fusion.settings.method.accepts:  # it has one of its own
+    if "verifier" not in fusion.settings.method.accepts:  # the method has its own
         del settings["verifier"]
     return Fusion(draft=fusion.endpoints.draft, assistant=fusion.endpoints.assistants, **settings)

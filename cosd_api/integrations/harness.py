@@ -1,8 +1,7 @@
 """Requests of lm-evaluation-harness, read and answered by a fusion; nothing here needs the harness itself.
 
-A request is a tuple of arguments. Those of `generate_until` are a context and keywords of generation; those of
-`loglikelihood` a context and a continuation; that of `loglikelihood_rolling` a text. A context is text, or a
-`ConversationText`.
+A request is a tuple of arguments: for `generate_until` a context and keywords of generation, for `loglikelihood` a
+context and a continuation, and for `loglikelihood_rolling` a text. A context is text, or a `ConversationText`.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ from cosd_providers import Context, InvalidRequestError, Piece, Provider, Provid
 __all__ = ["ConversationText", "HarnessFusion", "answer_options", "windows"]
 
 Done = Callable[[int, Any], None]
-"""Called with the index of a request and its answer, as soon as there is one."""
+"""Function that gets the index of a request and its answer, as soon as there is an answer."""
 
 Where = Callable[[int], str]
-"""Words for a request, by its index, which an error about it gets as a note."""
+"""Function that gives words for a request, by its index; an error about the request gets them as a note."""
 
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _OF_DRAWS = ("top_p", "top_k", "min_p", "typical_p", "seed")
 _COUNTED = ("requests", "retries", "prompt_tokens", "completion_tokens", "cached_tokens")
 _BESIDE = 4
-"""Tokens of a request beside the text that is scored: a beginning of sequence, one before the text, one behind it."""
+"""Tokens of a request besides the scored text: a beginning of sequence, and one token before and after the text."""
 
 _T = TypeVar("_T")
 
 
 class ConversationText(str):
-    """Messages in the place of a prompt, as their JSON: the harness hashes, logs and caches prompts as text."""
+    """Messages in place of a prompt, as their JSON, because the harness hashes, logs and caches prompts as text."""
 
     __slots__ = ()
 
@@ -75,11 +74,11 @@ def answer_options(given: Mapping[str, Any], *, max_gen_toks: int, temperature: 
 
     Args:
         given: the task's `generation_kwargs`.
-        max_gen_toks: length where the task names none.
-        temperature: the fusion's.
+        max_gen_toks: length if the task gives none.
+        temperature: the fusion's temperature.
 
     Raises:
-        SettingError: the task asks for something that a fusion does not have, such as another temperature.
+        SettingError: the task requires something that a fusion does not have, such as another temperature.
     """
     left = dict(given)
     until = left.pop("until", None)
@@ -109,7 +108,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _temperature(left: dict[str, Any]) -> float:
-    """The temperature of a task, as the harness reads it: without `do_sample` a task with a temperature draws."""
+    """The temperature of a task, by the harness's rule: without `do_sample`, a task with a temperature draws."""
     asked, drawn = left.pop("temperature", None), left.pop("do_sample", None)
     if drawn is None:
         return float(asked or 0)
@@ -117,7 +116,7 @@ def _temperature(left: dict[str, Any]) -> float:
 
 
 def _other_temperature(task: float, fusion: float) -> str:
-    """Words for a task that draws where the fusion does not, or at another temperature."""
+    """Words for a task whose temperature differs from the fusion's; temperature 0 draws nothing."""
     if not task:
         words = f"the task is greedy, and this fusion draws at temperature {fusion:g}"
         return f"{words}: leave out the model argument temperature, or give --gen_kwargs do_sample=True,temperature=1"
@@ -132,8 +131,8 @@ class HarnessFusion:
     Args:
         arguments: see `FusionArguments`.
         concurrency: requests in progress at a time.
-        max_gen_toks: length of an answer where the task names none.
-        max_length: tokens of a model's context; by default what the servers report.
+        max_gen_toks: length of an answer if the task gives none.
+        max_length: tokens of a model's context; by default the number that the servers report.
 
     Attributes:
         used: requests and tokens so far, by endpoint.
@@ -177,7 +176,7 @@ class HarnessFusion:
         return self._all(answer, len(requests), done, "generate_until", where)
 
     def _repeated(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
-        """The limits of each answer; a request that is there before, as of a task with `repeats`, has the next seed."""
+        """The limits of each answer; a repeated request, as in a task with `repeats`, has the next seed."""
         limits, seen = self._arguments.limits, Counter[str]()
         seed = limits.get("seed")
         if seed is None:
@@ -192,7 +191,7 @@ class HarnessFusion:
     def log_likelihoods(
         self, requests: Sequence[tuple[str, str]], done: Done, where: Where | None = None
     ) -> list[tuple[float, bool]]:
-        """Of each continuation its log-likelihood, and whether the fusion would write exactly this."""
+        """The log-likelihood of each continuation, and whether the fusion would write exactly this continuation."""
 
         async def score(fusion: Fusion, at: int) -> tuple[float, bool]:
             return await self._scored(fusion, *_before_a_space(*requests[at]))
@@ -200,7 +199,7 @@ class HarnessFusion:
         return self._all(score, len(requests), done, "loglikelihood", where)
 
     def rolling(self, texts: Sequence[str], done: Done, where: Where | None = None) -> list[float]:
-        """The log-likelihood of each whole text; one that is longer than a model's context is cut."""
+        """The log-likelihood of each whole text; a text that is longer than a model's context is cut into windows."""
 
         async def score(fusion: Fusion, at: int) -> float:
             (_, first), *more = await self._windows(fusion, texts[at])
@@ -213,7 +212,7 @@ class HarnessFusion:
     async def _beginning(self, fusion: Fusion, text: str) -> float:
         """The log-likelihood of a text with nothing before it.
 
-        Where a model has no beginning of sequence its first word has no probability: it is read, and not scored.
+        If a model has no beginning of sequence, the first word has no probability, and is read but not scored.
         """
         try:
             return (await self._scored(fusion, "", text))[0]
@@ -224,7 +223,7 @@ class HarnessFusion:
             return (await self._scored(fusion, found[0], text[found.end() :]))[0]
 
     async def _begins(self, fusion: Fusion) -> bool:
-        """Ask every model for the probability of a letter with nothing before it; asked before, send nothing."""
+        """Test whether every model gives the probability of a letter with nothing before it; asks only once."""
         if self._begin is None:
             names = (DRAFT, *fusion.endpoints.names)
             models = (fusion.endpoints.draft, *fusion.endpoints.assistants)
@@ -267,7 +266,7 @@ class HarnessFusion:
     def _all(
         self, ask: Callable[[Fusion, int], Awaitable[_T]], count: int, done: Done, name: str, where: Where | None
     ) -> list[_T]:
-        """Ask about every request, and wait for the answers. An error has a note that names its request."""
+        """Ask for the answers to all requests, and wait for them. An error has a note that names its request."""
 
         async def one(fusion: Fusion, at: int) -> _T:
             try:
@@ -292,9 +291,9 @@ class HarnessFusion:
 
 
 def _before_a_space(context: str, continuation: str) -> tuple[str, str]:
-    """A request with the white space at the end of its context moved: a token has it at its beginning.
+    """A request with the white space at the end of its context moved to the continuation, where tokens begin with it.
 
-    Of messages it is that of an answer begun, unless this is white space alone.
+    For messages, the white space at the end of a begun answer moves, unless that answer is only white space.
     """
     if isinstance(context, ConversationText):
         *earlier, last = context.messages
@@ -310,21 +309,21 @@ def _before_a_space(context: str, continuation: str) -> tuple[str, str]:
 def windows(pieces: Sequence[Piece], size: int) -> list[tuple[str, str]]:
     """Cut a text into parts, each with the text before it that the models read: at most `size` tokens together.
 
-    As in the harness each token is scored once, and the last part has as much text before it as there is room for. The
-    others have one word, where it is short. A cut is before the white space in front of a word, or, where there is none
-    that fits, before a character.
+    As in the harness, each token is scored once, and the last part has as much text before it as there is room for. The
+    other parts have one word before them, if it is short. A cut is before the white space in front of a word, or before
+    a character if no such place fits.
 
     Raises:
         SettingError: not even one character fits.
     """
     data = b"".join(piece.data for piece in pieces)
-    starts = [0, *accumulate(len(piece.data) for piece in pieces)]  # the end, too
+    starts = [0, *accumulate(len(piece.data) for piece in pieces)]  # including the end
     text = [at == len(pieces) or data[starts[at]] & 0xC0 != 0x80 for at in range(len(starts))]
     space = [data[start : start + 1].isspace() and not data[max(start - 1, 0) : start].isspace() for start in starts]
     word = [at == len(pieces) or one for at, one in enumerate(space)]
 
     def last(places: range) -> int | None:
-        """The last place that a part may begin at."""
+        """The last place at which a part may begin."""
         back = places[::-1]
         return next((at for at in back if word[at]), next((at for at in back if text[at]), None))
 

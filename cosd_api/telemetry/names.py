@@ -1,7 +1,8 @@
 """Names in spans: OpenTelemetry's for generative AI, which are still in development, and our own under `cosd.`.
 
-The first are those of its conventions for inference and workflows as of November 2026 (semantic-conventions-genai), and
-of the stable registry (`server.*`, `error.type`, `http.*`). They stand nowhere else: a change of theirs is one here.
+OpenTelemetry's names come from its conventions for inference and workflows as of November 2026
+(semantic-conventions-genai), and from the stable registry (`server.*`, `error.type`, `http.*`). No other module spells
+them, so that a change of the conventions is a change of this module alone.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""Environment variable that asks for prompts and answers in spans."""
+"""Environment variable that requests prompts and answers in spans."""
 
 CAPTURES: Final = frozenset(("true", "span_only", "span_and_event"))
-"""Its values, in lower case, that do; any other leaves them out."""
+"""Values of the variable, in lower case, that request them; any other value leaves them out."""
 
 # ---------------------------------------------------------------------------------------------------- OpenTelemetry's
 
@@ -42,7 +43,7 @@ CHAT: Final = "chat"
 COMPLETE: Final = "text_completion"
 
 PROVIDERS: Final[Mapping[str, str]] = {"azure": "azure.ai.openai", "mistral": "mistral_ai"}
-"""OpenTelemetry's names of services that it knows by another name than ours; other engines have ours."""
+"""OpenTelemetry's names of services, if they differ from ours; other engines keep our names."""
 
 # ------------------------------------------------------------------------------------------------------------- our own
 

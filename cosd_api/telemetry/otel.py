@@ -55,9 +55,9 @@ def recorded(workflow: str, prompt: str | Sequence[Message]) -> Generator[Fusion
 def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
     """Continue a caller's trace while the block lasts; see `start.callers_context`."""
     found = context.set_value(names.REQUEST_ID, request_id)
-    if not trace.get_current_span().get_span_context().is_valid:  # else an instrumentation of the server has done it
+    if not trace.get_current_span().get_span_context().is_valid:  # unless the server's instrumentation did it
         caller = trace.get_current_span(propagate.extract(headers))
-        found = trace.set_span_in_context(caller, found)  # its span alone: its baggage is not for the models' servers
+        found = trace.set_span_in_context(caller, found)  # without its baggage, which is not for the models' servers
     token = context.attach(found)
     try:
         yield
@@ -66,12 +66,12 @@ def continued(headers: Mapping[str, str], request_id: str) -> Generator[None]:
 
 
 class RecordedSpan(FusionSpan):
-    """Span of one fusion, and the parent of those of its requests, in whatever task they are sent.
+    """Span of one fusion, and the parent of its requests' spans, in whatever task the requests are sent.
 
     Args:
         tracer: makes the spans of the requests.
         span: the fusion's own.
-        prompt: of the answer.
+        prompt: prompt of the answer.
     """
 
     def __init__(self, tracer: Tracer, span: Span, prompt: str | Sequence[Message]) -> None:
@@ -106,7 +106,7 @@ class RecordedSpan(FusionSpan):
             self._span.set_attributes({names.usage_of(name, what): count for what, count in counts.items()})
 
     def answered(self, result: FusionResult) -> None:
-        """Record the counts of the answer; its text only where that was asked for."""
+        """Record the counts of the answer; its text only if the user has requested texts."""
         if not self._span.is_recording():
             return
         kept = result.kept_tokens
@@ -140,7 +140,7 @@ class RecordedSpan(FusionSpan):
         server = self._servers[sent.who]
         with self._tracer.start_as_current_span(
             f"{self._operation} {server[names.MODEL]}",
-            context=self._context,  # not the current one: a question may be asked from within a draft
+            context=self._context,  # not the current context: a draft's request may be open around an assistant's
             kind=SpanKind.CLIENT,
             attributes=server,
             record_exception=False,
@@ -157,7 +157,7 @@ class RecordedSpan(FusionSpan):
 
 
 def _facts(sent: RequestSpan) -> Attributes:
-    """The facts of a request that is over."""
+    """The facts of a finished request."""
     streams = sent.kind in ("draft", "hedge", "watch")
     finish = "error" if sent.outcome == "failed" else _FINISH.get(sent.finish or "")
     found: Attributes = {
@@ -178,7 +178,7 @@ def _facts(sent: RequestSpan) -> Attributes:
             names.FINISH_REASONS: None if finish is None else [finish],
         }
     if (usage := sent.usage) is not None:
-        billed = usage.prompt_tokens or usage.completion_tokens  # a cancelled stream never is, with most servers
+        billed = usage.prompt_tokens or usage.completion_tokens  # most servers never bill a cancelled stream
         found |= {
             names.HTTP_REQUESTS: usage.requests,
             names.RETRIES: usage.retries,
@@ -190,7 +190,7 @@ def _facts(sent: RequestSpan) -> Attributes:
 
 
 def _server(endpoint: Endpoint) -> Attributes:
-    """The model behind an endpoint, and where it is."""
+    """The model of an endpoint, and its server's address."""
     found: Attributes = {
         names.PROVIDER: names.PROVIDERS.get(endpoint.engine, endpoint.engine),
         names.MODEL: endpoint.model,
@@ -200,13 +200,13 @@ def _server(endpoint: Endpoint) -> Attributes:
     try:
         url = urlsplit(endpoint.endpoint)
         host, port = url.hostname, url.port or _PORTS.get(url.scheme)
-    except ValueError:  # a provider of the user's own calls it as it likes
+    except ValueError:  # a user's own provider may give any text
         return found
     return found | _known({names.SERVER: host, names.PORT: port if host else None})
 
 
 def _fail(span: Span, error: Exception) -> None:
-    """Record an error by its kind alone: its words may quote a server, which may quote the prompt."""
+    """Record only the kind of an error, because its words may quote a server, which may quote the prompt."""
     span.set_attribute(names.ERROR, type(error).__name__)
     if isinstance(error, ProviderError) and error.status is not None:
         span.set_attribute(names.STATUS, error.status)

@@ -1,4 +1,4 @@
-"""Entry to tracing: nothing is imported, and nothing done, unless the application itself uses OpenTelemetry."""
+"""Entry to tracing: imports and does nothing unless the application itself uses OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def callers_context(headers: Mapping[str, str], request_id: str) -> AbstractCont
     """Context of a caller in another process: spans inside the block are children of its span. Its baggage stays out.
 
     Args:
-        headers: of its request, such as W3C's `traceparent`; names in lower case, or found in any case.
-        request_id: of its request; the spans of fusions inside the block have it.
+        headers: of its request, such as W3C's `traceparent`; with names in lower case, or with lookup in any case.
+        request_id: id of its request; the spans of fusions inside the block have it.
     """
     if "opentelemetry.trace" not in sys.modules:
         return nullcontext()
@@ -29,11 +29,11 @@ def callers_context(headers: Mapping[str, str], request_id: str) -> AbstractCont
 def fusion_span(workflow: str, prompt: str | Sequence[Message]) -> AbstractContextManager[FusionSpan]:
     """Span of one fusion, a child of the caller's current span, which it replaces inside the block.
 
-    An application that traces has imported `opentelemetry.trace`; looking there costs nothing where none does.
+    An application that traces has imported `opentelemetry.trace`; without tracing, the check costs nothing.
 
     Args:
-        workflow: its name: the method's.
-        prompt: recorded only if OpenTelemetry's environment variable asks for it (`names.CAPTURE`).
+        workflow: name of the workflow, which is the method's name.
+        prompt: recorded only if OpenTelemetry's environment variable requests it (`names.CAPTURE`).
     """
     if "opentelemetry.trace" not in sys.modules:
         return nullcontext(_NO_SPAN)

@@ -1,4 +1,4 @@
-"""Trees and thresholds from data: decision samples of two models, a tree trained on them, and tuned thresholds."""
+"""Verifiers from data: decision samples of two models, trees and gates trained on samples, and tuned thresholds."""
 
 from __future__ import annotations
 

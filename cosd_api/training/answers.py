@@ -43,13 +43,13 @@ _Pair = tuple[float, float]
 class AnswerTuning(GridTuning):
     """Accuracy of fused answers, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
 
-    `accuracy` is the share of right answers, and `examples` counts all that were asked.
+    `accuracy` is the share of right answers, and `examples` counts all examples that were asked.
 
     Attributes:
         acceptance_rate: by alpha, then by beta: draft tokens kept / (kept + replaced), over all answers. More
             replacements make answers slower.
-        fused: number of answers that were fused. The others follow from these: where another pair decides every place
-            as an earlier one did, and contests no further place, its answer is the same.
+        fused: number of answers that were fused. The other answers follow from these: if a pair decides every place as
+            an earlier pair did, and contests no further place, its answer is the same.
     """
 
     measured: ClassVar[str] = "answers"
@@ -65,7 +65,7 @@ class AnswerTuning(GridTuning):
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Test whether a text contains the example's target as whole words or, without target, equals the reference answer.
+    """Test whether a text contains the example's target as whole words; without a target, whether it equals the answer.
 
     Case matters, the amount of white space does not. If the example's `ends` is False, more text may follow.
     """
@@ -95,7 +95,7 @@ async def tune_answers(
     seed: int = 0,
     **refused: Never,
 ) -> AnswerTuning:
-    """Count the right answers with every pair of alpha and beta, and with the paper's; recommend a pair.
+    """Count the right answers with every pair of alpha and beta, and with the paper's pair; recommend a pair.
 
     Each example takes up to `len(alphas) * len(betas) + 1` answers, usually far fewer (`fused`). Answers are checked as
     they arrive, in the order of the examples. The first error ends the run, as in `Fusion.map`.
@@ -104,9 +104,9 @@ async def tune_answers(
         examples: `Example`, or dictionaries with its fields.
         draft: URL of a server, or a provider, which stays open throughout.
         assistant: the same, or several of them.
-        alphas: values to try; by default those of the paper's Figure 2.
+        alphas: values to try; by default the values of the paper's Figure 2.
         betas: likewise.
-        right: whether a text is a right answer to an example; by default `is_right`, which looks for the target.
+        right: function that judges whether a text is a right answer to an example; by default `is_right`.
         max_tokens: limit for each answer, as in `Fusion.stream`.
         stop: strings; an answer ends before the first one.
         unit: the unit that is judged; by default found by comparing the tokenizers.
@@ -129,7 +129,7 @@ async def tune_answers(
     servers = Endpoints(draft, assistant, unit=check_unit(unit))
     answering = _Answering(servers, unit, on_special_tokens, concurrency, max_tokens, stop)
     known: list[dict[_Pair, _Outcome]] = [{} for _ in asked]
-    # Pairs that can replace in the most places come first: their decisions determine most of the other answers.
+    # Pairs that can replace in the most places come first, as their decisions determine most of the other answers.
     wanted = sorted(pairs if PAPER in pairs else [*pairs, PAPER], key=lambda pair: (-pair.alpha, pair.beta))
     judge, fused = right or is_right, 0
     async with servers:
@@ -162,7 +162,7 @@ class _Answering:
     stop: str | Sequence[str] | None
 
     async def answers(self, pair: RuleVerifier, prompts: Sequence[Prompt]) -> AsyncGenerator[FusionResult, None]:
-        """Answers in the order of the prompts, from a fusion of their own over the same servers."""
+        """Answers in the order of the prompts, from a new fusion over the same servers."""
         fusion = Fusion(
             draft=self.servers.draft,
             assistant=self.servers.assistants,
@@ -186,8 +186,8 @@ class _Outcome:
         kept: number of draft tokens in it.
         replaced: number of draft tokens that were replaced.
         decisions: the two probabilities of every judged place, and whether the assistant's word replaced the draft's.
-        whole: whether these are all decisions that mattered. A stop string may hide some. With several assistants, the
-            replacement by one hides what another might have written after it.
+        whole: whether these are all decisions that mattered. A stop string may hide some. With several assistants, a
+            replacement by one assistant hides the text that another might have written after it.
     """
 
     pair: RuleVerifier
@@ -214,8 +214,8 @@ class _Outcome:
     def holds_with(self, other: RuleVerifier) -> bool:
         """Test whether the answer is provably the same when `other` decides.
 
-        `other` contests only places that `pair` contested, so nothing more is asked, and decides alike wherever an
-        assistant differed. So the text is the same, place by place.
+        `other` contests only places that `pair` contested, so it asks nothing more, and it decides alike at every place
+        where an assistant differed. So the text is the same, place by place.
         """
         return (
             self.whole
@@ -225,7 +225,7 @@ class _Outcome:
 
 
 def _contests_no_more(other: RuleVerifier, pair: RuleVerifier) -> bool:
-    """Test whether `pair` contests all draft probabilities that `other` contests. Each contests all up to a bound."""
+    """Test whether `pair` contests all draft probabilities that `other` contests; each contests all up to a bound."""
     highest = min(1.0, math.nextafter(other.alpha, 0.0))  # below alpha
     return pair.contestable(highest) or (other.alpha <= pair.alpha and other.beta >= pair.beta)
 
@@ -235,7 +235,7 @@ def _key(pair: RuleVerifier) -> _Pair:
 
 
 def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list[int]:
-    """The examples whose answer with this pair is unknown. Answers that follow from earlier ones are entered."""
+    """The examples whose answer with this pair is unknown; enters the answers that follow from earlier answers."""
     missing: list[int] = []
     for at, outcomes in enumerate(known):
         same = next((one for one in outcomes.values() if one.holds_with(pair)), None)
@@ -247,7 +247,7 @@ def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list
 
 
 def _counts(known: Sequence[Mapping[_Pair, _Outcome]], pairs: Sequence[RuleVerifier]) -> NDArray[np.int64]:
-    """The counts for `grid_tuning`: for each example whether each pair's answer is right, of one."""
+    """The counts for `grid_tuning`: for each example, 1 for each pair with a right answer, and a total of 1."""
     import numpy as np  # noqa: PLC0415
 
     return np.array([[*(outcomes[_key(pair)].right for pair in pairs), True] for outcomes in known], dtype=np.int64)

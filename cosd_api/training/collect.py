@@ -36,7 +36,7 @@ __all__ = ["OnError", "Progress", "collect"]
 OnError = Literal["raise", "skip"]
 """After an endpoint's error, end the run or leave the example out."""
 Progress = Callable[[int, int], None]
-"""Called with the number of examples done and their total."""
+"""Function that gets the number of examples done and their total."""
 
 
 _BY_TEXT = (
@@ -59,49 +59,49 @@ async def collect(
     listed: int | None = None,
     hidden_states: bool = False,
 ) -> Samples:
-    """Hold both models to reference answers, and record where they differ and which is right (section 3.2).
+    """Hold both models to reference answers; record where they differ, and which model is right (section 3.2).
 
-    The samples are the decisions of a fusion along the reference, had the draft written it, and the models are asked as
-    a fusion asks them. A model that takes ids reads the reference by its own encoding, in one scoring request. A server
-    that scores no ids needs a request for each token of the answer. A model that takes text only is asked after texts:
-    in one scoring request for its next token at every boundary of its own encoding. A server such as Ollama that
-    neither scores texts nor takes several at once needs a request for each token.
+    The samples are the decisions of a fusion along the reference, as if the draft had written it, and the models are
+    asked as a fusion asks them. A model that takes ids reads the reference by its own encoding, in one scoring request.
+    A server that scores no ids needs a request for each token of the answer. A model that takes only text is asked
+    after texts: in one scoring request for its next token at every boundary of its own encoding. A server such as
+    Ollama, which neither scores texts nor takes several at once, needs a request for each token.
 
-    Either is asked again about what that does not tell: in the units of the fusion where the draft would write
-    something else, and where the assistant is judged from a place that is not on its own encoding of the reference.
+    Further requests go to either model for the remaining places: units of the fusion in which the draft would write
+    something else, and units in which the assistant is judged from a place outside its own encoding of the reference.
 
-    Models compared by single tokens over texts, as a gate compares those that take text only, are asked at the draft's
-    boundaries. So is a gate's pair where a chat template writes white space before an answer, or with `hidden_states`.
+    Models that are compared by single tokens over texts are asked at the draft's boundaries. This holds for a gate's
+    models if they take only text, if a chat template writes white space before an answer, or with `hidden_states`.
 
     `Samples.usage` reports the requests.
 
     Args:
-        examples: `Example`, or dictionaries with its fields. Duplicates are asked about once.
+        examples: `Example`, or dictionaries with its fields. Duplicates are asked once.
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: the same; exactly one, since a verifier decides between two models.
         path: a JSON lines file for the samples. Each example is appended as soon as it is done. Examples that the file
-            has already are not asked about again, so an interrupted run resumes. A last line cut by a crash is removed.
-        concurrency: number of examples asked about at the same time.
+            has already need no requests, so an interrupted run resumes. A last line cut by a crash is removed.
+        concurrency: number of examples at the same time.
         progress: called with the number of examples done and their total, at first and after each.
-        on_error: `"raise"` ends the run at an endpoint's error. `"skip"` leaves the example out: it is listed in
-            `Samples.failed`, and the next run asks about it again. Finished examples are in the file either way.
+        on_error: `"raise"` ends the run at an endpoint's error. `"skip"` leaves the example out: `Samples.failed` lists
+            it, and the next run tries it again. Finished examples are in the file either way.
         on_special_tokens: as in `Fusion`.
-        unit: as in `Fusion`. For a gate, which hands over single tokens, models that take text only are compared by
+        unit: as in `Fusion`. For a gate, which hands over single tokens, models that take only text are compared by
             their encodings of a test text, as they are when the gate decides.
-        listed: collect what `train_deferral` needs, too: this number of other tokens that the draft lists in each
+        listed: also collect the data for `train_deferral`: this number of other tokens that the draft lists in each
             place, and both models' probabilities of the reference's tokens. That takes `unit="token"` and, after texts,
-            one scoring request more to each endpoint.
-        hidden_states: collect what `train_deferral(hidden_states=True)` needs, too: the same without lists, and the
-            draft's last hidden states. That takes one request more to the draft. A state of 4,096 numbers takes 22 kB
-            of the file, and each token of an answer has one.
+            one more scoring request to each endpoint.
+        hidden_states: also collect the data for `train_deferral(hidden_states=True)`: the same without lists, and the
+            draft's last hidden states. That takes one more request to the draft. A state of 4,096 numbers takes 22 kB
+            of the file, and each token of an answer has a state.
 
     Returns:
         The samples of the given examples, in their order.
 
     Raises:
-        SettingError: there are no examples or one is invalid; there are several assistants; the file is broken or holds
-            something else or samples of other models. The file is not changed.
-        UnsupportedError: an endpoint lacks what samples need; raised before the first example.
+        SettingError: there are no examples, or an example is invalid; there are several assistants; the file is broken
+            or holds something else or samples of other models. The file is not changed.
+        UnsupportedError: an endpoint lacks an ability that samples need; raised before the first example.
         ProviderError: an endpoint failed; a note on it (`__notes__`) names the example.
         OSError: the file cannot be read or written.
     """
@@ -142,7 +142,7 @@ async def collect(
 def _open(
     stack: ExitStack, file: Path, kept: SamplesFile | JsonLines, header: Header
 ) -> Callable[[ExampleSamples], None]:
-    """Open the file; the function returned appends an example to it."""
+    """Open the file; return a function that appends an example to it."""
     if isinstance(kept, SamplesFile):
         kept.header.check_same_pair(header, file)
         appender = stack.enter_context(Appender(file, kept.lines))
@@ -153,10 +153,11 @@ def _open(
 
 
 async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -> tuple[Facts, int | None]:
-    """The facts about both servers, and the width of the draft's hidden states if they are wanted.
+    """The facts about both servers, and the width of the draft's hidden states if `states` is set.
 
     Raises:
-        UnsupportedError: a server gives no probabilities or no token boundaries; or not what is wanted with `listed`.
+        UnsupportedError: a server gives no probabilities or no token boundaries; or lacks an ability that `listed` or
+            `states` needs.
     """
     everybody = [("draft", endpoints.draft), ("assistant", endpoints.assistants[0])]
     for name, info in [(name, await provider.describe()) for name, provider in everybody]:
@@ -191,9 +192,9 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
 
 
 async def _contexts(endpoints: Endpoints, facts: Facts, *, states: bool) -> tuple[Contexts, frozenset[int]]:
-    """The way in which a fusion would ask the models, and the ids that end either of two with the same ids.
+    """The way in which a fusion would ask the models; and, for models with the same ids, the ids that end either.
 
-    For hidden states, and for a method that looks at them, the draft is asked after texts.
+    For hidden states, and for a method that uses them, the draft is asked after texts.
     """
     infos = [await provider.describe() for provider in (endpoints.draft, endpoints.assistants[0])]
     by_ids = all(info.capabilities.ids for info in infos) and (facts.ids or facts.unit == "word")
@@ -234,7 +235,7 @@ class _Run:
     async def ask(
         self, wanted: Mapping[int, Example], kept: Iterable[ExampleSamples], concurrency: int, progress: Progress | None
     ) -> None:
-        """Ask about the wanted examples, by number, except those in `kept`."""
+        """Collect samples of the wanted examples, by number, except for examples in `kept`."""
         before = {one.example.key: one for one in kept}
         for example in wanted.values():
             if (one := before.get(example.key)) is not None:

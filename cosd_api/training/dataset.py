@@ -1,7 +1,7 @@
 """Examples and decision samples, in memory and in files (section 3.2 and equation 7 of the CoSD paper).
 
 An example is a prompt and its reference answer. Held to the reference, each model has a token that it would have
-written next and a probability of it. A decision sample is the two probabilities and the model that was right.
+written next, and a probability of this token. A decision sample holds both probabilities and the model that was right.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ __all__ = [
 ]
 
 Contexts = Literal["ids", "text"]
-"""Ways of asking models: after their own ids of the answer, or after its text, as `FusionResult.settings.contexts`."""
+"""Ways of asking models: after their own ids of the answer, or after its text; as in `FusionResult.settings.contexts`.
+"""
 _EXAMPLE_LINES = 'lines such as {"prompt": "2 + 2 =", "answer": " 4"}'
 _START = f'{{"kind":"{SAMPLES}"'.encode()
 _REPAIR = ". Remove the line, and collect will ask about its example again"
@@ -48,7 +49,7 @@ _ANOTHER_FILE = "give collect another file, or move this one away"
 
 
 class Failure(Strict):
-    """An example that could not be asked about.
+    """An example for which an endpoint failed.
 
     Attributes:
         number: its number among the given examples, from 1.
@@ -68,16 +69,16 @@ class Samples(Strict):
         examples: the examples with their samples.
         draft: the draft endpoint; None for samples that were not collected.
         assistant: the assistant endpoint, likewise.
-        unit: the unit that was judged: `"token"` where both models have the same tokenizer, else `"word"`.
-        contexts: `"ids"` if both models were asked after their own ids of the answer; `"text"` if one takes texts
-            alone; None for samples of a file of an earlier version that were taken after cut texts, not at the units of
-            a fusion.
-        listed: other tokens that the draft listed with each of its own; None if none were asked for.
+        unit: the unit that was judged: `"token"` if both models have the same tokenizer, else `"word"`.
+        contexts: `"ids"` if both models were asked after their own ids of the answer; `"text"` if a model takes only
+            text; None for samples of an earlier version's file that were taken after cut texts, not at the units of a
+            fusion.
+        listed: number of other tokens that the draft listed with each of its own; None if no lists were requested.
         hidden_states: width of the draft's hidden states; None for samples without them.
-        failed: the examples that could not be asked about.
+        failed: the examples for which an endpoint failed.
         usage: requests and tokens of this run, by `"draft"` and `"assistant"`.
         warnings: notes for the reader.
-        there: number of examples that the file had already.
+        there: number of given examples that the file had already.
     """
 
     examples: tuple[ExampleSamples, ...] = ()
@@ -123,12 +124,12 @@ class Samples(Strict):
 
     @property
     def agreeing(self) -> int:
-        """Number of places where both models would have written the same."""
+        """Number of places where both models would have written the same text."""
         return self._count(agreed=True, labels=(0, 1, None))
 
     @property
     def labelled(self) -> int:
-        """Number of places where the models differ and one is right. Trees are trained on these."""
+        """Number of places where the models differ and one is right; trees are trained on these places."""
         return self._count(labels=(0, 1))
 
     @property
@@ -154,7 +155,7 @@ class Samples(Strict):
         return sha256_of([[one.example.key, [_told(sample) for sample in one.deferral or ()]] for one in ordered])
 
     def report(self) -> str:
-        """The counts, a line each. `str()` adds the warnings."""
+        """The counts, one on each line. `str()` adds the warnings."""
         rows = [
             (len(self.examples), f"examples, {self.there} of them there already" if self.there else "examples"),
             (self.positions, "places where both models were compared"),
@@ -191,7 +192,7 @@ def read_examples(path: str | Path, *, hint: str = "") -> list[Example]:
 
     Args:
         path: the file.
-        hint: what to do about a line without prompt or answer, for the error message.
+        hint: remedy for a line without prompt or answer, for the error message.
 
     Raises:
         OSError: the file cannot be read.
@@ -213,14 +214,14 @@ def read_examples(path: str | Path, *, hint: str = "") -> list[Example]:
 
 
 def check_examples(given: Iterable[Example | Mapping[str, Any]], *, graded: bool = False) -> dict[int, Example]:
-    """Validated examples by their number, from 1; of equal ones only the first.
+    """Validated examples by their number, from 1; of equal examples only the first.
 
     Args:
         given: the examples.
-        graded: whether answers are graded, so that examples differ that have other `target`, `choices` or `tests`.
+        graded: whether answers are graded, so that another `target`, `choices` or `tests` makes another example.
 
     Raises:
-        SettingError: there are none, or one is invalid.
+        SettingError: there are no examples, or an example is invalid.
     """
     several: object = given
     if isinstance(several, str | bytes | Mapping | Example) or not isinstance(several, Iterable):
@@ -272,7 +273,7 @@ class Header(Strict):
     def check_same_pair(self, other: Header, path: Path) -> None:
         """Check that samples under `other` belong in the file at `path`, which has this header.
 
-        Models are compared by name: their addresses may change.
+        Models are compared by name, because their addresses may change.
 
         Raises:
             SettingError: the models, the unit or the way of asking differ.
@@ -294,12 +295,12 @@ class Header(Strict):
             )
             words = f"{path} holds samples with hidden states: {width}, not {wanted}"
             raise SettingError(f"{words}: {_ANOTHER_FILE}")
-        if self.unit != other.unit:  # last, since it follows from how and for what the models are asked
+        if self.unit != other.unit:  # last, since the settings above determine it
             words = f"{path} holds samples of unit={self.unit!r}, but these endpoints are judged by {other.unit!r}"
             raise SettingError(f"{words} (was a tokenizer given only once?): {_ANOTHER_FILE}")
 
     def line(self) -> str:
-        """The line, without line feed; without what was not asked for, as earlier versions wrote it."""
+        """The line, without line feed; without fields that are None, as earlier versions wrote it."""
         return self.model_dump_json(exclude={one for one in ("listed", "hidden_states") if getattr(self, one) is None})
 
 
@@ -336,7 +337,7 @@ class SamplesFile:
 
     @classmethod
     def read(cls, path: Path) -> Self | JsonLines:
-        """Read a file; returns its lines alone where it has no header yet.
+        """Read a file; returns only its lines if it has no header yet.
 
         Raises:
             OSError: the file cannot be read.
@@ -364,7 +365,7 @@ class SamplesFile:
 
 
 def samples_line(one: ExampleSamples) -> str:
-    """The line of one example, without line feed; without what only graders need where there is none of it."""
+    """The line of one example, without line feed; without empty fields that only graders need."""
     unneeded = {name for name in ("choices", "tests", "group") if getattr(one.example, name) is None}
     example = one.example.model_dump(mode="json", exclude=unneeded)
     also = {"deferral", "deferral_skipped"} if one.deferral is not None else set[str]()
@@ -392,7 +393,7 @@ def _header(path: Path, line: JsonLine) -> Header:
     except ValidationError as error:
         reason = f"its header is broken: {problem(error, [*Header.model_fields])}"
         raise line_error(path, line.number, reason) from None
-    # Version 2 took words of models that take text only at each of the draft's tokens, after texts that were cut there.
+    # For models that take only text, version 2 took words at each token of the draft, after texts that were cut there.
     cut = header.schema_version == 2 and (header.contexts, header.unit) == ("text", "word")
     return header.model_copy(update={"contexts": None}) if cut else header
 

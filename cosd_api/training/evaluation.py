@@ -1,7 +1,7 @@
 """Accuracy of a verifier at places of reference answers where exactly one of the two models is right.
 
-All places of one example are held out together. Otherwise a method would be tested on places that nearly equal those
-it was trained on.
+All places of one example are held out together. Otherwise a method would be tested on places that nearly equal its
+training places.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ ALWAYS_DRAFT, ALWAYS_ASSISTANT = "always draft", "always assistant"
 DEFAULT_RULE, TUNED_RULE, TREE = "rule (0.5, 0.5)", "tuned rule", "tree"
 
 PAPER = RuleVerifier(alpha=0.5, beta=0.5)
-"""The pair that the paper settled on."""
+"""The pair that the paper chose."""
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 """The values of alpha and of beta in the paper's Figure 2."""
 ENOUGH_EXAMPLES = 5
-"""Examples needed for an estimate on held-out ones."""
+"""Number of examples that an estimate on held-out examples needs."""
 
 Decide = Callable[[float, float], bool]
 """A decision, given `(p, q)`: True replaces the draft's word by the assistant's; see `Verifier.replaces`."""
@@ -62,10 +62,10 @@ class LabelledPlace:
 
     Attributes:
         p: the draft's probability of its own text, in [0, 1].
-        q: the assistant's.
-        label: 0 where the draft is right, 1 where only the assistant is.
-        group: number of its example; the same example in several data sets is one.
-        agreed: whether both are right. Such a place may train a tree, and counts in no score.
+        q: the assistant's probability of its own text.
+        label: 0 if the draft is right, 1 if only the assistant is.
+        group: number of its example; an example in several data sets has one number.
+        agreed: whether both are right. Such a place may train a tree, but counts in no score.
     """
 
     p: float
@@ -76,7 +76,7 @@ class LabelledPlace:
 
 
 Fit = Callable[[Sequence[LabelledPlace]], Decide]
-"""A method: learns from places and returns a decision function."""
+"""A method: a function that learns from places and returns a decision function."""
 
 
 def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = False) -> list[LabelledPlace]:
@@ -105,13 +105,13 @@ def places_of(samples: Samples | Sequence[Samples], *, keep_agreeing: bool = Fal
 class Score(BaseModel):
     """Result of deciding at many places.
 
-    Accuracy favours the constants: where the draft is right nine times out of ten, always keeping its word scores 90 %
-    and fuses nothing. Balanced accuracy gives that 50 %. It measures how well a method tells the two cases apart,
-    however often each model is right, which differs from text to text.
+    Accuracy favours the constants: if the draft is right nine times out of ten, always keeping its word scores 90 % and
+    fuses nothing. Its balanced accuracy is 50 %. Balanced accuracy measures how well a method distinguishes the two
+    cases, however often each model is right, which differs from text to text.
 
     Attributes:
-        matrix: the confusion matrix, `matrix[label][replaced]`: row 0 where the draft was right, row 1 where the
-            assistant was; column 0 counts kept words, column 1 replaced ones.
+        matrix: the confusion matrix, `matrix[label][replaced]`: row 0 for places where the draft was right, row 1 for
+            places where the assistant was; column 0 counts kept words, column 1 replaced words.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -130,19 +130,19 @@ class Score(BaseModel):
 
     @property
     def balanced_accuracy(self) -> float:
-        """Mean of the accuracies for label 0 and label 1, or that of the only label; NaN without places."""
+        """Mean of the accuracies for label 0 and label 1, or the accuracy for the only label; NaN without places."""
         shares = [row[label] / sum(row) for label, row in enumerate(self.matrix) if sum(row)]
         return sum(shares) / len(shares) if shares else float("nan")
 
     def __add__(self, other: Score) -> Score:
-        """The score of both together."""
+        """The score at the places of both."""
         (a, b), (c, d) = self.matrix
         (e, f), (g, h) = other.matrix
         return Score(matrix=((a + e, b + f), (c + g, d + h)))
 
 
 def score(places: Sequence[LabelledPlace], decide: Decide) -> Score:
-    """Score `decide` at these places, except those where both models agree."""
+    """Score `decide` at these places, except for places where both models agree."""
     matrix = [[0, 0], [0, 0]]
     for place in places:
         if not place.agreed:
@@ -155,10 +155,10 @@ def score(places: Sequence[LabelledPlace], decide: Decide) -> Score:
 
 
 def check_grid(alphas: Sequence[float], betas: Sequence[float]) -> list[RuleVerifier]:
-    """Every pair of alpha and beta, the preferred ones of equally good pairs first: see `GridTuning.best`.
+    """Every pair of alpha and beta, in the order of preference among equally good pairs: see `GridTuning.best`.
 
     Raises:
-        SettingError: there are none, a value is invalid, or a value is given twice.
+        SettingError: there are no values, a value is invalid, or a value is given twice.
     """
     for name, values in (("alphas", alphas), ("betas", betas)):
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
@@ -186,7 +186,7 @@ def _distance(pair: RuleVerifier) -> float:
 def best_rule(
     places: Sequence[LabelledPlace], alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS
 ) -> RuleVerifier:
-    """The most accurate rule of the grid at these places; of equal ones the first that `check_grid` returns."""
+    """The most accurate rule of the grid at these places; among equals the first that `check_grid` returns."""
     return max(check_grid(alphas, betas), key=lambda rule: score(places, rule.replaces).accuracy)
 
 
@@ -208,8 +208,8 @@ class HeldOutScores(BaseModel):
 
     Attributes:
         examples: number of examples with a place that counts.
-        folds: number of parts that they were divided into. Each part was judged by methods fitted to the others alone,
-            including the depth of a tree and the bounds of a tuned rule.
+        folds: number of parts into which they were divided. Each part was judged by methods fitted only to the other
+            parts, including the depth of a tree and the bounds of a tuned rule.
         scores: by method.
     """
 
@@ -239,7 +239,7 @@ def _row(name: str, widest: int, *cells: str) -> str:
 def held_out(
     places: Sequence[LabelledPlace], methods: Mapping[str, Fit], *, folds: int, seed: int
 ) -> HeldOutScores | None:
-    """Compare methods on held-out examples; None where the examples do not suffice (`lacking` says why)."""
+    """Compare methods on held-out examples; None if the examples do not suffice (`lacking` gives the reason)."""
     if lacking(places) is not None:
         return None
     parts = split(places, folds=folds, seed=seed)
@@ -251,7 +251,7 @@ def held_out(
 
 
 def lacking(places: Sequence[LabelledPlace]) -> str | None:
-    """The reason why these places do not suffice for an estimate on held-out examples; None where they do."""
+    """The reason why these places do not suffice for an estimate on held-out examples; None if they suffice."""
     examples = deciding(places)
     if (count := len(examples)) < ENOUGH_EXAMPLES:
         have = f"{count or 'no'} example has" if count < 2 else f"{counted(count, 'example')} have"
@@ -269,13 +269,13 @@ def split(
 ) -> list[tuple[list[LabelledPlace], list[LabelledPlace]]]:
     """The training and test places of each fold, divided by whole examples.
 
-    Training places have both labels wherever two examples have each: examples are dealt in the order of their labels,
+    Training places have both labels if two examples have each label: examples are dealt in the order of their labels,
     so that neighbours never fall into the same fold.
     """
     labels = deciding(places)
     groups = sorted({place.group for place in places})
     random.Random(seed).shuffle(groups)  # noqa: S311 - no secret
-    order = [{1}, {0, 1}, {0}, set[int]()]  # examples with the assistant's label are neighbours, and with the draft's
+    order = [{1}, {0, 1}, {0}, set[int]()]  # so examples that share a label are neighbours
     groups.sort(key=lambda group: order.index(labels.get(group, set())))
     count = min(folds, max(1, len(labels)))
     fold = {group: number % count for number, group in enumerate(groups)}

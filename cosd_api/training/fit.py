@@ -60,10 +60,10 @@ DEEPEST = 12
 """Largest depth: `TreeVerifier` still reads the 4096 leaves of a full tree."""
 _DEPTHS = (1, 2, 3, 4)
 _LEAVES = (20, 5, 1)
-# The default for few examples. Two questions in a row express what the rule asks: unsure draft, sure assistant.
+# The default for few examples. Two questions in a row can express the rule: is the draft unsure, the assistant sure?
 _DEPTH, _LEAF = 2, 1
 LARGEST_SEED = 2**32 - 1
-"""NumPy's."""
+"""Largest seed of NumPy."""
 
 
 def train_tree(
@@ -78,19 +78,19 @@ def train_tree(
 ) -> Training:
     """Train a decision tree on `[p, q]` that chooses between the draft's word and the assistant's; sends no request.
 
-    Three examples are enough, as in the paper. With five or more that have a place where just one of the models is
-    right, depth and leaf size are chosen by cross-validation over whole examples, and the tree is compared with the
-    rule on held-out ones. With fewer the depth is 2, and the tree's accuracy is unknown. The same samples, in any
-    order, and the same arguments give the same tree.
+    Three examples are enough, as in the paper. If five or more have a place where just one of the models is right,
+    depth and leaf size are chosen by cross-validation over whole examples, and the tree is compared with the rule on
+    held-out examples. With fewer the depth is 2, and the tree's accuracy is unknown. The same samples, in any order,
+    and the same arguments give the same tree.
 
     Args:
-        samples: samples from `collect`, one data set or several. An example in several of them is held out once.
+        samples: samples from `collect`, one data set or several. An example in several data sets is held out once.
         depth: limit on the number of questions in a row, up to 12; None chooses.
         min_leaf: least number of places for each leaf; None chooses.
-        keep_agreeing: train on places where both models are right, too, with label 0, as the paper words it. Nothing is
-            decided there, and they never count in the comparison.
-        class_weight: `"balanced"` gives the places where the draft is right the same total weight as those where the
-            assistant is, and chooses by balanced accuracy. None weighs every place alike and chooses by accuracy.
+        keep_agreeing: also train on places where both models are right, with label 0, as the paper words it. A fusion
+            decides nothing at such places, and they never count in the comparison.
+        class_weight: `"balanced"` gives the draft's right places the same total weight as the assistant's, and chooses
+            by balanced accuracy. None weighs every place alike and chooses by accuracy.
         folds: number of folds of the cross-validation.
         seed: seed of the folds and of scikit-learn.
 
@@ -149,8 +149,8 @@ def compare(
 ) -> HeldOutScores | None:
     """Compare both constants, the paper's rule, the tuned rule and a tree on the same held-out examples.
 
-    None where the samples do not suffice: fewer than five examples have a place where just one of the models is right,
-    or fewer than two for one of the models.
+    None if the samples do not suffice: fewer than five examples have a place where just one of the models is right, or
+    fewer than two have such a place for one of the models.
 
     Raises:
         SettingError: an argument is invalid, or scikit-learn is missing.
@@ -220,19 +220,19 @@ class TreeFit:
 
     @property
     def given(self) -> tuple[Literal["depth", "min_leaf"], ...]:
-        """Those of depth and leaf size that are given."""
+        """The names of the limits that are given."""
         depth: tuple[Literal["depth"], ...] = ("depth",) if self.depth is not None else ()
         return (*depth, "min_leaf") if self.min_leaf is not None else depth
 
     def measure(self, score: Score) -> float:
-        """The accuracy that depth and leaf size are chosen by, in keeping with the class weights."""
+        """The accuracy by which depth and leaf size are chosen, in keeping with the class weights."""
         return score.accuracy if self.class_weight is None else score.balanced_accuracy
 
     def fit(self, places: Sequence[LabelledPlace]) -> FittedTree:
         """Fit a tree.
 
-        Depth and leaf size, unless given, are the best on held-out examples, the simplest of equally good ones; with
-        too few examples depth 2 and leaves of any size.
+        Depth and leaf size, unless given, are the best on held-out examples, and among equals the simplest; with too
+        few examples they are depth 2 and leaves of any size.
         """
         limits = {
             f"{depth} {leaf}": (depth, leaf)  # the simplest first
@@ -252,10 +252,10 @@ class TreeFit:
         return lambda places: TreeVerifier(nodes=self._nodes(places, depth, leaf)).replaces
 
     def _nodes(self, places: Sequence[LabelledPlace], depth: int, leaf: int) -> tuple[TreeNode, ...]:
-        """The nodes of a tree; of two equally good ones, that which ignores q.
+        """The nodes of a tree; of two equally good trees, the tree that ignores q.
 
-        With few places p and q often tell the labels apart equally well, and scikit-learn picks one at random. A
-        question about q alone must be asked wherever the draft is sure, too: at nearly every token, and a sure
+        With few places, p and q often separate the labels equally well, and scikit-learn picks one at random. A tree
+        that questions only q must ask the assistant at nearly every token, even if the draft is sure, and a sure
         assistant that is wrong passes.
         """
         import numpy as np  # noqa: PLC0415 - an extra, and slow to load
@@ -268,14 +268,14 @@ class TreeFit:
             answers = one.classes_[one.tree_.predict(features).argmax(axis=1)]
             return -float(weights[answers == labels].sum()), one.tree_.node_count
 
-        p_only = features * np.array([1, 0], dtype=np.float32)  # a constant feature is never asked about
+        p_only = features * np.array([1, 0], dtype=np.float32)  # trees never use a constant feature
         return nodes_of(min((self._classifier(shown, labels, depth, leaf) for shown in (p_only, features)), key=rank))
 
     def _classifier(self, features: Any, labels: Any, depth: int, leaf: int) -> Any:
         import sklearn  # noqa: PLC0415
         from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415
 
-        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):  # most of the time otherwise
+        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):  # checks take most of the time
             classifier = DecisionTreeClassifier(
                 max_depth=depth, min_samples_leaf=leaf, class_weight=self.class_weight, random_state=self.seed
             )
@@ -285,8 +285,8 @@ class TreeFit:
 def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has no types
     """The nodes, root first, of a fitted `DecisionTreeClassifier` on `[p, q]`.
 
-    Each leaf answers as scikit-learn's `predict` does: with the class of most weight, the first of equal ones.
-    A question whose answers are all the same is left out.
+    Each leaf answers as scikit-learn's `predict` does: with the class of most weight, among equals the first. A
+    question is left out if all its answers are the same.
     """
     tree = classifier.tree_
     lefts: list[int] = tree.children_left.tolist()
@@ -294,7 +294,7 @@ def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has 
     features: list[int] = tree.feature.tolist()
     thresholds: list[float] = tree.threshold.tolist()
     classes: list[int] = classifier.classes_.tolist()
-    #: The answer of all leaves below; None where they differ. Children come after their parents.
+    #: The answer of all leaves below; None if they differ. Children come after their parents.
     answers: list[int | None] = [classes[column] for column in tree.value[:, 0, :].argmax(axis=1).tolist()]
     for at in reversed(range(len(lefts))):
         if lefts[at] >= 0:
@@ -315,10 +315,10 @@ def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has 
 
 
 def check_sklearn(purpose: str = "training a tree") -> None:
-    """Check that scikit-learn can be imported, before work that takes long.
+    """Check that scikit-learn can be imported, before long work.
 
     Args:
-        purpose: what needs it, for the message.
+        purpose: the task that needs it, for the message.
 
     Raises:
         SettingError: scikit-learn is missing; the message names the extra.
@@ -337,10 +337,10 @@ def sklearn_version() -> str:
 
 
 def check_samples(samples: Samples | Sequence[Samples]) -> Sequence[Samples]:
-    """The data sets in an order that does not depend on how they were collected.
+    """The data sets and their examples, in an order that does not depend on the collection.
 
     Raises:
-        SettingError: they are none, or hold no examples.
+        SettingError: `samples` holds something else than data sets, or no examples.
     """
     sets = [samples] if isinstance(samples, Samples) else samples
     if not isinstance(sets, Sequence) or not all(isinstance(one, Samples) for one in sets):
@@ -371,7 +371,7 @@ def _check_labels(counts: TrainingCounts, places: Sequence[LabelledPlace]) -> No
 
 
 def pairs_of(sets: Sequence[Samples]) -> list[JsonValue]:
-    """The pairs of models, each once; without addresses, which may be confidential."""
+    """The pairs of models, each once; without their addresses, because these may be confidential."""
     found: list[JsonValue] = []
     for one in sets:
         pair: JsonValue = {"draft": _model(one.draft), "assistant": _model(one.assistant), "unit": one.unit}
@@ -393,7 +393,7 @@ def digest_of(digests: Sequence[str]) -> str:
 
 
 def _contexts(sets: Sequence[Samples]) -> Contexts | None:
-    """The way in which the models were asked; `"text"` if some were after texts, None if it is not known of all."""
+    """The way in which the models were asked: `"text"` if any were asked after texts, None if any way is unknown."""
     ways = {one.contexts for one in sets}
     return None if None in ways else "text" if "text" in ways else "ids"
 
@@ -423,7 +423,7 @@ def _about_tree(tree: TreeVerifier) -> list[str]:
 
 
 def _about_worth(comparison: HeldOutScores | None, trees: TreeFit) -> list[str]:
-    """Warnings where a rule or a constant does as well on held-out examples."""
+    """Warnings if a rule or a constant does as well on held-out examples."""
     if comparison is None:
         return []
     scores, mine = comparison.scores, comparison.scores[TREE]

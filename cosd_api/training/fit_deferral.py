@@ -2,17 +2,17 @@
 
 ::
 
-    1   features f_t of what the draft shows in the place of the reference's token x_t, at every place
+    1   features f_t of the draft's list or hidden state in the place of the reference's token x_t, at every place
     2   z_t = 1 if the assistant's most probable token is x_t and the draft's is not
     3   first weights: logistic regression of z on f
     4   from there, least -log[(1 - s_t) p_draft(x_t) + s_t p_assistant(x_t)], s_t = sigma(bias + weights . f_t)
     5   eta: the largest TPR - FPR (Youden's index) of s > eta against z, on held-out examples
 
-The features are those of the draft's list of tokens, or the numbers of its last hidden state. Lines 3 and 4 minimise a
-mean over all places with a small quadratic penalty on the weights of the standardised features, without which a feature
-that tells the two cases apart would get an infinite weight. A hidden state has many features: there the penalty is the
-one, of a few, under which line 4 is least on held-out examples. scipy, which comes with scikit-learn, minimises; the
-file of a gate needs neither.
+The features describe the draft's list of tokens, or are the numbers of its last hidden state. Lines 3 and 4 minimise a
+mean over all places with a small quadratic penalty on the weights of the standardised features; without the penalty, a
+feature that separates the two cases would get an infinite weight. A hidden state has many features: for it, the penalty
+is chosen from a few values, such that line 4 is least on held-out examples. scipy, which comes with scikit-learn,
+minimises; reading the file of a gate needs neither.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ __all__ = [
 
 PENALTIES = (1.0, 1e-1, 1e-2, 1e-3)
 """The penalties that are tried for hidden states."""
-_UNTRIED = 1e-1  # where no example can be held out
+_UNTRIED = 1e-1  # the penalty if no example can be held out
 
 
 class DeferralCounts(BaseModel):
@@ -95,12 +95,12 @@ class DeferralTraining(BaseModel):
 
     Attributes:
         gate: `Fusion(..., method=Defer(gate=training.gate))`, or `training.gate.save(path)`.
-        penalty: on half the squares of the weights of the standardised features.
+        penalty: factor of half the squares of the weights of the standardised features.
         counts: counts of the data.
-        losses: mean negative log-likelihood of a token of the references, in nats: by the `draft` alone, the
+        losses: mean negative log-likelihood of a token of the references, in nats: for the `draft` alone, the
             `assistant` alone, the `first` weights (line 3), and the `gate`.
-        score: the gate on the places by which `eta` was chosen.
-        warnings: reasons to doubt it.
+        score: the gate's score on the places by which `eta` was chosen.
+        warnings: reasons to doubt the gate.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -138,22 +138,22 @@ class DeferralTraining(BaseModel):
 def train_deferral(
     samples: Samples | Sequence[Samples], *, hidden_states: bool = False, folds: int = 5, seed: int = 0
 ) -> DeferralTraining:
-    """Train a gate of `Defer` on samples that were collected for it; sends no request.
+    """Train a gate of `Defer` on samples that were collected for gates; sends no request.
 
     The same samples, in any order, and the same arguments give the same gate. With five or more examples, two of them
-    with a token to be handed over, `eta` is chosen on held-out ones, and of hidden states the penalty, too; with fewer
-    on those that the gate was trained on.
+    with a token to be handed over, `eta` is chosen on held-out examples, and for hidden states also the penalty; with
+    fewer examples `eta` is chosen on the training examples.
 
     Args:
         samples: samples from `collect(..., listed=...)`, one data set or several with equal `listed`; or, for a gate of
             hidden states, from `collect(..., hidden_states=True)`, of one draft model.
-        hidden_states: train a `CoLLMVerifier`, which looks at the draft's last hidden state, and not a
-            `DeferralVerifier`, which looks at its lists of tokens.
+        hidden_states: train a `CoLLMVerifier`, which uses the draft's last hidden state, instead of a
+            `DeferralVerifier`, which uses its lists of tokens.
         folds: number of folds in which examples are held out.
         seed: seed of the folds.
 
     Raises:
-        SettingError: the samples hold nothing to learn from, or were collected without what the gate looks at; an
+        SettingError: the samples hold nothing to learn from, or lack the lists or states that the gate uses; an
             argument is invalid; or scikit-learn is missing (`pip install "cosd-api[train]"`).
     """
     data = _Data(samples, folds, seed)
@@ -176,7 +176,7 @@ def train_deferral(
 
 
 def train_co_llm(samples: Samples | Sequence[Samples], *, folds: int = 5, seed: int = 0) -> DeferralTraining:
-    """Train a gate of hidden states, by the name that this had: see `train_deferral`; warns of the name."""
+    """Train a gate of hidden states, under the former name; see `train_deferral`. Warns about the name."""
     outdated("train_co_llm(samples)", "train_deferral(samples, hidden_states=True)")
     return train_deferral(samples, hidden_states=True, folds=folds, seed=seed)
 
@@ -185,18 +185,18 @@ def check_gate_training() -> None:
     """Check that scikit-learn, and scipy with it, can be imported.
 
     Raises:
-        SettingError: it is missing; the message names the extra.
+        SettingError: scikit-learn is missing; the message names the extra.
     """
     check_sklearn("training a gate")
 
 
 class _Data:
-    """The data of a training, and what all gates have in common.
+    """The data of a training, and the steps that all gates share.
 
     Attributes:
         sets: the data sets.
         places: tokens of the references.
-        counts: counts of them.
+        counts: counts of the data.
         eta: the threshold, once the gate is trained.
     """
 
@@ -211,7 +211,7 @@ class _Data:
         self._tried: dict[float, HeldOutPlaces] = {}
 
     def read(self, shown: Callable[[DeferralSample], Sequence[float]]) -> None:
-        """Lines 1 and 2: every place, with its features and z."""
+        """Lines 1 and 2: read every place, with its features and z."""
         groups: dict[str, int] = {}
         self.places = list[GatePlace]()
         for one in self.sets:
@@ -229,7 +229,7 @@ class _Data:
         _check_labels(self.counts)
 
     def best_penalty(self) -> float:
-        """The penalty under which held-out references are likeliest, of equal ones the largest."""
+        """The penalty under which held-out references are likeliest; among equals the largest."""
         if not self._held_out(PENALTIES[0]).held_out:
             return _UNTRIED
         return min(PENALTIES, key=lambda penalty: self._held_out(penalty).loss)

@@ -26,12 +26,12 @@ __all__ = [
 ]
 
 PENALTY = 1e-3
-"""On half the squares of the weights of standardised features, where these are few."""
+"""Factor of half the squares of the weights of standardised features, if these are few."""
 ENOUGH_HANDED = 2
-"""Examples with a token to be handed over that are needed to hold some out."""
+"""Number of examples with a token to be handed over that holding some out needs."""
 
 _LEAST = 1e-12  # of a likelihood, so that its logarithm is finite
-_DIGITS = 9  # of a weight: what a processor rounds otherwise does not reach the file
+_DIGITS = 9  # of a weight, so that processors that round differently write the same file
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class GatePlace(LabelledPlace):
     """One token of a reference: p and q are the models' probabilities of it, the label is z.
 
     Attributes:
-        shown: the features of what the draft shows.
+        shown: the features of the draft's list or hidden state.
     """
 
     shown: Sequence[float] = ()
@@ -50,9 +50,9 @@ class GateScore(BaseModel):
 
     Attributes:
         found: share of the places with z = 1 at which it opens (the true positive rate).
-        wasted: share of the others (the false positive rate).
-        opens: share of all places.
-        held_out: whether the places were held out; if not, it was trained on them.
+        wasted: share of the other places at which it opens (the false positive rate).
+        opens: share of all places at which it opens.
+        held_out: whether the places were held out; if not, the gate was trained on them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -74,9 +74,9 @@ class GateFit:
 
     Attributes:
         theta: the weights.
-        mean: of the features.
-        scale: their standard deviations.
-        penalty: on half the squares of the weights.
+        mean: means of the features.
+        scale: standard deviations of the features.
+        penalty: factor of half the squares of the weights.
     """
 
     theta: Any
@@ -96,7 +96,7 @@ class GateFit:
 
         shown, _, _, z = _arrays(places)
         mean, scale = shown.mean(axis=0), shown.std(axis=0)
-        scale[scale < 1e-5] = np.inf  # what is nearly constant says nothing, and gets no weight
+        scale[scale < 1e-5] = np.inf  # a nearly constant feature gets no weight
         start = cls(np.zeros(shown.shape[1] + 1), mean, scale, penalty)
 
         def logistic(theta: Any, x: Any) -> tuple[float, Any]:
@@ -120,7 +120,7 @@ class GateFit:
 
         minimize: Any = getattr(import_module("scipy.optimize"), "minimize")  # noqa: B009 - it has no types
         x = self._standardised(shown)
-        counts = np.array([0.0] + [1.0] * shown.shape[1])  # the bias is not drawn to 0
+        counts = np.array([0.0] + [1.0] * shown.shape[1])  # no penalty on the bias
 
         def penalised(theta: Any) -> tuple[float, Any]:
             value, slope = loss(theta, x)
@@ -147,14 +147,14 @@ class GateFit:
         return marginal(self.theta, self._standardised(shown), p, q)[0]
 
     def weights(self) -> list[float]:
-        """The bias, and the weights of the features as they are, not standardised."""
+        """The bias, and the weights of the raw features, which are not standardised."""
         plain = self.theta[1:] / self.scale
         bias = self.theta[0] - float((plain * self.mean).sum())
         return [rounded(one) for one in (bias, *plain)]
 
 
 def rounded(number: float) -> float:
-    """A number as it is written into a gate."""
+    """A number rounded as the file of a gate has it."""
     return float(f"{number:.{_DIGITS}g}") + 0.0
 
 
@@ -196,7 +196,7 @@ def _arrays(places: Sequence[GatePlace]) -> tuple[Any, Any, Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutPlaces:
-    """Places with the probability of deferral by a gate that was not trained on them, if the examples suffice.
+    """Places with probabilities of deferral, by gates that were not trained on them if the examples suffice.
 
     Attributes:
         scores: the probabilities.
@@ -212,7 +212,7 @@ class HeldOutPlaces:
 
 
 def held_out(places: Sequence[GatePlace], folds: int, seed: int, penalty: float = PENALTY) -> HeldOutPlaces:
-    """Probabilities of deferral at every place: by gates that were trained on other examples, if they suffice."""
+    """Probabilities of deferral at every place, by gates that were trained on other examples if these suffice."""
     groups = {place.group for place in places}
     handed = {place.group for place in places if place.label}
     if len(groups) < ENOUGH_EXAMPLES or len(handed) < ENOUGH_HANDED:
@@ -231,10 +231,10 @@ def held_out(places: Sequence[GatePlace], folds: int, seed: int, penalty: float 
 
 
 def youden(found: HeldOutPlaces) -> tuple[float, GateScore]:
-    """Line 5: the threshold with the largest index, halfway between two scores; of equal ones the largest."""
+    """Line 5: the threshold with the largest index, halfway between two scores; among equals the largest."""
     labels = found.labels
     positives, negatives = sum(labels), len(labels) - sum(labels)
-    best = (0.0, 1.0, 0, 0)  # index, eta, found, wasted: it never opens
+    best = (0.0, 1.0, 0, 0)  # index, eta, found, wasted, for a gate that never opens
     right = wasted = 0
     ranked = sorted(zip(found.scores, labels, strict=True), reverse=True)
     for at, (score, label) in enumerate(ranked):

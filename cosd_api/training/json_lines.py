@@ -39,7 +39,7 @@ COMPARISON: Literal["cosd-comparison"] = "cosd-comparison"
 """The `kind` in the header of the journal of a comparison."""
 
 _BOM = b"\xef\xbb\xbf"  # some editors put it before the text
-_HEAD = 300  # bytes: a file names its kind within these
+_HEAD = 300  # bytes within which a file names its kind
 _KIND = re.compile(r'\s*\{[^{}\[\]]*?(?<!\\)"kind"\s*:\s*"([^"\\]+)"')
 _BEGINNINGS: Mapping[str, str] = {
     r"\s*\[": "array",
@@ -76,7 +76,7 @@ class JsonLines:
     """The content of a JSON lines file.
 
     Attributes:
-        lines: complete lines: those that end in a line feed or are valid JSON. Empty ones are left out.
+        lines: complete lines, which end in a line feed or are valid JSON. Empty lines are left out.
         size: bytes up to the end of the last complete line.
         rest: bytes of a last line that a crash has cut.
         ended: whether the last complete line ends in a line feed.
@@ -102,7 +102,7 @@ def file_kind(path: str | Path) -> str | None:
 
 
 def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
-    """Description of a file of another kind, with the command that takes it; None if it is or may be as wanted.
+    """Description of a file of another kind, with the command that takes it; None if it is or may be the wanted kind.
 
     Raises:
         OSError: the file cannot be read.
@@ -112,16 +112,16 @@ def foreign_kind(path: str | Path, *, wanted: str) -> str | None:
 
 
 class LineReader:
-    """Reads a file line by line, and holds one at a time.
+    """Reader of a file that holds one line at a time.
 
     Args:
         path: the file.
-        may_be_cut: take a last line without line feed that is invalid JSON for one that a crash has cut.
+        may_be_cut: whether a crash may have cut the last line: then invalid JSON without line feed is no error there.
         hint: how to repair an invalid line, for the error message.
 
     Attributes:
-        start: byte at which the line begins that was read last.
-        content: sizes of what was read so far, without its lines.
+        start: byte at which the last line that was read begins.
+        content: sizes of the content so far, without its lines.
     """
 
     def __init__(self, path: Path, *, may_be_cut: bool, hint: str = "") -> None:
@@ -132,7 +132,7 @@ class LineReader:
         self.content = JsonLines()
 
     def __iter__(self) -> Iterator[JsonLine]:
-        """Read the lines; empty ones are left out.
+        """Read the lines; empty lines are left out.
 
         Raises:
             OSError: the file cannot be read.
@@ -220,7 +220,7 @@ def problem(error: ValidationError, known: Sequence[str]) -> str:
 
 
 class Appender:
-    """A context manager that appends lines to a file, which is locked meanwhile, and flushes after each.
+    """A context manager that locks a file, and appends lines to it, with a flush after each line.
 
     Args:
         path: the file; created if missing.
@@ -228,7 +228,7 @@ class Appender:
 
     Raises:
         OSError: on entering, the file cannot be written.
-        SettingError: on entering, another run has the file open, or it has changed since it was read.
+        SettingError: on entering, another run has the file open, or the file has changed since it was read.
     """
 
     def __init__(self, path: Path, lines: JsonLines) -> None:

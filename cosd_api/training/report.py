@@ -34,7 +34,7 @@ _SURE = 0.5  # a model that finds its word more probable than this is sure of it
 
 
 def about_dropped(labelled: int, dropped: int) -> list[str]:
-    """The warning about data where neither model is right at most places where they differ."""
+    """The warning about data in which neither model is right at most of the places where they differ."""
     if dropped <= labelled:
         return []
     where = f"at {dropped} of {counted(labelled + dropped, 'place')} where the models differ neither is right"
@@ -42,7 +42,7 @@ def about_dropped(labelled: int, dropped: int) -> list[str]:
 
 
 def one_sided(draft_right: int, assistant_right: int) -> str | None:
-    """The warning about labels that are all of one kind; None where there are both kinds or none."""
+    """The warning about labels that are all of one kind; None if there are both kinds, or no labels."""
     right = draft_right + assistant_right
     if not right or (draft_right and assistant_right):
         return None
@@ -65,7 +65,7 @@ class TrainingCounts(BaseModel):
         examples: all examples, including those without a labelled place.
         draft_right: places where the models differ and the draft is right (label 0).
         assistant_right: places where they differ and the assistant is right (label 1).
-        agreeing: places where both would have written the same.
+        agreeing: places where both would have written the same text.
         dropped: places where they differ and neither is right.
         skipped: places that could not be judged.
     """
@@ -107,11 +107,11 @@ class Training(BaseModel):
         tree: the verifier: `Fusion(..., verifier=training.tree)`, or `training.tree.save(path)`.
         depth: limit on the number of questions in a row; the tree may be shallower.
         min_leaf: least number of places for each leaf.
-        given: which of these two were given as arguments.
-        chosen: whether the others were chosen on held-out examples; False where there were too few.
+        given: names of the limits that were given as arguments.
+        chosen: whether the other limits were chosen on held-out examples; False if there were too few examples.
         counts: counts of the data.
-        comparison: the tree beside the rule and the constants on held-out examples; None where there were too few. It
-            judges the method: each fold trains a tree of its own.
+        comparison: the tree beside the rule and the constants on held-out examples; None if there were too few. It
+            judges the method, because each fold trains its own tree.
         warnings: reasons to doubt the tree.
     """
 
@@ -128,7 +128,7 @@ class Training(BaseModel):
 
     @property
     def unsafe(self) -> str | None:
-        """The reason not to use the tree: it replaces where the draft is sure. None if it does not."""
+        """The reason not to use the tree, if it replaces words of which the draft is sure; else None."""
         return replaces_the_sure(self.tree)
 
     def report(self) -> str:
@@ -142,7 +142,7 @@ class Training(BaseModel):
         return with_notes(self.report(), self.warnings)
 
     def _heading(self) -> str:
-        """The depth of the tree, and where its limits come from."""
+        """The depth of the tree, and the origin of its limits."""
         otherwise = "chosen on held-out examples" if self.chosen else "the default for few examples"
         depth, leaf = ("given" if name in self.given else otherwise for name in ("depth", "min_leaf"))
         first = f" ({depth})" if depth != leaf else ""
@@ -152,10 +152,10 @@ class Training(BaseModel):
 
 
 def replaces_the_sure(tree: TreeVerifier) -> str | None:
-    """The place at which a tree replaces a draft that is sure, in words; None if there is none.
+    """The place at which a tree replaces a draft that is sure, in words; None if there is no such place.
 
-    A model is sure of a word that it gives more than 0.5. A tree should not replace such a word of the draft if it
-    keeps a less probable one beside the same assistant, nor by a word of which the assistant is not sure.
+    A model is sure of a word with a probability above 0.5. A tree should not replace such a word of the draft if it
+    keeps a less probable word beside the same assistant, nor by a word of which the assistant is not sure.
     """
     ps, qs = (_between_thresholds(tree, feature) for feature in ("p", "q"))
     for q in qs:
@@ -195,8 +195,8 @@ class Cell:
     """Position of one number in a heatmap's text.
 
     Attributes:
-        start: its first character, including the space before it.
-        stop: one past its last, including the space after it.
+        start: offset of its first character, including the space before it.
+        stop: offset after its last character, including the space after it.
         value: the number, from 0 to 1.
         best: whether it is marked as the best.
     """
@@ -213,7 +213,7 @@ class Heatmap:
 
     Attributes:
         title: meaning of the numbers.
-        values: from 0 to 1, by alpha and then by beta; every alpha has the same betas.
+        values: numbers from 0 to 1, by alpha and then by beta; every alpha has the same betas.
         best: the best alpha and beta.
     """
 
@@ -223,16 +223,16 @@ class Heatmap:
 
     @property
     def alphas(self) -> list[float]:
-        """In ascending order."""
+        """The values of alpha, ascending."""
         return sorted(self.values)
 
     @property
     def betas(self) -> list[float]:
-        """In ascending order."""
+        """The values of beta, ascending."""
         return sorted(next(iter(self.values.values())))
 
     def shades(self) -> Callable[[float], float]:
-        """A function from value to lightness, from 0 (the panel's lowest) to 1; equal values are all 1."""
+        """A function from value to lightness, from 0 (the panel's lowest) to 1; if all values are equal, always 1."""
         everything = [value for row in self.values.values() for value in row.values()]
         low, high = min(everything), max(everything)
         return lambda value: (value - low) / (high - low) if high > low else 1.0
@@ -265,14 +265,14 @@ def percent(value: float) -> str:
 class GridTuning(BaseModel):
     """Accuracy of the rule for each pair of alpha and beta, and the pair to use; `str()` gives a report.
 
-    The best pair is chosen on the examples on which it is measured, so its accuracy and its gain there are too large by
-    a part that is luck. The intervals hold for the pair on new examples: each resample chooses a pair of its own, and
-    the low end takes off what that one is worth less on all examples.
+    The best pair is chosen on the examples on which it is measured, so a part of its accuracy and its gain there is
+    luck. The intervals hold for the pair on new examples: each resample chooses its own pair, and the low end subtracts
+    the deficit of that pair on all examples.
 
     Attributes:
         accuracy: by alpha, then by beta, in [0, 1].
-        best: the most accurate pair of the grid. Of equal ones the nearest to the paper's (0.5, 0.5), by the sum of
-            both differences; then the one with the smaller alpha, which asks less; then the one with the greater beta.
+        best: the most accurate pair of the grid; among equals the nearest to the paper's (0.5, 0.5), by the sum of both
+            differences; then the pair with the smaller alpha, which asks less; then the pair with the greater beta.
         interval: 95 % interval of its accuracy on new examples, by bootstrap over examples, in which the best pair is
             chosen again; None with a single example.
         paper: accuracy of (0.5, 0.5), whether on the grid or not.
@@ -307,7 +307,7 @@ class GridTuning(BaseModel):
 
     @property
     def gain(self) -> float:
-        """Accuracy of the best pair, less that of the paper's (0.5, 0.5)."""
+        """Accuracy of the best pair, minus the accuracy of the paper's (0.5, 0.5)."""
         return self.best_accuracy - self.paper
 
     @property
@@ -317,7 +317,7 @@ class GridTuning(BaseModel):
 
     @property
     def recommended(self) -> RuleVerifier:
-        """The best pair; or the paper's, which is the default, where no pair of the grid is better."""
+        """The best pair; or the paper's pair, which is the default, if no pair of the grid is better."""
         return self.best if self.gain > 0 else PAPER
 
     @property

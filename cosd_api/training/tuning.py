@@ -36,13 +36,13 @@ _BLOCK = 4_000_000  # examples drawn at a time: about 100 MB
 class RuleTuning(GridTuning):
     """Accuracy of the rule's decisions, and the pair to use: `Fusion(..., verifier=tuning.recommended)`.
 
-    `accuracy` is the share of labelled samples that a pair decides right: it takes the assistant's word where the label
-    is 1 and keeps the draft's where it is 0. `examples` counts those with labelled samples.
+    `accuracy` is the share of labelled samples that a pair decides right: it takes the assistant's word if the label is
+    1 and keeps the draft's if it is 0. `examples` counts the examples with labelled samples.
 
     Attributes:
         labelled: number of labelled samples.
         comparison: the paper's rule, the tuned rule and a tree on the same held-out examples; None with too few.
-        lacking: why there are too few, in words.
+        lacking: the reason why there are too few, in words.
     """
 
     measured: ClassVar[str] = "decisions"
@@ -53,7 +53,7 @@ class RuleTuning(GridTuning):
 
     @property
     def refuted(self) -> bool:
-        """True if on held-out examples a pair that is chosen so decides worse than the paper's."""
+        """True if, on held-out examples, pairs chosen in this way decide worse than the paper's pair."""
         if self.comparison is None:
             return False
         tuned, paper = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
@@ -61,7 +61,7 @@ class RuleTuning(GridTuning):
 
     @property
     def recommended(self) -> RuleVerifier:
-        """The best pair; or the paper's, if no pair is better, or the held-out examples say that it is worse."""
+        """The best pair; or the paper's pair, if no pair is better, or if the choice is `refuted`."""
         return PAPER if self.refuted else super().recommended
 
     def advice(self) -> str:
@@ -97,13 +97,13 @@ def tune(
 ) -> RuleTuning:
     """Measure the rule's decisions at every pair of alpha and beta, and recommend a pair; sends no request.
 
-    A right decision is not yet a right answer: `tune_answers` counts those. Of equally good pairs the nearest to the
-    paper's (0.5, 0.5) is the best. Where no pair is better than the paper's, the paper's is recommended
-    (`RuleTuning.recommended`).
+    A right decision is not yet a right answer: `tune_answers` counts right answers. Among equally good pairs the
+    nearest to the paper's (0.5, 0.5) is the best. If no pair is better than the paper's, the paper's pair is
+    recommended (`RuleTuning.recommended`).
 
     Args:
         samples: samples from `collect`, one data set or several.
-        alphas: values to try; by default those of the paper's Figure 2.
+        alphas: values to try; by default the values of the paper's Figure 2.
         betas: likewise.
         folds: number of folds of the comparison on held-out examples.
         resamples: number of bootstrap resamples, which give the intervals.
@@ -156,13 +156,13 @@ def _nothing_to_tune_on(samples: Sequence[Samples]) -> str:
 
 
 def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamples: int, seed: int) -> GridTuning:
-    """The best of `pairs`, with its certainty by bootstrap over examples, in which the best is chosen each time.
+    """The best of `pairs`, with its certainty by bootstrap over examples; each resample chooses a best pair again.
 
-    The best of many pairs owes a part of its lead to luck. So does the one that a resample chooses: its lead there,
-    less its lead on the examples, is that part and the error of sampling together, and the lead of the best pair, less
-    such a difference, is what it may be worth on new examples (the basic bootstrap: Davison and Hinkley, 1997, section
-    5.2). Where one pair is far ahead that takes too much off; so the interval is that around the middle 95 % of these
-    and of the best pair's own leads in the resamples.
+    The best of many pairs owes a part of its lead to luck. So does the pair that a resample chooses: its lead there,
+    minus its lead on the examples, is the luck and the error of sampling together. The lead of the best pair, minus
+    such a difference, estimates its lead on new examples (the basic bootstrap: Davison and Hinkley, 1997, section 5.2).
+    If one pair is far ahead, that subtracts too much; so the interval covers the middle 95 % of these estimates and of
+    the best pair's own leads in the resamples.
 
     Args:
         pairs: as `check_grid` returns them.
@@ -173,12 +173,12 @@ def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamp
     import numpy as np  # noqa: PLC0415
 
     found: NDArray[np.float64] = _shares(counts.sum(axis=0, keepdims=True).astype(np.float64))[0]
-    best = int(np.argmax(found[:-1]))  # the first of equal ones
+    best = int(np.argmax(found[:-1]))  # among equals the first
     interval = gain_interval = best_share = None
     if len(counts) > 1:
-        ordered = counts[np.lexsort(counts.T)]  # the order of the examples is a matter of timing
+        ordered = counts[np.lexsort(counts.T)]  # as the order of the examples depends on timing
         again = _shares(_resampled(ordered, resamples, seed))
-        chosen = again[:, :-1].argmax(axis=1)  # as it is done above
+        chosen = again[:, :-1].argmax(axis=1)  # as above
         there = again[np.arange(resamples), chosen]
         interval = _hull(again[:, best], found[best] - (there - found[chosen]), least=0.0)
         gains = found[best] - found[-1] - ((there - again[:, -1]) - (found[chosen] - found[-1]))
@@ -229,7 +229,7 @@ def _hull(fixed: NDArray[np.float64], chosen: NDArray[np.float64], *, least: flo
 
 
 def _resampled(counts: NDArray[np.int64], resamples: int, seed: int) -> NDArray[np.float64]:
-    """Sums of the drawn rows, a line for each resample: whole numbers, exact as floats."""
+    """Sums of the drawn rows, a row for each resample: whole numbers, exact as floats."""
     import numpy as np  # noqa: PLC0415
 
     source, size = np.random.default_rng(seed), len(counts)

@@ -1,6 +1,6 @@
 """A fusion as a model of Inspect, by the name `cosd/...`. Extra: `cosd-api[inspect]`.
 
-Inspect finds it by itself: `inspect eval task.py --model cosd/pair -M draft=URL -M assistant=URL`.
+Inspect finds the model by itself: `inspect eval task.py --model cosd/pair -M draft=URL -M assistant=URL`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from cosd_providers import ContextLengthError, ProviderError
 
 __all__ = ["FusionAPI"]
 
-if TYPE_CHECKING:  # Inspect is not installed where types are checked: its names, as they are used here
+if TYPE_CHECKING:  # the type checker runs without Inspect, so these declare its names as they are used here
     ModelCall: Any
     ModelOutput: Any
     ModelUsage: Any
@@ -37,15 +37,15 @@ class FusionAPI(ModelAPI):
     """A fusion as a model of Inspect: `inspect eval task.py --model cosd/pair -M draft=URL -M assistant=URL`.
 
     The name after `cosd/` is free, for logs. Model arguments are the servers (`draft`, `assistant`, `draft_model`,
-    `assistant_model`), the settings of a `Fusion`, those of its method or verifier, and limits of an answer. Keys are
-    read from the environment. There are no tools, images or structured output. `max_tokens` is the length of an answer
-    where the task names none.
+    `assistant_model`), the settings of a `Fusion` and of its method or verifier, and limits of an answer. Keys are read
+    from the environment. There are no tools, images or structured output. `max_tokens` is the length of an answer if
+    the task gives none.
 
     An answer that does not fit into a model's context has the text so far, the error, and `model_length` as its reason.
 
     Raises:
-        SettingError: an argument is invalid, or a task asks for what a fusion does not have.
-        ProviderError: from every answer. Inspect tries again after one that may pass.
+        SettingError: an argument is invalid, or a task requires something that a fusion does not have.
+        ProviderError: from every answer. Inspect retries if the error may pass.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class FusionAPI(ModelAPI):
         return output, ModelCall.create(request, {"text": result.text, **shown})
 
     def max_tokens(self) -> int | None:
-        """The length of an answer where the task names none; see `-M max_tokens`."""
+        """The length of an answer if the task gives none; see `-M max_tokens`."""
         return self._max_tokens
 
     def _output(self, result: FusionResult | None, reason: str, error: str | None = None) -> Any:
@@ -112,13 +112,13 @@ class FusionAPI(ModelAPI):
         return isinstance(ex, ProviderError) and ex.retryable
 
     def connection_key(self) -> str:
-        """The servers: one limit of requests for all fusions of the same."""
+        """The servers, so that all fusions of the same servers share one limit of requests."""
         endpoints = self._arguments.fusion.endpoints
         return " ".join(one.name for one in (endpoints.draft, *endpoints.assistants))
 
 
 def _message(one: Any) -> dict[str, Any]:
-    """A message as a fusion takes it. What was thought before an answer is left out, as Inspect leaves it out."""
+    """A message in the form that a fusion takes, without reasoning, which Inspect leaves out, too."""
     content = one.content
     if not isinstance(content, str):
         parts = [part for part in content if part.type != "reasoning"]
@@ -130,7 +130,7 @@ def _options(config: Any, fusion: Fusion) -> Mapping[str, Any]:
     """The limits of one answer by a task's configuration.
 
     Raises:
-        SettingError: it asks for what a fusion does not have.
+        SettingError: the configuration requires something that a fusion does not have.
     """
     own = fusion.settings.temperature
     if config.temperature not in (None, own):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cosd_api.integrations.inspect.model import FusionAPI
 
-if TYPE_CHECKING:  # Inspect is not installed where types are checked
+if TYPE_CHECKING:  # the type checker runs without Inspect
 
     def modelapi(name: str) -> Callable[[Callable[[], type]], Callable[[], type]]:
         """Register a provider under a name."""

@@ -84,7 +84,7 @@ class AnswerSettings:
 
 
 class LangChainFusion(BaseLanguageModel[Any]):
-    """A fusion as a model of LangChain's. `ChatCoSD` describes the fields."""
+    """A fusion as a LangChain model. `ChatCoSD` describes the fields."""
 
     model_config = ConfigDict(
         arbitrary_types_allowed=True,
@@ -129,7 +129,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @classmethod
     def _check_names(cls, given: Any) -> Any:
         """Refuse unknown names; read the servers from the environment unless they are given."""
-        if not isinstance(given, dict):  # an existing model, as a field of another one
+        if not isinstance(given, dict):  # an existing model, as a field of another object
             return given
         fields = cast("dict[str, Any]", given)
         refuse_settings({name: value for name, value in fields.items() if name not in cls.model_fields}, cls)
@@ -159,7 +159,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return self
 
     def _asked_with(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> AnswerSettings:
-        """The settings of an answer: the fields, unless the call has its own.
+        """The settings of an answer: the call's own, else the fields.
 
         Raises:
             SettingError: a setting is invalid.
@@ -222,7 +222,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return self._fresh(super().__deepcopy__(memo))
 
     def _fresh(self, copied: Self) -> Self:
-        """The copy without open fusions: it may get other servers."""
+        """The copy without open fusions, because it may get other servers."""
         copied._fusions, copied._mark = LoopFusions(), uuid4().hex
         return copied
 
@@ -230,12 +230,12 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
-        """True: it can be saved, if its servers are URLs."""
+        """Always True: the model can be saved if its servers are URLs."""
         return True
 
     @classmethod
     def get_lc_namespace(cls) -> list[str]:
-        """The public module that it is loaded from."""
+        """The public module from which LangChain loads the model."""
         return ["cosd_api", "integrations", "langchain"]
 
     @property
@@ -245,7 +245,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @property
     def lc_attributes(self) -> dict[str, Any]:
-        """Verifier, tuning and method as JSON; custom verifiers, and the one in a `CoSD(...)`, cannot be saved."""
+        """Verifier, tuning and method as JSON; custom verifiers, and a verifier in a `CoSD(...)`, cannot be saved."""
         known = describe_verifier(self.verifier) if self.verifier is not None else None
         saved: dict[str, Any] = {} if self.tuning is None else {"tuning": asdict(self.tuning)}
         if known is not None and not isinstance(known, CustomVerifier):
@@ -256,7 +256,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
 
     @cached_property
     def _serialized(self) -> dict[str, Any]:
-        """The saved form as traces and caches have it, with a digest of messages that one model alone may read."""
+        """The saved form for traces and caches, with a digest of messages that only one model may read."""
         saved: dict[str, Any] = dumpd(self)
         if self.own is not None:
             saved["kwargs"]["own"] = digest(self.own)
@@ -270,7 +270,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.own is not None:
             given["own"] = digest(check_own(self.own))
-        own = {} if self._can_be_saved() else {"object": self._mark}  # two of one name may differ
+        own = {} if self._can_be_saved() else {"object": self._mark}  # two objects of one name may differ
         return {
             "model_name": self._model_name(),
             "draft": self.draft if isinstance(self.draft, str) else endpoints.draft.name,
@@ -314,8 +314,8 @@ class LangChainFusion(BaseLanguageModel[Any]):
         """The tokens of an answer, then its result.
 
         Raises:
-            ProviderError: an endpoint failed, for a retryable error after `max_retries`. It is one of LangChain's
-                errors, too.
+            ProviderError: an endpoint failed, for a retryable error after `max_retries`. The error is also an error of
+                LangChain's.
         """
         call = self._asked_with(stop, given)
         tries = 0
@@ -422,7 +422,7 @@ def _host(url: str) -> str:
 
 
 def digest(own: object) -> str:
-    """A name for messages that one model alone may read, in traces and caches."""
+    """A name for messages that only one model may read, in traces and caches."""
     return hashlib.sha256(repr(own).encode()).hexdigest()
 
 
@@ -436,10 +436,10 @@ _ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
 
 
 def conversation(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
-    """LangChain's messages as those of a fusion, without the speakers' names.
+    """LangChain's messages as messages of a fusion, without the speakers' names.
 
     Raises:
-        SettingError: a message belongs to a tool, calls one, or holds anything but text.
+        SettingError: a message belongs to a tool, calls a tool, or holds anything but text.
     """
     plain = [_plain(message, at) for at, message in enumerate(messages)]
     try:
@@ -472,7 +472,7 @@ _TREE: tuple[tuple[type[ours.ProviderError], type[langchain.ModelError]], ...] =
     (ours.ProviderTimeoutError, langchain.ModelTimeoutError),
     (ours.BudgetTimeoutError, langchain.ModelTimeoutError),
 )
-"""Any other error is a plain `ModelError`."""
+"""Our errors and LangChain's for them; any other error is a plain `ModelError`."""
 
 _FORBIDDEN = 403
 
@@ -480,7 +480,7 @@ _made: dict[tuple[object, object], type[ours.ProviderError]] = {}
 
 
 def langchain_error(error: ours.ProviderError) -> ours.ProviderError:
-    """The error as one of LangChain's, too, with the same endpoint, hint and `partial`. Raise it from `error`."""
+    """An error of both libraries, with the endpoint, hint and `partial` of `error`; raise it from `error`."""
     if isinstance(error, langchain.ModelError):
         return error
     theirs = next((theirs for kind, theirs in _TREE if isinstance(error, kind)), langchain.ModelError)

@@ -27,7 +27,7 @@ __all__ = ["ChatCoSD", "CoSDLLM"]
 
 
 class ChatCoSD(LangChainFusion, BaseChatModel):
-    """Two or more chat models that write one answer, as a chat model of LangChain's.
+    """Two or more chat models that write one answer, as a LangChain chat model.
 
         model = ChatCoSD(draft="http://gpu1:8080", assistant="http://gpu2:8080")
         model.invoke("Name the capital of Peru.").content
@@ -36,15 +36,15 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
     answer, which is continued. Messages are text; tools, images and structured output are refused.
 
     Each event loop has its own connections, opened at its first answer and closed with the loop (`asyncio.run` does
-    so). Synchronous methods share the loop of `fuse_sync`, in a thread of its own.
+    so). Synchronous methods share the loop of `fuse_sync`, in its own thread.
 
     Attributes:
         draft: URL or provider (`cosd_api.connect`) of the draft model. By default `COSD_DRAFT_URL`.
-        assistant: the same for one assistant or several. By default `COSD_ASSISTANT_URL`, with spaces between several.
-        fusion: a `Fusion` instead of these and their settings. It need not be open: each event loop opens a copy over
-            the same providers.
-        api_key: key for servers given as URLs; refused where these are on different hosts. Then give each its own, by
-            `connect(url, api_key=...)` or `COSD_API_KEY_<HOST>`.
+        assistant: the same for one assistant or several. By default `COSD_ASSISTANT_URL`, with spaces between URLs.
+        fusion: a `Fusion` instead of the servers and their settings. It need not be open: each event loop opens a copy
+            over the same providers.
+        api_key: key for servers given as URLs; refused if these are on different hosts. Then give each server its own
+            key, by `connect(url, api_key=...)` or `COSD_API_KEY_<HOST>`.
         model: a name for `response_metadata["model_name"]` and traces; by default the names of the servers' models. To
             choose a model on a server, use `connect(url, model=...)`.
         max_tokens: limit for the answer, its end included; 256 by default.
@@ -53,9 +53,9 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         max_retries: attempts to restart an answer after a retryable error, as long as no text was delivered. Single
             requests are retried anyway.
         max_requests, max_billed_tokens, on_budget: limits of each answer, see `Fusion.stream`.
-        temperature: a setting of `Fusion`; other ones are refused in a call.
-        seed: of the draws of each answer, by methods that draw. With one, equal prompts have equal answers.
-        own: messages of single models, by name; see `Fusion.stream`. Traces and caches hold their digest alone.
+        temperature: a setting of `Fusion`; a call with another temperature is refused.
+        seed: seed of the draws of each answer, by methods that draw. With a seed, equal prompts have equal answers.
+        own: messages of single models, by name; see `Fusion.stream`. Traces and caches hold only their digest.
         streaming: whether `invoke` streams internally; callbacks see each token either way.
         method, verifier, unit, tie, draft_length, ask, on_assistant_error, on_special_tokens, tuning: of `Fusion`.
 
@@ -77,7 +77,7 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
         return "cosd-chat"
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        """The key of an answer in a cache, which must tell models apart that cannot be saved."""
+        """The key of an answer in a cache, which must also distinguish models that cannot be saved."""
         named = _without_own(kwargs)
         return super()._get_llm_string(stop=stop, **named) + repr(sorted(self._identifying_params.items()))
 
@@ -124,12 +124,12 @@ class ChatCoSD(LangChainFusion, BaseChatModel):
 
 
 class CoSDLLM(LangChainFusion, LLM):
-    """Two or more models that continue a raw text, as a text model of LangChain's.
+    """Two or more models that continue a raw text, as a LangChain text model.
 
         model = CoSDLLM(draft="http://gpu1:8080", assistant="http://gpu2:8080")
         model.invoke("Once upon a time")
 
-    Fields, errors and event loops are those of `ChatCoSD`; the models get the text unchanged. `generation_info` holds
+    Fields, errors and event loops are as in `ChatCoSD`; the models get the text unchanged. `generation_info` holds
     the details of an answer: `finish_reason`, `model_name`, `usage_metadata`, and under `cosd` the `FusionResult`
     without text and tokens. Several prompts are answered at the same time; LangChain shows callbacks only the tokens of
     the first. LangChain's caches find an answer by prompt, model and `stop`: with a cache, give other limits to the
@@ -237,7 +237,7 @@ class CoSDLLM(LangChainFusion, LLM):
 
 
 def _without_own(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, with a digest of messages that one model alone may read."""
+    """The arguments of a call, with a digest of messages that only one model may read."""
     return {name: digest(one) if name == "own" and one is not None else one for name, one in call.items()}
 
 
@@ -271,7 +271,7 @@ def _chat_chunk(item: FusedToken | FusionResult, model: str | None) -> ChatGener
 
 
 def _text_chunk(item: FusedToken | FusionResult, model: str | None) -> GenerationChunk:
-    """The same for a text model, with metadata in `generation_info`."""
+    """The chunk of a token for a text model; for the result the last chunk, with metadata in `generation_info`."""
     if isinstance(item, FusedToken):
         return GenerationChunk(text=item.text)
     return GenerationChunk(text="", generation_info={**_details(item, model), "usage_metadata": _usage(item)})

@@ -1,10 +1,10 @@
-"""`python -m cosd_api.integrations.lm_eval` is `lm-eval`, which then knows the model `cosd`."""
+"""`python -m cosd_api.integrations.lm_eval` runs `lm-eval` with the model `cosd`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the harness is not installed where types are checked
+if TYPE_CHECKING:  # the type checker runs without the harness
 
     def cli_evaluate() -> None:
         """Run the command `lm-eval`."""

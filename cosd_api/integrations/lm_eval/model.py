@@ -11,7 +11,7 @@ from cosd_api.integrations.harness import ConversationText, Done, HarnessFusion
 
 __all__ = ["FusionLM"]
 
-if TYPE_CHECKING:  # the harness is not installed where types are checked: its names, as they are used here
+if TYPE_CHECKING:  # the type checker runs without the harness, so these declare its names as they are used here
     tqdm: Any
     _T = TypeVar("_T")
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the harness is not installed where types are checked: its n
         """Register a model class under a name."""
         ...
 else:
-    import lm_eval.models  # noqa: F401 - the models of the harness itself are registered only while there is none
+    import lm_eval.models  # noqa: F401 - first, as the harness registers its own models only while there is none
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
     from tqdm import tqdm
@@ -35,23 +35,23 @@ class FusionLM(LM):
     """A fusion as a model of lm-evaluation-harness: `lm-eval --model cosd --model_args draft=URL,assistant=URL`.
 
     The model arguments are the servers (`draft`, `assistant`, `draft_model`, `assistant_model`), the settings of a
-    `Fusion` (`method=cool`, `unit=token`, ...), those of its method or verifier (`alpha=0.6`), limits of an answer
-    (`timeout`, `max_billed_tokens`, ...), and the following. Keys are read from the environment.
+    `Fusion` (`method=cool`, `unit=token`, ...), settings of its method or verifier (`alpha=0.6`), limits of an answer
+    (`timeout`, `max_billed_tokens`, ...), and the arguments below. Keys are read from the environment.
 
-    `generate_until` answers by the fusion's method. `loglikelihood` and `loglikelihood_rolling` are those of the gated
-    mixture (`Fusion.log_likelihood`), which is this library's extension and not the paper's; they need CoSD and models
-    with one tokenizer. With chat templates every model reads the messages through its own.
+    `generate_until` answers by the fusion's method. `loglikelihood` and `loglikelihood_rolling` use the gated mixture
+    (`Fusion.log_likelihood`), which is this library's extension and not the paper's; they need CoSD and models with one
+    tokenizer. With chat templates every model reads the messages through its own template.
 
     Args:
         concurrency: requests in progress at a time.
-        max_gen_toks: length of an answer where the task names none.
-        max_length: tokens of a model's context, which longer texts of `loglikelihood_rolling` are cut by; by default
-            the smallest that a server reports.
-        batch_size: of no effect, like `max_batch_size` and `device`: the servers' own business.
+        max_gen_toks: length of an answer if the task gives none.
+        max_length: tokens of a model's context; longer texts of `loglikelihood_rolling` are cut into windows. By
+            default the smallest context that a server reports.
+        batch_size: without effect, like `max_batch_size` and `device`, because the servers batch.
         arguments: the servers, settings and limits.
 
     Raises:
-        SettingError: an argument is invalid, or a task asks for what a fusion does not have.
+        SettingError: an argument is invalid, or a task requires something that a fusion does not have.
         ProviderError: from every request, which a note names; with `--use_cache` a further run continues there.
     """
 
@@ -89,9 +89,9 @@ class FusionLM(LM):
     def apply_chat_template(
         self,
         chat_history: list[dict[str, str]],
-        add_generation_prompt: bool = True,  # noqa: ARG002 - False where the last message is the assistant's
+        add_generation_prompt: bool = True,  # noqa: ARG002 - False if the last message is the assistant's
     ) -> str:
-        """The messages themselves: each server renders them, and a last one of the assistant is continued."""
+        """The messages themselves: each server renders them, and continues a final message of the assistant."""
         return ConversationText.of(chat_history)
 
     @property
@@ -100,7 +100,7 @@ class FusionLM(LM):
         return "cosd-messages"
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """Words for the results: there is no one template."""
+        """Words for the harness's results, as each model has its own template."""
         if isinstance(chat_template, str):
             words = "each model has its own chat template, which its server applies"
             raise SettingError(f"the chat template {chat_template!r} cannot be chosen: {words}. Leave its name out")
@@ -112,7 +112,7 @@ class FusionLM(LM):
 
 
 class _Progress:
-    """Requests in progress: what is done is shown, and kept in the harness's cache of answers at once."""
+    """Requests in progress: shows each answer, and keeps it in the harness's cache of answers at once."""
 
     def __init__(self, model: FusionLM, kind: str, requests: Sequence[Any], quiet: bool) -> None:
         self.given: list[Any] = [request.args for request in requests]
