@@ -261,7 +261,7 @@ class Provider(Protocol):
         which decode to `context.text`. Closing the iterator closes the request and frees the server.
 
         With `alternatives` each token carries up to this number of the other most probable tokens in its place, as far
-        as the endpoint reports them. Leave out uncertain tokens; methods that decide by alternatives need certain ones.
+        as the endpoint reports them. Leave out uncertain tokens; methods that decide by alternatives need all of them.
 
         With `temperature=1` each token is drawn from the model's full distribution; its probability is its own in that
         distribution, and the most probable token is the drawn token or its first alternative. A `seed` makes the server

@@ -432,9 +432,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """One request after the other: each finds the prompt of its predecessor in its slot; see
-        `contract.IdContexts`.
-        """
+        """Send requests in turn: each finds its predecessor's prompt in its slot; see `contract.IdContexts`."""
         client = self._client(await self.facts())
         way: Strategy = "list" if self._strategy == "list" and len(contexts) > 1 else "singles"
         found = await client.after([*map(self._path, contexts)], 1 + alternatives, usage, singly=way == "singles")

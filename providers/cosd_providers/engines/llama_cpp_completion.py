@@ -231,9 +231,7 @@ class LlamaCppClient:
     async def batch(
         self, prefixes: Sequence[PromptParts], usage: Usage, *, singly: bool = False, **fields: object
     ) -> list[LlamaCppAnswer]:
-        """The answers to several prompts, in order: as lists, or with `singly` one request for each, a few at a
-        time.
-        """
+        """The answers to several prompts, in order: as lists, or with `singly` by single requests, a few at a time."""
         size = 1 if singly else LIST
         parts = [prefixes[at : at + size] for at in range(0, len(prefixes), size)]
         if singly:

@@ -420,9 +420,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         singly: bool = False,
         **more: Any,
     ) -> list[SglangAnswer]:
-        """The answers to several prompts, in order: in lists, or with `singly` one request for each, a few at a
-        time.
-        """
+        """The answers to several prompts, in order: in lists, or with `singly` by single requests, a few at a time."""
         size = 1 if singly else _LIST
         parts = [prompts[at : at + size] for at in range(0, len(prompts), size)]
         found = await concurrently([partial(self._list, part, wanted, usage, more) for part in parts])
@@ -676,7 +674,7 @@ async def _encoded(client: SglangClient) -> list[int]:
 
 
 async def _read(client: SglangClient) -> list[int]:
-    """The ids of a text in the server's encoding; checks their probabilities, and those of the next token."""
+    """The ids of a text in the server's encoding; checks their probabilities, and the next token's."""
     endpoint = client.transport.endpoint
     body = client.body(1, text=LETTERS, logprob_start_len=0)
     answer = _checked(parse(SglangAnswer, await client.transport.post("/generate", body), endpoint), endpoint, 0)

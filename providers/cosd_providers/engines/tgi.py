@@ -463,9 +463,7 @@ class TgiClient:
         return len(text.encode()) // _BYTES if known is None else known
 
     async def _counted(self, text: str) -> int | None:
-        """The number of tokens of `text`, estimated from a similar long text; None without server or tokenizer to
-        encode.
-        """
+        """The number of tokens of `text`, estimated for a long text like a counted one; None if nothing can encode."""
         known = self._counts.about(text) if len(text) > _LONG else self._counts.exact(text)
         if known is not None or (self.facts.before is None and self._tokenizer is None):
             return known

@@ -428,7 +428,7 @@ def _twice(event: Answer, billed: Billed | None) -> bool:
 
 
 class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
-    """A model behind vLLM's server. See `contract.Provider`.
+    """A model served by vLLM. See `contract.Provider`.
 
     Args:
         url: the server's URL, without `/v1`.

@@ -127,9 +127,7 @@ class Transport:
 
     @property
     def idle(self) -> int:
-        """Connections kept for later requests, at most. For a server behind a proxy, a change applies to the next
-        client.
-        """
+        """Connections kept for later requests, at most. Behind a proxy, a change applies to the next client."""
         return self._clients.idle
 
     @idle.setter
@@ -172,8 +170,7 @@ class Transport:
     async def stream(
         self, path: str, body: object, *, usage: Usage, keep_alive: bool = True, attempt: int = 0, draft: bool = True
     ) -> AsyncGenerator[AsyncIterator[dict[str, Any]]]:
-        """POST JSON; yield the parsed events of the answer, server-sent or one on each line. Leaving the block closes
-        it.
+        """POST JSON; yield the parsed events of the answer, server-sent or one a line. Leaving the block closes it.
 
         The events end with the server's, or at `[DONE]`; the adapter decides whether the answer is complete.
 

@@ -80,9 +80,7 @@ async def depth(inquiry: Inquiry) -> Finding | None:
 
 @check("probabilities", "the same first token at temperature 0, 1 and 0.5")
 async def probabilities(inquiry: Inquiry) -> Finding | None:
-    """Compare the probabilities of one place at several temperatures: they are the model's own if they do not
-    change.
-    """
+    """Compare the probabilities of one place at several temperatures: the model's own do not change."""
     if not inquiry.value("logprobs"):
         return None
     tables = [listed(inquiry.first.positions[0])]

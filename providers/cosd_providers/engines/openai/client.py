@@ -313,9 +313,7 @@ class OpenAIClient:
         return parse(Answer, data, self.endpoint)
 
     def positions(self, choice: Completion, alternatives: int = 0) -> list[Position]:
-        """The positions of a whole answer to a request with this number of alternatives; raises as
-        `CheckedAligner.feed`.
-        """
+        """The positions of a whole answer with this number of alternatives requested; raises as `CheckedAligner.feed`."""
         aligner = self.aligner(alternatives)
         positions = [*aligner.feed(choice)]
         self.facts.spaced = self.facts.spaced or aligner.spaced
