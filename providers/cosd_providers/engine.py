@@ -180,10 +180,10 @@ class Adapter:
         return {"model": self._model} if self._model else {}
 
     async def keep_ready(self) -> bool:
-        """Open a connection for the next request by requesting a route that answers at once; see `contract.Ready`.
+        """Open a connection for the next request, by a request to a route that answers at once; see `contract.Ready`.
 
-        A stream that is closed early takes its connection with it, and a new connection costs a round trip, with TLS
-        two or three. Near servers, and a client of the user's own, are left alone.
+        Closing a stream early closes its connection, and a new connection costs a round trip, with TLS two or three.
+        Near servers, and a client of the user's own, are left alone.
         """
         if self._ready_route is None or self._near or self._transport.http_client is not None:
             return False
@@ -211,7 +211,7 @@ class Adapter:
         return view
 
     def _use_strategy(self, strategy: Strategy | None) -> None:
-        """Use this strategy. A watch is the fusion's task: this engine then keeps its own rule for other requests.
+        """Use this strategy; a watch belongs to the fusion, and other requests then follow the engine's rule.
 
         Raises:
             ValueError: the engine has no such strategy.

@@ -3,8 +3,8 @@
 - A raw token that leaves a character unfinished is **hidden**: no event, no entry. The token that completes the
   character shows the bytes of both, but its own probability alone. `tokens_predicted` and `tokens` count the hidden
   token and so reveal it. `LlamaCppClient.peek` finds it by forcing a visible token in its place.
-  - The list beside a token (`n_probs`) may be as long as the vocabulary: the most probable tokens, even if another was
-    drawn.
+- The list beside a token (`n_probs`) may be as long as the vocabulary: the most probable tokens, even if another was
+  drawn.
 - After a stream the server closes the connection, sometimes a moment late: the client does not keep it.
 - Before December 2024 the probabilities had another shape, without logarithms: such builds are refused.
 """

@@ -218,8 +218,7 @@ class OpenAIClient:
         alternatives: int = 0,
         check: bool = True,
     ) -> Answer:
-        """At most `limit` raw tokens after a prefix, each with `alternatives` other tokens, as far as the server lists
-        them.
+        """At most `limit` raw tokens after a prefix, each with `alternatives` other tokens, if the server lists them.
 
         Raises:
             ContextLengthError: the server read only a part of the prefix, and `check` is set.
@@ -313,7 +312,7 @@ class OpenAIClient:
         return parse(Answer, data, self.endpoint)
 
     def positions(self, choice: Completion, alternatives: int = 0) -> list[Position]:
-        """The positions of a whole answer with this number of alternatives requested; raises as `CheckedAligner.feed`."""
+        """The positions of a whole answer to a request with these alternatives; raises as `CheckedAligner.feed`."""
         aligner = self.aligner(alternatives)
         positions = [*aligner.feed(choice)]
         self.facts.spaced = self.facts.spaced or aligner.spaced

@@ -304,7 +304,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "groq": Dialect("groq", completions=None, api="chat", hosts=("api.groq.com",), base="/openai", continues={}),
     # The provider of a model changes between requests: so only providers that know every field are allowed, and cutting
     # the middle out of a long prompt is forbidden. A user's own `provider` setting is kept. A seed would rule out
-    # backends that take none.
+    # providers that take none.
     "openrouter": Dialect(
         "openrouter",
         hosts=("openrouter.ai",),
