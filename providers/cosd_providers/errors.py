@@ -11,9 +11,9 @@
     │   ├── ContextLengthError       the text does not fit into the model's context
     │   ├── RateLimitError           429
     │   └── ServerError              5xx, 408, 424: loading, overloaded or broken
-    ├── ResponseError                the answer is not what the protocol says: HTML, cut JSON, a broken stream
+    ├── ResponseError                the answer violates the protocol: HTML, cut JSON, a broken stream
     ├── ModelChoiceError             several models, none named; or the named one is not there (also a ValueError)
-    ├── UnsupportedError             the endpoint cannot do what the fusion needs
+    ├── UnsupportedError             the endpoint lacks an ability that the fusion needs
     └── BudgetError                  a limit of the caller's own is reached: requests or billed tokens
         └── BudgetTimeoutError       ... or time (also a TimeoutError)
 
@@ -148,7 +148,7 @@ class ModelChoiceError(ProviderError, ValueError):
 
 
 class UnsupportedError(ProviderError):
-    """The endpoint cannot do what the fusion needs."""
+    """The endpoint lacks an ability that the fusion needs."""
 
 
 class BudgetError(ProviderError):

@@ -52,7 +52,7 @@ class RenderedPrompt:
     """A conversation in the form that one endpoint reads.
 
     Attributes:
-        provider: the provider to ask: the endpoint itself, or a view of it that shares its connections.
+        provider: the provider of the answer: the endpoint itself, or a view of it that shares its connections.
         prompt: the text that the model continues, for `generate`, `propose` and `score` of this provider.
         warnings: facts that a reader of the answer should know.
         lead: white space that the template writes before every answer: the first part of the model's own path, and of

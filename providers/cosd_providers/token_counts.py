@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 __all__ = ["Counts", "Recent"]
 
 _REMEMBERED = 64
-_SPECIAL = 8  # special tokens around a text, and tokens that fall differently where two texts meet
+_SPECIAL = 8  # special tokens around a text, and tokens that change at the border of two texts
 _CUT = 24  # extra tokens allowed when a text is cut inside a token
 _CLOSE = 256  # tokens: a count known this closely is not stored again
 

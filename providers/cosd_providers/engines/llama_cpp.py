@@ -114,7 +114,7 @@ _SHORT = 800
 _M = TypeVar("_M", bound=BaseModel)
 
 
-# What comes back.
+# Answers.
 
 
 class _RawPiece(BaseModel):
@@ -402,7 +402,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             questions = boundaries((piece.data for piece in pieces), start)
         short = len(questions) > 1 and len(prompt.encode()) <= _SHORT
         way: Strategy = self._strategy or ("list" if everywhere or short else "singles")
-        alone: set[int] = set()  # places that were asked singly after all
+        alone: set[int] = set()  # places that got single requests after all
 
         async def written(open_: list[Continuation]) -> list[list[Position]]:
             prefixes = [[*self._prefix(prompt, text[: one.question.start]), *one.ids] for one in open_]

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Annotated, Any, NotRequired, cast
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field
-from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Token
@@ -133,7 +133,7 @@ PromptParts = list[str | int]
 """A prompt: a text and the ids that follow it; ids may precede the text, too."""
 
 
-# What comes back.
+# Answers.
 
 
 OneByte = Annotated[int, Field(ge=0, le=255)]
@@ -629,7 +629,7 @@ def _listed(position: Position, token_id: int) -> float | None:
 
 
 def _drawn(choices: Sequence[Choice], seed: int | None) -> Choice:
-    """Draw one of the tokens that the server hides, by their probabilities: it is known to have drawn one of them."""
+    """Draw one of the tokens that the server hides, by their probabilities: one of them was surely drawn."""
     hidden = [choice for choice in choices if whole(choice.token.data) < len(choice.token.data)] or choices
     weights = [choice.token.prob or 0 for choice in hidden]
     return random.Random(seed).choices(hidden, weights)[0]  # noqa: S311 - no secret

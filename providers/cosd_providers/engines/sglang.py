@@ -137,7 +137,7 @@ _NOTHING = -1e4  # a logarithm below which no probability of a softmax lies
 _QUOTED = 300  # characters of the server's own words
 
 
-# What comes back.
+# Answers.
 
 Triple = tuple[float | None, int, str | None]
 """A token: the logarithm of its probability, its id, and its text, decoded alone."""
@@ -337,7 +337,7 @@ def _belongs(entry: Triple, top: Sequence[Triple], shown: set[int], expected: in
 
 
 class Events:
-    """One stream, whose events hold all tokens so far, or with `--incremental-streaming-output` only the new ones.
+    """One stream, whose events hold all tokens so far, or with `--incremental-streaming-output` only the new tokens.
 
     Args:
         endpoint: for errors.

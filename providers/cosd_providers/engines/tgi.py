@@ -310,7 +310,7 @@ class TgiClient:
         """One step of a generation, which has to be greedy.
 
         Raises:
-            UnsupportedError: the most probable tokens are missing, or the server took another one.
+            UnsupportedError: the most probable tokens are missing, or the server took another token.
             ResponseError: a probability is not a number.
         """
         word, top = event.token, event.top_tokens or []
@@ -432,7 +432,7 @@ class TgiClient:
             return word.special
         found = (await self._post(text, limit + 1, facts.top, usage)).details
         usage.bill(await self._counted(text) or self._estimated(text), found.generated_tokens)
-        if [token.id for token in found.tokens[limit - 1 : limit]] == [word.id]:  # else it wrote another one
+        if [token.id for token in found.tokens[limit - 1 : limit]] == [word.id]:  # otherwise it wrote another token
             (facts.others if len(found.tokens) > limit else facts.ends).add(word.id)
         return word.id in facts.ends
 
@@ -619,7 +619,7 @@ class _TgiRounds(Rounds):
         return await self._client.too_long(self._asked(one))
 
     def _asked(self, one: Continuation) -> str:
-        """The text up to where the continuation last overrode the server."""
+        """The text up to the last token with which the continuation overrode the server."""
         return self._prompt + sendable(self._text[: one.question.start] + one.turned[1])
 
     def _skipped(self, one: Continuation) -> int:
@@ -740,7 +740,7 @@ class Tgi(Engine[TgiFacts]):
         alternatives: int = 0,  # noqa: ARG002 - none are listed
         usage: Usage,
     ) -> list[Proposal | None]:
-        """One request for each place, several at once; see `contract.Provider`."""
+        """One request for each place, several at a time; see `contract.Provider`."""
         await self.facts()
         questions = await self._places(context, questions)
         return await _TgiRounds(self._client, context, usage).propose(questions, "singles", usage)

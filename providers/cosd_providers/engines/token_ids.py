@@ -61,7 +61,7 @@ LETTERS = "a \u00e9 a"
 """A text whose last token is a plain one."""
 
 _ANCHORS = ("\n", ",")  # that tokenizers with such a space merge with no text after them
-_LONGEST = 6  # tokens that are decoded together at once, to finish a character
+_LONGEST = 6  # tokens that are decoded together, to finish a character
 _LONG = 16  # characters of an answer's text above which it may be more than the tokens' own
 _UNKNOWN = b"\xff unknown"
 """Placeholder for bytes that are not known yet; no text has these bytes."""
@@ -73,7 +73,7 @@ _Run = tuple[int, ...]
 """Ids that are decoded together: a token, with the tokens before it that leave its character open."""
 
 
-# What comes back.
+# Answers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +140,14 @@ class IdScoring:
 
 
 def id_step(own: ListedId, listed: Sequence[ListedId]) -> IdStep:
-    """A token that the server took, among the most probable ones."""
+    """A token that the server took, with the most probable tokens at its place."""
     best = max(value for _, value, _ in listed)
     tied = tuple(sorted(token_id for token_id, value, _ in listed if value == best))
     return IdStep(*own, best, tied, len(tied) == len(listed), tuple(others_than(own[0], listed)))
 
 
 def others_than(token_id: int | None, listed: Iterable[ListedId]) -> list[ListedId]:
-    """The listed tokens without one of them."""
+    """The listed tokens without the token of this id."""
     return [one for one in listed if one[0] != token_id]
 
 
@@ -171,7 +171,7 @@ class TokenIdsFacts(TokenizedFacts):
     Attributes:
         anchored: the text of the anchor.
         spaced: the tokenizer puts a space before every text, as SentencePiece's do.
-        spelt: the bytes of runs of ids; None where a character is left open. Not part of a snapshot.
+        spelt: the bytes of runs of ids; None if a character is left open. Not part of a snapshot.
         begun: for an open run, the number of whole bytes before that character.
         lossy: ids with bytes that are no character by themselves, and not shown.
         specials: ids without text, with their names.
@@ -391,7 +391,7 @@ class TokenTexts:
         """
         runs = await self.walk(ids)
         found: list[bytes] = []
-        held: list[tuple[int, int]] = []  # open tokens, and how many bytes there are up to their end
+        held: list[tuple[int, int]] = []  # open tokens, and the number of bytes up to their end
         for run, token_id in zip(runs, ids, strict=False):
             if token_id in self._facts.specials:
                 found.append(self._facts.specials[token_id].encode())
@@ -413,7 +413,7 @@ class TokenTexts:
         return (*run, token_id) if self._says((*run, token_id)) is None else ()
 
     def open(self, ids: Iterable[int]) -> _Run:
-        """The open ids at the end of known ones."""
+        """The open ids at the end of known ids."""
         run: _Run = ()
         for token_id in ids:
             run = self.after(run, token_id)
@@ -458,7 +458,7 @@ class TokenTexts:
         return [[self.choice((), token_id, prob) for token_id, prob, _ in listed] for listed in lists]
 
     async def first(self, answer: IdAnswer, alternatives: int) -> Token:
-        """The first token of an answer with its id, and the next most probable ones."""
+        """The first token of an answer with its id, and the next most probable tokens."""
         await self.learn(answer)
         [step] = answer.steps[:1]
         await self.know([(step.id,)])
@@ -574,7 +574,7 @@ class _IdsRounds(Rounds):
         return self._heads[place]
 
     async def prepare(self, places: Iterable[int]) -> None:
-        """Encode the text up to each place, all at once."""
+        """Encode the text up to each place, all places together."""
         new = sorted({*places} - {*self._heads})
         texts = [self._before(place) for place in new]
         self._heads |= zip(new, await self._client.prompts(texts), strict=True)
@@ -834,7 +834,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def _listed(
         self, ids: list[int], place: int, alternatives: int, *, end: bool, usage: Usage
     ) -> tuple[IdScoring, list[list[Choice]]]:
-        """The probabilities of ids from a place on, and the others listed at each place and after the last one."""
+        """The probabilities of ids from a place on, and the other tokens listed at each place and after the last id."""
         client = self._client
         if client.room(ids, 1) < 1:
             raise client.too_long(ids)
@@ -870,7 +870,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         raise UnsupportedError(words, endpoint=self._transport.endpoint)
 
     async def count_tokens(self, text: str) -> int:
-        """The number of ids, without their bytes; see `contract.TokenCounts`."""
+        """The number of ids, without finding out their bytes; see `contract.TokenCounts`."""
         await self.facts()
         [ids] = await self._client.ids([text])
         return len(ids)

@@ -77,7 +77,7 @@ class TokenizedFacts(ServerFacts):
     Attributes:
         beginning: the special tokens before every text.
         anchor: a plain token; tokens decoded after it keep the space before a word.
-        sought: the names of ends of sequence that the server was asked for; see `TokenizingClient.seek_ends`.
+        sought: the names of ends of sequence that were looked up; see `TokenizingClient.seek_ends`.
     """
 
     beginning: list[int]

@@ -11,7 +11,7 @@ Observed on 0.8.5 and 0.32, run on the CPU, and read in the source:
 - `/detokenize` shows special tokens, and takes one run of ids: many runs are joined by a text that no token has.
 - The end of sequence is a token with a probability; `finish_reason` is `"stop"`, `stop_reason` null or its id.
 - `prompt_logprobs` are keyed by id. They do not use the prefix cache, and are refused in a stream.
-- `max_tokens` beyond the context is cut in silence by new versions and refused by old ones: here it always fits.
+- `max_tokens` beyond the context is cut in silence by new versions and refused by old ones: this engine keeps it within the context.
 - `/tokenize` renders messages, and `/detokenize` turns the result into a text with its special tokens, which has the
   ids that the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) Such a text has its beginning
   of sequence; the server adds a second one unless `add_special_tokens` is off.
@@ -187,7 +187,7 @@ def _listed(answer: Completion, endpoint: str, *, sampled: bool = False) -> list
 
     Raises:
         ResponseError: a token has no id, or no usable probability.
-        UnsupportedError: the server does not decode greedily, although asked.
+        UnsupportedError: the server does not decode greedily, as the request wants.
     """
     found: list[IdStep] = []
     for step in steps(answer):
@@ -273,7 +273,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         attempt: int,
         usage: Usage,
     ) -> AsyncGenerator[IdAnswer, None]:
-        """See `TokenIdsClient.events`. Tokens without text come with the next one that has some."""
+        """See `TokenIdsClient.events`. Tokens without text come with the next token with text."""
         sampling: dict[str, object] = {"temperature": 1} if options.sampled else {}
         if options.sampled and (seed := options.seed_after(drawn)) is not None:
             sampling["seed"] = seed
@@ -359,7 +359,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return parse(_Decoded, data, self.transport.endpoint).prompt
 
     async def decode_runs(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each run of ids, special tokens shown; many at once."""
+        """The text of each run of ids, special tokens shown; many runs by one request."""
         parts = [runs[at : at + _TOGETHER] for at in range(0, len(runs), _TOGETHER)]
         found = await concurrently([partial(self._joined, part) for part in parts])
         return [text for part in found for text in part]

@@ -1,6 +1,6 @@
 """aiohttp as the carrier of HTTP (extra `fast`): a third of the processor time of a request.
 
-Its errors become those of httpx's transport. Observed on aiohttp 3.14:
+Its errors become errors of httpx's transport. Observed on aiohttp 3.14:
 
 - It has no limit for writing a request, none after an answer like `100 Continue`, and none on idle connections; this
   module enforces all three.
@@ -145,7 +145,7 @@ class _Answer(httpx.AsyncByteStream):
 
     @property
     def has_redirect_location(self) -> bool:
-        """True if the server redirects, and says where."""
+        """True if the server redirects, with a target."""
         return self.status_code in _REDIRECTS and "location" in self.headers
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:

@@ -117,7 +117,7 @@ class Limiter:
 
 
 class Slot:
-    """The place of one request among those in flight."""
+    """The place of one request among the requests in flight."""
 
     def __init__(self, loop: _Loop, usage: Usage, *, draft: bool) -> None:
         self._loop = loop
@@ -146,7 +146,7 @@ class Slot:
 
 
 class _Queue:
-    """Requests in flight and requests that wait: drafts until a request ends, others also until a draft pauses.
+    """Requests in flight and requests that wait: drafts until a request ends, other requests also until a draft pauses.
 
     So no request waits for a stream that waits for it: a paused draft resumes when the other requests are answered, and
     these wait only for one another and for drafts that are being read.

@@ -85,11 +85,11 @@ async def until_answered(
 
 
 async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[_T]:
-    """The items of an answer that may break off: the rest is requested again, from where it broke off.
+    """The items of an answer that may break off: the rest is requested again, from the break on.
 
     Args:
-        begin: requests the items after those given so far, which it keeps itself. It gets the number of the attempt,
-            from 1; each item starts the count again.
+        begin: requests the items after the items so far, which it keeps itself. It gets the number of the attempt, from
+            1; each item starts the count again.
 
     Raises:
         ProviderError: no further item came; its message gives the number of attempts.

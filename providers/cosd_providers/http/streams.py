@@ -103,7 +103,7 @@ async def events(
 async def close(response: HttpAnswer) -> None:
     """Close an answer, even if the caller is being cancelled."""
     if not isinstance(response, httpx.Response):
-        await response.aclose()  # at once
+        await response.aclose()  # without waiting
     elif not response.is_closed:
         with anyio.CancelScope(shield=True):
             await response.aclose()

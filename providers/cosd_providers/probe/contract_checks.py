@@ -248,7 +248,7 @@ async def _agreement(inquiry: Inquiry) -> Finding:
 
 
 async def ways(inquiry: Inquiry) -> list[Way]:
-    """Try and price each strategy, the proved ones first. The first proved strategy is the measure of the others."""
+    """Try and price each strategy, the proved ones first. The first proved strategy is the measure of the rest."""
     if not inquiry.own:
         return []
     offered: Sequence[str] = getattr(inquiry.provider, "strategies", ())

@@ -30,7 +30,7 @@ _PROMPTS = (
 """Prose, a list, code."""
 
 _LEAST = 3  # tokens that have to be compared, of all drafts together
-_EXACT = 1e-6  # a difference below it is none
+_EXACT = 1e-6  # a smaller difference counts as none
 _FAR = 1e-3  # tokens less probable than this are in no tie
 _ASKED = f"three drafts of {_WRITTEN} tokens by ids, and the next token after the ids before each of theirs"
 _NO_IDS = "it takes no ids, or does not show those of its tokens"

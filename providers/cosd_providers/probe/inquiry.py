@@ -79,7 +79,7 @@ class Inquiry:
         own: the model's own answer, whose places it judges as an assistant: the draft, or an answer in one piece if
             streams show no probabilities.
         fastest: seconds of the fastest request for one token.
-        settings: the settings with which the server says it was started.
+        settings: the options that the server was started with, by its own report.
         short: whether every answer was too short to compare anything with.
     """
 
@@ -164,7 +164,7 @@ class Check:
 
     Attributes:
         name: the line that it answers.
-        asked: the question in words.
+        asked: the question, in words.
         find: returns the answer; None if there is nothing to send, or if the answer was recorded already.
         refused: the value of the line if the server refuses the question.
         refusals: the errors that count as a refusal; any other error leaves the line unknown.
@@ -184,7 +184,7 @@ def check(
 
     Args:
         name: the line that it answers.
-        asked: the question in words.
+        asked: the question, in words.
         refused: the value of the line if the server refuses the question.
         also: further errors that count as a refusal.
     """

@@ -191,7 +191,7 @@ class ProbeReport(Snapshot):
         assistant_lacks: missing abilities of an assistant.
         ways: the strategies that were tried, the proved ones first.
         advice: changes that would make it better.
-        encoding: a digest of the test text's token ids; models with equal ones share a tokenizer.
+        encoding: a digest of the test text's token ids; models with equal digests share a tokenizer.
         vocabulary: a digest of the vocabulary that the server's ids show (`same_ids.vocabulary`); models with equal
             digests are fused ids to ids. None if the server takes or shows no ids.
         tie: the greatest difference of two log probabilities that counts as none on this server, for `Fusion(tie=...)`;
@@ -222,7 +222,7 @@ class ProbeReport(Snapshot):
         """The line of that name.
 
         Raises:
-            KeyError: there is no such line; the message lists those that exist.
+            KeyError: there is no such line; the message lists the existing lines.
         """
         for line in self.lines:
             if line.name == name:

@@ -9,7 +9,7 @@ Such a server takes text only, and each shows its tokens in its own way: `logpro
     text. Without a tokenizer it answers at the end of the text; prompts do the rest.
 - A server without log probabilities can only agree or disagree, word by word (`no_logprobs`).
 - Every server draws at temperature 1; only few are known to draw from the model's own distribution
-  (`Dialect.sampling`). The others draw in their own way, perhaps other tokens for the same seed.
+  (`Dialect.sampling`). Other servers draw in their own way, perhaps other tokens for the same seed.
 - A server may hide tokens that leave a character unfinished (llama.cpp does): the token that completes the character
   then has an unknown probability (None). That server's own adapter knows it.
 - Before the first use the adapter checks, if in doubt, that a prompt reaches the model unchanged (`Dialect.templates`),

@@ -73,7 +73,7 @@ class Dialect:
         seed: field with the seed of the draws; None if no seed may be sent.
         stream_options: fields that request the usage in a stream; empty if it always comes, or must not be requested.
         lists: one request may hold a list of prompts.
-        list_bills_first: the usage of a list is that of its first prompt alone.
+        list_bills_first: the usage of a list covers its first prompt alone.
         echo: `echo` with `logprobs` may give the probabilities of a prompt; used only after a proof. False saves the
             attempt.
         least: the smallest `max_tokens`; 0 is unlimited on some servers.
@@ -271,7 +271,7 @@ DIALECTS: Mapping[str, Dialect] = {
         templates=True,
     ),
     # An answer is continued on the beta route alone, by a field of the last message; the reasoning model has no
-    # probabilities (400). Some users report 0 for the chosen token and -9999 for all others, as of a model that is
+    # probabilities (400). Some users report 0 for the chosen token and -9999 for all others, like a model that is
     # always certain (unverified).
     "deepseek": Dialect(
         "deepseek",

@@ -205,7 +205,7 @@ async def check_continuation(client: OpenAIClient) -> None:
     A server that does not report its usage cannot be checked.
 
     Raises:
-        UnsupportedError: the chat template strips the end of an answer that is continued.
+        UnsupportedError: the chat template strips white space from the end of an answer to continue.
     """
     plain, broken = await _size(client, Prefix("a", "a")), await _size(client, Prefix("a", "a\n\n"))
     client.facts.repeats = False

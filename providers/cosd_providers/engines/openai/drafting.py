@@ -36,7 +36,7 @@ class Drafting:
     An answer ends at a number of raw tokens, a draft at a number of whole characters. If an answer was too short, the
     same text is sent again with a higher limit, so that the model continues from its own tokens. A server that draws
     tokens repeats them from the same seed; after a grown text it gets another seed. A server that draws in its own way
-    may draw others: it continues the grown text, or ends at its own number of tokens.
+    may draw other tokens: it continues the grown text, or ends at its own number of tokens.
 
     Args:
         client: requests to the server.

@@ -287,7 +287,7 @@ def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Posi
 
 
 def _among(position: Position) -> Choice:
-    """The text's own token as a listed token; it is sure only if it is as probable as they are."""
+    """The text's own token as a listed token; it is sure only if it is as probable as the listed ones."""
     pick, least = position.pick, min((choice.token.prob or 0.0 for choice in position.top), default=1.0)
     says = pick.sure and not pick.open and sendable(pick.token.data).encode() == pick.token.data
     return replace(pick, sure=says and (pick.token.prob or 0.0) >= least)

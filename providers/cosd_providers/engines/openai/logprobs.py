@@ -45,7 +45,7 @@ class Listing:
     """The most probable tokens that a request wants at each place.
 
     Attributes:
-        asked: their number.
+        asked: the number that the request wants.
         ranked: the caller must know that no other token is more probable; `Dialect.ranked`.
         ends: the end of sequence is listed if it is that probable.
         spaced: the listed strings are known to keep the space before a word.
