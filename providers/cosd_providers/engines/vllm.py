@@ -11,7 +11,8 @@ Observed on 0.8.5 and 0.32, run on the CPU, and read in the source:
 - `/detokenize` shows special tokens, and takes one run of ids: many runs are joined by a text that no token has.
 - The end of sequence is a token with a probability; `finish_reason` is `"stop"`, `stop_reason` null or its id.
 - `prompt_logprobs` are keyed by id. They do not use the prefix cache, and are refused in a stream.
-- `max_tokens` beyond the context is cut in silence by new versions and refused by old ones: this engine keeps it within the context.
+- `max_tokens` beyond the context is cut in silence by new versions and refused by old ones: this engine keeps
+  it within the context.
 - `/tokenize` renders messages, and `/detokenize` turns the result into a text with its special tokens, which has the
   ids that the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) Such a text has its beginning
   of sequence; the server adds a second one unless `add_special_tokens` is off.
