@@ -1,4 +1,4 @@
-"""Tasks at the same time: several requests to one server, and one value for all who ask for it."""
+"""Simultaneous tasks: several requests to one server, and one value for all callers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anyio.lowlevel import current_token
 
 __all__ = ["Lazy", "concurrently"]
 
-_AT_ONCE = 8  # requests under way
+_AT_ONCE = 8  # requests in progress
 
 _T = TypeVar("_T")
 
@@ -19,10 +19,10 @@ async def concurrently(jobs: Sequence[Callable[[], Awaitable[_T]]], at_once: int
     """The results of all jobs, in order; up to `at_once` run at a time. The first error ends them all.
 
     Raises:
-        Exception: that error, as it is and not in a group; of our own jobs it is a `ProviderError`.
+        Exception: that error itself, not in a group; the library's own jobs raise a `ProviderError`.
     """
     if len(jobs) < 2:
-        return [await job() for job in jobs]  # a task would cost more than it does
+        return [await job() for job in jobs]  # a task would cost more than it saves
     results: dict[int, _T] = {}
     failed: list[Exception] = []
     limiter = anyio.CapacityLimiter(at_once)
@@ -47,7 +47,7 @@ class Lazy(Generic[_T]):
     """An async value that is found once. A failure is not kept: the next caller tries again. Copies start empty.
 
     Attributes:
-        found: the value; None before it was found.
+        found: the value; None before its discovery.
     """
 
     def __init__(self) -> None:
@@ -65,5 +65,5 @@ class Lazy(Generic[_T]):
         return self.found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: locks cannot be copied, and the value may not hold elsewhere."""
+        """Nothing: locks cannot be copied, and the value may be wrong elsewhere."""
         return {"found": None, "_locks": {}}

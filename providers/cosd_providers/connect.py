@@ -1,4 +1,4 @@
-"""Providers from URLs: which adapter, which key, which options."""
+"""Providers from URLs: the choice of adapter, key and options."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 _ROUTES = re.compile(r"(/v1)?(/chat)?/completions?/*$|/v1/*$")
-"""A route that people leave at the end of a server's URL."""
+"""A route that users leave at the end of a server's URL."""
 
 _HOST = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 """A URL without its scheme."""
@@ -58,13 +58,13 @@ ADAPTERS: Mapping[str, tuple[str, str]] = {
     "tgi": ("cosd_providers.engines.tgi", "Tgi"),
     "vllm": ("cosd_providers.engines.vllm", "Vllm"),
 }
-"""Module and class of the engines with an adapter of their own, imported at their first use.
+"""Module and class of the engines with an adapter of their own, imported at first use.
 
 All other engines speak OpenAI's protocol in one of its dialects.
 """
 
 _PROBED = {"api", "dialect"}
-"""Options that the facts of a report depend on."""
+"""Options that determine the facts of a report."""
 
 _SCHEMA = 2  # version of a saved report
 
@@ -80,7 +80,7 @@ class Snapshot(BaseModel):
         engine: the `engine` of `connect`; None for a provider of the user's own.
         options: other options of `connect`.
         model: the model's id.
-        facts: from the adapter's `snapshot()`; None where it could not use the server.
+        facts: from the adapter's `snapshot()`; None if it could not use the server.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
@@ -98,7 +98,7 @@ class Snapshot(BaseModel):
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it does not hold a probe report, or one of another version.
+            ValueError: it does not hold a probe report, or holds a report of another version.
         """
         try:
             data = from_json(Path(path).read_bytes())
@@ -121,7 +121,7 @@ class Snapshot(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The arguments that `connect` made a provider of, but for keys, headers and HTTP clients.
+    """The arguments of a `connect` call, without keys, headers and HTTP clients.
 
     Attributes:
         url: the server's URL.
@@ -139,7 +139,7 @@ def connection_of(provider: Provider) -> Connection | None:
     """The arguments of `connect`; None if the provider does not come from it, or is a copy."""
     try:
         return _CONNECTED.get(provider)
-    except TypeError:  # somebody's own, which cannot be looked up
+    except TypeError:  # a user's own provider, which is not hashable
         return None
 
 
@@ -194,7 +194,7 @@ def connect(
     Args:
         url: the server's URL, e.g. `"http://gpu1:8080"`; a trailing `/v1` is ignored.
         engine: the kind of server: `"llama.cpp"`, `"vllm"`, `"tgi"`, `"sglang"`, `"ollama"`, `"openai"` for any
-            OpenAI-compatible one, or the name of one of its dialects (`cosd_providers.engines.openai.dialects`). By
+            OpenAI-compatible server, or the name of one of its dialects (`cosd_providers.engines.openai.dialects`). By
             default a hosted service is known by its host, and any other engine is detected at the first use.
         model: the model's name; needed if the server has several.
         api_key: sent to this server alone. By default the environment variable `COSD_API_KEY_<HOST>_<PORT>` or
@@ -207,7 +207,7 @@ def connect(
         chat_template: renders conversations in place of the server's own template: a `.jinja` file, a
             `tokenizer_config.json`, a folder with one of them, a template's text, or a function of messages
             (dictionaries) that returns the text to continue. All but a function need the extra `chat`.
-        extra_body: merged into every generation request, for what a server offers beyond the contract.
+        extra_body: merged into every generation request, for features of a server beyond the contract.
         timeout: seconds to wait between two bytes of an answer, 600 by default; connecting takes at most 5.
             Or an `httpx.Timeout`.
         http_client: an `httpx.AsyncClient` or `httpx2.AsyncClient` with your own proxies, certificates and limits;
@@ -215,22 +215,22 @@ def connect(
         limits: rate limits; requests beyond them wait.
         report: the result of `probe` for this server, or the file it was saved in. The first use then only checks that
             the same model is still served.
-        strategy: how an assistant is asked about several places, where the engine has a choice; by default a fixed
-            rule for each engine (`cosd_providers.strategies`).
-        api: for OpenAI-compatible servers: which of their two routes to use. `"messages"` is the route for messages of
-            a server that does not continue a partial answer, for methods that need none (`Capabilities.continues`).
-        dialect: for OpenAI-compatible servers: what sets them apart, as a name or a `Dialect`.
+        strategy: the kind of requests for an assistant's answers at several places, if the engine has a choice; by
+            default a fixed rule for each engine (`cosd_providers.strategies`).
+        api: for OpenAI-compatible servers: the route to use. `"messages"` is the route for messages of a server that
+            does not continue a partial answer, for methods that need none (`Capabilities.continues`).
+        dialect: for OpenAI-compatible servers: their differences, as a name or a `Dialect`.
         context: tokens that fit into the model's context, for OpenAI-compatible servers and Ollama.
         add_special_tokens: for vLLM and SGLang: whether prompts get the model's beginning-of-sequence token; by
             default they do.
-        system: a system message for this model alone. It stands before every conversation, whose own system message
-            follows it, and is sent to this server only; the models share the answer.
+        system: a system message for this model alone. It precedes every conversation, before the conversation's own
+            system message, and is sent to this server only; the models share the answer.
         messages: more messages of the same kind, such as a private document with an answer that confirms it.
         unknown: other names are refused.
 
     Raises:
-        ValueError: the URL, the key, the engine or a header cannot be used, or `extra_body` sets what the fusion
-            decides, or the report is invalid or of another server, or a message is invalid.
+        ValueError: the URL, the key, the engine or a header cannot be used, or `extra_body` sets a field that the
+            fusion decides, or the report is invalid or of another server, or a message is invalid.
         OSError: the report's file cannot be read.
         UnsupportedError: the `tokenizer` or the `chat_template` cannot be used.
         TypeError: an argument is unknown, of the wrong type, or not for this engine.
@@ -296,7 +296,7 @@ def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
     """Refuse arguments whose names are not known.
 
     Raises:
-        TypeError: there is one.
+        TypeError: there is such an argument.
     """
     for name in given:
         if name not in known:
@@ -305,7 +305,7 @@ def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
 
 
 def _check_types(url: object, engine: object, http_client: object, report: object) -> None:
-    """Raise now what would fail at the first use with an obscure message."""
+    """Raise now the errors that would come at the first use with an obscure message."""
     if not isinstance(url, str):
         raise TypeError(f"url must be a text such as 'http://gpu1:8080', not {type(url).__name__}")
     if not isinstance(engine, str | None):
@@ -343,8 +343,8 @@ class _AdapterFactory:
     """Factory of the adapter for an engine. Copies have neither key nor headers nor client."""
 
     endpoint: str
-    settings: Mapping[str, Any] = field(repr=False)  # of every adapter
-    options: Mapping[str, Any]  # of some
+    settings: Mapping[str, Any] = field(repr=False)  # common to all adapters
+    options: Mapping[str, Any]  # known to some adapters only
     template: Template | None
     saved: Snapshot | None
     own: tuple[Message, ...] = field(repr=False)
@@ -371,7 +371,7 @@ class _AdapterFactory:
 
 
 def _checked(url: str) -> SplitResult:
-    """The parts of a valid URL. No message repeats what may be a secret."""
+    """The parts of a valid URL. No message repeats a possible secret."""
     text = url.strip()
     if "@" in text:
         raise ValueError("the URL holds credentials; give the key as api_key, or in COSD_API_KEY_<HOST>")
@@ -396,7 +396,7 @@ def _checked(url: str) -> SplitResult:
 
 
 def _key_from_environment(parts: SplitResult) -> str | None:
-    """The key of this host and no other."""
+    """The key of this host, never of another."""
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = re.sub("[^A-Z0-9]", "_", (parts.hostname or "").upper())
     for name in (f"COSD_API_KEY_{host}_{port}", f"COSD_API_KEY_{host}"):

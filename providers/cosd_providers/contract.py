@@ -2,10 +2,10 @@
 
 A provider has three main methods. `generate` continues a text and streams tokens with their probabilities. `propose`
 gives the model's own choice at several places of a text. `score` gives the probabilities of a given text. All
-probabilities are raw: those of the model's full distribution at temperature 1. How a server is brought to answer is the
-adapter's business.
+probabilities are raw: the values of the model's full distribution at temperature 1. The adapter decides how to get them
+from its server.
 
-All offsets are in bytes. A `Context` by ids is answered in the model's own tokens, with their ids. After a text all
+All offsets are in bytes. For a `Context` by ids, answers hold the model's own tokens, with their ids. For a text all
 tokens hold whole characters: neighbouring raw tokens that share a character become one token, with the lowest of their
 probabilities, in every adapter alike (`text.Merger`).
 """
@@ -47,16 +47,16 @@ State: TypeAlias = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The place at which a model continues, or is asked: a prompt and the response so far.
+    """The place at which a model continues, or judges: a prompt and the response so far.
 
-    With `ids` it is the model's own path: the encoding of the prompt by itself, then these ids, as they were written.
-    Prompt and response never merge into one token, and nothing of the response is encoded again. Without them the
-    server encodes prompt and text as one text, which may cut it into other tokens than the model would write.
+    With `ids` it is the model's own path: the encoding of the prompt by itself, then these ids, exactly as the model
+    wrote them. Prompt and response never merge into one token, and no part of the response is encoded again. Without
+    `ids` the server encodes prompt and text as one text, perhaps into other tokens than the model would write.
 
     Attributes:
         prompt: the rendered prompt; special tokens are parsed, as in any prompt.
         text: the response so far, as all models share it.
-        ids: the model's ids of `text`; empty at the start of a response. None where the model takes text only.
+        ids: the model's ids of `text`; empty at the start of a response. None if the model takes text only.
     """
 
     prompt: str
@@ -66,16 +66,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of a model: in whole characters, or after a context by ids as the model wrote it.
+    """One token of a model: in whole characters, or after a context by ids exactly as the model wrote it.
 
     Attributes:
         data: its bytes; empty for the end of sequence.
-        prob: the model's probability of it, in [0, 1]; None if the endpoint does not report it.
+        prob: the model's probability of the token, in [0, 1]; None if the endpoint does not report it.
         end: whether this is the end of sequence (or of turn): one symbol beside the 256 bytes.
-        name: the end token as the model writes it, e.g. `"</s>"`, if known.
+        name: the end token in the model's own spelling, e.g. `"</s>"`, if known.
         alternatives: other tokens in its place, in whole characters, or the end of sequence; the most probable first.
-            Empty unless requested and known, and where several raw tokens were joined. Parts of characters and tokens
-            with the same bytes as another are left out: the probability that is not listed bounds each of them.
+            Empty unless requested and known, and if several raw tokens were joined. Parts of characters and tokens with
+            the same bytes as another are left out: the unlisted probability bounds each of them.
         state: the model's state in its place, before the first of its raw tokens; None unless it was drafted by
             `HiddenStates.generate_with_states`.
         id: its id in the model's vocabulary, after a context by ids; then `data` may be part of a character, and
@@ -93,12 +93,12 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class DraftEnd:
-    """The last item of a draft: why it ended.
+    """The last item of a draft: the reason for its end.
 
     Attributes:
-        reason: `"end"` (the end token was the last one), `"limit"` (after `max_tokens` tokens, or after as
-            many of the server's own where it only `draws`), `"context"` (the model's context is full) or `"filter"` (a
-            content filter intervened).
+        reason: `"end"` (the end token was the last one), `"limit"` (after `max_tokens` tokens, or if the server only
+            `draws`, after as many of its own), `"context"` (the model's context is full) or `"filter"` (a content
+            filter intervened).
         continuation: opaque; a later `generate` continues from its token ids. None if the endpoint takes text only.
     """
 
@@ -108,12 +108,12 @@ class DraftEnd:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A place in the response where an assistant is asked for its own continuation.
+    """A place in the response at which an assistant gives its own continuation.
 
     Attributes:
         start: byte offset in the response: the text before it is given, the text after it is judged.
-        tokens: the draft's tokens from there; an empty one is the draft's end of sequence. They decide ties, and
-            when the answer is complete.
+        tokens: the draft's tokens from there; an empty token is the draft's end of sequence. They decide ties, and when
+            the answer is complete.
         word: whether the answer continues until it covers the tokens, or differs from them and has ended its word
             (`unit="word"`). Otherwise it is one token (`unit="token"`, Algorithm 1).
     """
@@ -125,12 +125,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A model's choice at one place: its greedy continuation of its own encoding of the text before.
+    """A model's choice at one place: its greedy continuation of its own encoding of the text before the place.
 
     Attributes:
         start: byte offset in the response.
         tokens: at least one. The end of sequence, if it comes, is explicit and the last.
-        strategy: how it was asked for (`strategies.Strategy`), as counted in the ledger; None if not reported.
+        strategy: the kind of request that gave it (`strategies.Strategy`), as counted in the ledger; None if not
+            reported.
     """
 
     start: int
@@ -155,8 +156,8 @@ class Capabilities:
         end_prob: the probability of the end of sequence is reported.
         tokenize: the endpoint encodes text.
         score: the endpoint reports the probabilities of a given text.
-        scores_by_token: it takes a prompt for each token of that text, which reads all before it, and bills them all;
-            without it the text is read once.
+        scores_by_token: it takes a prompt for each token of that text, reads each prompt whole, and bills all of them;
+            without it the server reads the text once.
         probs: the endpoint reports the probabilities of the tokens that it generates; without them an assistant can
             only agree or disagree.
         top_k: the most alternatives that `generate` and `propose` can give with a token; 0 if none are listed.
@@ -168,10 +169,10 @@ class Capabilities:
             (`messages.ChatProvider`), and takes no `text` in `generate`.
         hidden_states: the width of the model's last hidden state, if the endpoint reports it (`HiddenStates`); else 0.
         ids: it takes a `Context` by ids, and shows the ids of its tokens (`IdContexts`).
-        places: contexts that one request of `IdContexts.next_tokens` best holds. 1 means that they are best asked one
-            by one, each soon after the last, so that the server reads no token twice.
-        watch: whether an assistant is asked by a stream that is left open (`strategies.Strategy`), where it is asked
-            after ids; None leaves this to the fusion.
+        places: the best number of contexts in one request of `IdContexts.next_tokens`. 1 means one request for each
+            context, in quick succession, so that the server reads no token twice.
+        watch: whether an assistant answers by a stream that is left open (`strategies.Strategy`), if its contexts have
+            ids; None leaves this to the fusion.
     """
 
     token_ids: bool
@@ -236,7 +237,7 @@ class Provider(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def describe(self) -> ServerInfo:
-        """Find out what the server is; later calls send nothing."""
+        """Find out the server's kind, model and abilities; later calls send nothing."""
         ...
 
     def generate(
@@ -260,30 +261,30 @@ class Provider(Protocol):
         which decode to `context.text`. Closing the iterator closes the request and frees the server.
 
         With `alternatives` each token carries up to this number of the other most probable tokens in its place, as far
-        as the endpoint reports them. Leave out what is uncertain; methods that decide by them need all.
+        as the endpoint reports them. Leave out uncertain tokens; methods that decide by alternatives need all of them.
 
-        With `temperature=1` each token is drawn from the model's full distribution; its probability is its own there,
-        and the most probable token is the drawn one or its first alternative. A `seed` makes the server draw the same
-        tokens again, as far as it can. Give each draft a seed of its own: equal seeds draw by equal random numbers.
-        Without `Capabilities.sampling` only `draws` holds.
+        With `temperature=1` each token is drawn from the model's full distribution; its probability is its own in that
+        distribution, and the most probable token is the drawn token or its first alternative. A `seed` makes the server
+        draw the same tokens again, as far as it can. Give each draft a seed of its own: equal seeds draw by equal
+        random numbers. Without `Capabilities.sampling` only `draws` holds.
 
         If the response has grown too long for the model's context the draft ends at once, with reason `"context"`; a
         prompt that is too long by itself raises `ContextLengthError`.
 
         Raises:
             ValueError: `temperature` is neither 0 nor 1.
-            UnsupportedError: it is 1, and the endpoint cannot do this (`describe().capabilities`).
+            UnsupportedError: it is 1, and the endpoint cannot draw (`describe().capabilities`).
         """
         ...
 
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
-        """The model's choice at each question, in order; None where it cannot be known.
+        """The model's choice at each question, in order; None if it cannot be known.
 
         Offsets are in `context.text`, without ids. `questions=None` means every boundary of the model's own encoding of
-        that text, one token each, in as few requests as the endpoint allows: one if it scores text, or takes several
-        texts at once. `alternatives` is as in `generate`.
+        that text, one token each, in as few requests as the endpoint allows: a single request if it scores text, or
+        takes several texts at once. `alternatives` is as in `generate`.
         """
         ...
 
@@ -291,10 +292,10 @@ class Provider(Protocol):
         """The tokens of the model's own encoding of `context.text`, each with its probability given all before it.
 
         With `alternatives` each token carries up to this number of the other most probable tokens in its place: the
-        first of them is the most probable one, unless the token itself is. A token that begins in `prompt` has none.
+        first of them is the most probable token, unless the token itself is. A token that begins in `prompt` has none.
 
-        With `end` a last token is added: the end of sequence after the text, with its probability there (of several
-        such tokens the most probable), or None if the endpoint does not report it.
+        With `end` a last token is added: the end of sequence after the text, with its probability there (if there are
+        several ends, the most probable), or None if the endpoint does not report it.
 
         Raises:
             UnsupportedError: the endpoint cannot do this (`describe().capabilities`).
@@ -328,10 +329,10 @@ class Alive(Protocol):
     """A provider that can find out if its server answers now, at no cost. Optional."""
 
     async def check_alive(self) -> None:
-        """Ask the server for something that no model is needed for.
+        """Send the server a request that needs no model.
 
         Raises:
-            ProviderError: it does not answer, or says that it is not ready.
+            ProviderError: it does not answer, or reports that it is not ready.
         """
         ...
 
@@ -340,8 +341,8 @@ class Alive(Protocol):
 class HiddenStates(Protocol):
     """A provider that can report its model's last hidden states. Optional.
 
-    Whether its server does is in `Capabilities.hidden_states`. Both methods raise `UnsupportedError` where it does not,
-    and `ContextLengthError` where a text is longer than the server takes for states.
+    `Capabilities.hidden_states` says if its server does. If not, both methods raise `UnsupportedError`; they raise
+    `ContextLengthError` if a text is longer than the server allows for states.
     """
 
     def generate_with_states(
@@ -355,15 +356,15 @@ class HiddenStates(Protocol):
     ) -> AsyncGenerator[Token | DraftEnd, None]:
         """Continue as a greedy `generate` does: the same tokens, each with its `state`.
 
-        The states are those of the ids that the draft itself was written with, whatever the text reads back as. They
-        may be asked for by requests of their own, for several tokens at once, which `usage` counts.
+        The states belong to the ids that the draft itself was written with, even if the text encodes to other ids. They
+        may come from further requests, for several tokens at a time, which `usage` counts.
         """
         ...
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
         """The state at each boundary of the model's own encoding of `context.text`, its end included, by byte offset.
 
-        Boundaries are between characters. The first is missing where nothing is before it.
+        Boundaries are between characters. The first state is missing if no token precedes it.
         """
         ...
 
@@ -375,10 +376,10 @@ class IdContexts(Protocol):
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """The model's most probable token after each context by ids, in order; None where its context is full.
+        """The model's most probable token after each context by ids, in order; None if its context is full.
 
-        Equally probable ones are told apart by the server. Each token has its id, and up to `alternatives` of the
-        next most probable ones, the most probable first, as they are: parts of characters and ends included.
+        The server decides between equally probable tokens. Each token has its id, and up to `alternatives` of the next
+        most probable tokens, the most probable first, unchanged: parts of characters and ends included.
         """
         ...
 
@@ -394,7 +395,7 @@ class IdContexts(Protocol):
         """The text of ids as the server shows it, special tokens included.
 
         Raises:
-            UnsupportedError: the endpoint cannot do this, or knows one of the ids not.
+            UnsupportedError: the endpoint cannot do this, or does not know one of the ids.
         """
         ...
 
@@ -408,7 +409,7 @@ class IdScores(Protocol):
     ) -> list[Token]:
         """A token for each id of a context from index `first` on, with its id and its probability given all before it.
 
-        They need no bytes, which are known to whoever gives the ids. `alternatives` and `end` are as in
+        The tokens need no bytes, as the caller knows the bytes of its ids. `alternatives` and `end` are as in
         `Provider.score`, and alternatives may be parts of characters.
 
         Raises:
@@ -438,7 +439,7 @@ async def token_count(provider: Provider, text: str) -> int:
 
 
 WordEnds: TypeAlias = Callable[[str], Sequence[int]]
-"""Ends of the words of a text: offsets in characters, growing. White space belongs to the word behind it, mostly."""
+"""Ends of the words of a text: offsets in characters, ascending. White space mostly belongs to the word after it."""
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ __all__ = ["deferred", "outdated"]
 _UNTIL = "0.2"
 """The release without the deprecated names."""
 _INSIDE = ("cosd_api", "cosd_providers", "langchain_core", "pydantic")
-"""Packages whose code calls on behalf of a user's."""
+"""Packages whose code makes calls on behalf of a user's code."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -25,8 +25,8 @@ def deferred(package: str, modules: Mapping[str, str], *, moved: Mapping[str, st
 
     Args:
         package: its `__name__`.
-        modules: the module of each name; or, after a colon, the module and the name there.
-        moved: the same of each name that has moved there, and is found here with a `DeprecationWarning`.
+        modules: the module of each name; or the module, a colon, and the name there.
+        moved: the same for each name that moved to another module, and is found here with a `DeprecationWarning`.
     """
 
     def find(name: str) -> object:
@@ -46,7 +46,7 @@ def deferred(package: str, modules: Mapping[str, str], *, moved: Mapping[str, st
 
 
 def outdated(old: str, new: str) -> None:
-    """Warn that a name is deprecated, with what to write instead, at the line of the user's code that has it."""
+    """Warn that a name is deprecated, with its replacement, at the line of the user's code that has it."""
     inside, frame = 0, inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE:
         inside, frame = inside + 1, frame.f_back

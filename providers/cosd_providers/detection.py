@@ -1,7 +1,7 @@
-"""Detection of the engine behind a URL, and a provider that does this at its first use.
+"""Detection of the engine at a URL, and a provider that detects its engine at its first use.
 
 Most servers name themselves as the owner of their models in `/v1/models`. TGI and older llama.cpp servers are known by
-a route of their own. Any other server that lists models is taken for an OpenAI-compatible one.
+a route of their own. Any other server that lists models counts as OpenAI-compatible.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _OWNERS = {"llamacpp": "llama.cpp", "vllm": "vllm", "sglang": "sglang", "library
 _ROUTES = {
     "/info": ("max_total_tokens", "tgi"),
     "/props": ("default_generation_settings", "llama.cpp"),
-    "/api/tags": ("models", "ollama"),  # whose models from elsewhere are owned by whoever made them
+    "/api/tags": ("models", "ollama"),  # models from other registries name their makers as owners
     "/openapi.json": ("paths./extras/tokenize/count", "llama-cpp-python"),
 }
-"""Engines by a route, and a field of its answer, that no other has; after a dot, a field of that field."""
+"""Engines by a route, and a field of its answer, that no other engine has; after a dot, a field of that field."""
 
 _NAME_IT = "Or name the engine: engine='openai' for connect, --engine openai for cosd probe."
 _NO_STATES = "llama.cpp's own server does, started with --embeddings --pooling none."
 
 
 async def detect(transport: Transport) -> str:
-    """Find the engine behind a URL: one of `connect.ADAPTERS`, or the name of an OpenAI-compatible dialect.
+    """Find the engine at a URL: one of `connect.ADAPTERS`, or the name of an OpenAI-compatible dialect.
 
     Raises:
         UnsupportedError: no engine was detected.
@@ -110,15 +110,15 @@ async def _ask(transport: Transport, path: str, *, strict: bool = True) -> dict[
 
 
 class DetectedProvider:
-    """A provider that detects at its first use which adapter its server needs, and delegates to that adapter.
+    """A provider that detects at its first use which adapter its server needs, and delegates to it.
 
     Copies hold the settings alone; they detect again.
 
     Args:
-        transport: for the detection.
+        transport: sends the requests of the detection.
         make: makes the adapter for an engine.
         model: the model's name, for `name`.
-        own_messages: of the adapter that `make` makes.
+        own_messages: the messages of the adapter that `make` makes.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class DetectedProvider:
         self._model = model
         self._adapter: Lazy[Provider] = Lazy()
         self._users: dict[object, int] = {}  # in each event loop
-        self._entered: dict[object, int] = {}  # how often the adapter was entered there
+        self._entered: dict[object, int] = {}  # how often the adapter was entered in each loop
 
     def __repr__(self) -> str:
         return f"connect({self._transport.endpoint!r}, model={self._model!r})"
@@ -188,7 +188,7 @@ class DetectedProvider:
         return await found.keep_ready() if isinstance(found, Ready) else None
 
     async def check_alive(self) -> None:
-        """See `contract.Alive`; a server that is not known yet is recognized, which is as good."""
+        """See `contract.Alive`; detecting an unknown server has the same effect."""
         adapter = await self.adapter()
         if isinstance(adapter, Alive):
             await adapter.check_alive()

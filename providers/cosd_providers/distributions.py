@@ -10,7 +10,7 @@ from cosd_providers.text import whole
 
 __all__ = ["agree", "cuts", "listed", "near", "power_of"]
 
-# A logit of 16 bits above 16 is a multiple of one eighth. Two answers may round it differently: 28 % at most.
+# A logit of 16 bits above 16 is a multiple of one eighth. Two answers may round it differently, by 28 % at most.
 _RELATIVE, _ABSOLUTE = 0.3, 2e-2
 _POWER = 0.1  # noise of a power
 _RATIO = 0.3  # of the logarithm of a ratio of probabilities: twice the noise
@@ -18,12 +18,12 @@ _COMPARED = 3  # tokens of each distribution
 
 
 def near(one: float, other: float) -> bool:
-    """Two probabilities are equal but for a server's noise."""
+    """True if two probabilities are equal but for a server's noise."""
     return abs(one - other) <= max(_RELATIVE * other, _ABSOLUTE)
 
 
 def listed(position: Position) -> dict[tuple[bytes, bool], float]:
-    """The known probabilities at a position, by the bytes of a token and whether it is an end."""
+    """The known probabilities at a position, by the bytes of a token and a flag for an end."""
     return {
         (choice.token.data, choice.token.end): choice.token.prob
         for choice in (position.pick, *position.top)
@@ -32,11 +32,11 @@ def listed(position: Position) -> dict[tuple[bytes, bool], float]:
 
 
 def agree(one: Position, other: Position) -> bool:
-    """Two positions show the same distribution, as far as both are known, but for a server's noise.
+    """True if two positions show the same distribution, as far as both are known, but for a server's noise.
 
     Args:
-        one: a position; where it shows its own token alone, that is compared.
-        other: the same position as generated.
+        one: a position; if it shows its own token alone, only this token is compared.
+        other: the generated position at the same place.
     """
     here = listed(one)
     there = sorted(listed(other).items(), key=lambda item: -item[1])
@@ -55,12 +55,12 @@ def agree(one: Position, other: Position) -> bool:
 
 
 def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
-    """The power of all ratios of probabilities, as another temperature makes it; None where the ratios are equal.
+    """The power of all ratios of probabilities, the effect of another temperature; None if the ratios are equal.
 
-    At one position it drowns in noise, but noise moves each ratio in its own way.
+    At a single position the power drowns in noise, but noise moves each ratio in its own way.
 
     Args:
-        pairs: positions, each with the same one as generated.
+        pairs: positions, each with the generated position at the same place.
     """
     apart = along = 0.0
     for one, other in pairs:
@@ -77,7 +77,7 @@ def power_of(pairs: Iterable[tuple[Position, Position]]) -> float | None:
 
 
 def cuts(positions: Sequence[Position]) -> list[tuple[int, bytes]]:
-    """Positions between whole characters, from the third on, each with the text before it: a prompt may end there."""
+    """Positions between whole characters, from the third on, each with the text before it, a possible prompt."""
     found: list[tuple[int, bytes]] = []
     before = b""
     for at, position in enumerate(positions):

@@ -1,8 +1,8 @@
-"""The loop of a draft, which is the same for all engines.
+"""The loop of a draft, common to all engines.
 
-Engines supply `DraftRequests`. Those that can stream raw tokens supply `IdsStream`, the raw tokens of one request:
-`IdsDraft` joins them and continues from the ids of the draft itself, so that its text does not depend on where a stream
-ended. TGI, which takes text only, has the server generate these ids again and skips them.
+Engines supply `DraftRequests`. Engines that can stream raw tokens supply `IdsStream`, the raw tokens of one request:
+`IdsDraft` joins them and continues from the ids of the draft itself, so that its text does not depend on the ends of
+streams. TGI takes text only, so its server generates these ids again and the engine skips them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DraftRequests(Protocol):
     """The requests of one draft."""
 
     def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
-        """Stream the tokens of one answer, which continues from all that came before; none where the draft is over.
+        """Stream the tokens of one answer, which continues all earlier ones; none if the draft is over.
 
         Args:
             attempt: number of this attempt, from 1; see `http.retries.resumed`.
@@ -31,15 +31,15 @@ class DraftRequests(Protocol):
         ...
 
     async def after(self) -> Sequence[Token | DraftEnd]:
-        """Go on after an answer: return what follows it, up to the end of the draft unless another answer is needed."""
+        """Finish an answer: return the items after it, up to the end of the draft unless another answer is needed."""
         ...
 
 
 async def streamed(begin: Callable[[], Awaitable[DraftRequests]]) -> AsyncGenerator[Token | DraftEnd, None]:
-    """A draft in as many requests as it takes; those that break off are sent again.
+    """A draft in as many requests as it needs; broken requests are sent again.
 
     Args:
-        begin: makes the draft, with whatever has to be known before its first request.
+        begin: makes the draft, with everything that its first request needs.
     """
     draft = await begin()
     item: Token | DraftEnd | None = None
@@ -53,7 +53,7 @@ async def streamed(begin: Callable[[], Awaitable[DraftRequests]]) -> AsyncGenera
 
 Next = Choice | Callable[[], Awaitable[Choice]] | Literal["full"]
 """One step of a stream: the server's next raw token; or, as the last step, a function that finds it by a request of its
-own; or that the context is full."""
+own; or `"full"`, if the context is full."""
 
 
 class IdsStream(Protocol):
@@ -63,12 +63,12 @@ class IdsStream(Protocol):
         """Stream about `left` raw tokens after `ids`.
 
         Args:
-            ids: the prompt, as the engine sends it, and the ids of the draft so far.
+            ids: the prompt, in the engine's own form, and the ids of the draft so far.
             left: tokens that are still wanted.
             attempt: number of this attempt, from 1; see `http.retries.resumed`.
 
         Raises:
-            ContextLengthError: nothing fits behind `ids`. A server that takes text only says "full" instead.
+            ContextLengthError: nothing fits after `ids`. A server that takes text only yields "full" instead.
         """
         ...
 
@@ -78,12 +78,12 @@ class IdsDraft:
 
     Args:
         stream: the engine's requests.
-        start: the prompt and the response so far, as the engine sends them.
+        start: the prompt and the response so far, in the engine's own form.
         max_tokens: whole-character tokens to give at most.
-        alone: `start` is the prompt alone, and it is an error if it is too long.
-        repeats: the server takes text only, and each stream generates the ids of the draft again and skips them. It is
-            left once the draft is full, and the draft has no continuation.
-        raw: it follows a context by ids: its tokens are given out as they are, with their ids.
+        alone: `start` is the prompt alone; if it is too long, that is an error.
+        repeats: the server takes text only; each stream generates the ids of the draft again, and the engine skips
+            them. A full draft closes its stream, and has no continuation.
+        raw: it follows a context by ids: its tokens are given out unchanged, with their ids.
 
     Attributes:
         start: as given.

@@ -1,12 +1,12 @@
-"""Base of all engines: one model behind one server, with what they share of construction, discovery, chat and errors.
+"""Base of all engines: one model on one server, with construction, discovery, chat and errors in common.
 
-An engine derives from `Engine` (or from `Adapter`, where a server shows less) and supplies
+An engine derives from `Engine` (or from `Adapter`, if its server shows less) and supplies
 
-- `_discover()`: what the server is, found once: the engine's own `ServerFacts`;
+- `_discover()`: the engine's own `ServerFacts`, found once;
 - `_draft(...)`: a draft, mostly by a loop of `drafting`;
 - `propose`: see `contract.Provider`; its rounds come from `greedy.answer` or `proposing`;
-- where the server can: `score` and `tokenize`;
-- where the server renders conversations: `_render`, `begun`, `literal` and `_for_chat`;
+- `score` and `tokenize`, if the server can;
+- `_render`, `begun`, `literal` and `_for_chat`, if the server renders conversations;
 - `probe_client()`: the server without checks, for the probe.
 """
 
@@ -66,30 +66,30 @@ __all__ = [
 ]
 
 _LASTING = ("id", "root", "parent", "max_model_len", "meta")
-"""Fields of a listed model that stay the same as long as the model does."""
+"""Fields of a listed model that last as long as the model itself."""
 
 _NAMED = 8  # models that an error lists
 
 _NEAR_SECONDS = 0.005
 
 NO_TEMPLATE = "Give the model's own: connect(url, chat_template=...), a tokenizer_config.json or a .jinja file."
-"""A hint where a server renders no chat template."""
+"""A hint for a server that renders no chat template."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-_MARK = "5f0c9a"  # stands for a user's message in a chat template
+_MARK = "5f0c9a"  # placeholder of a user's message in a chat template
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)
 
 
 class Adapter:
-    """One model behind one server.
+    """One model on one server.
 
     Args:
         url: the server's URL.
         owned: fields of a request that `extra_body` may not set.
-        model: the model's name; needed where the server has several.
+        model: the model's name; needed if the server has several.
         api_key: sent as a bearer token.
         headers: sent with every request.
         extra_body: merged into every generation request.
@@ -98,8 +98,8 @@ class Adapter:
         limits: as in `Transport`.
 
     Attributes:
-        strategies: the strategies that this engine can be asked by; empty where there is only one.
-        by_ids: whether it may take contexts by ids, so that it can be asked by a watch, too.
+        strategies: the engine's strategies for proposals; empty if it has a single one.
+        by_ids: whether it may take contexts by ids, so that a watch is possible, too.
 
     Raises:
         ValueError: `extra_body` sets a field in `owned`.
@@ -152,18 +152,18 @@ class Adapter:
         return f"{type(self).__name__}({self._transport.endpoint!r}, model={self._model!r})"
 
     def __getstate__(self) -> Mapping[str, Any]:
-        """Everything but the view for conversations: a copy makes its own."""
+        """Everything but the view for conversations: a copy makes its own view."""
         return {**self.__dict__, "_chats": None}
 
     @property
     def name(self) -> str:
-        """Host and port, with the model before it where one was named."""
+        """Host and port, after the model's name if one was given."""
         host = urlsplit(self._transport.endpoint).netloc
         return f"{self._model}@{host}" if self._model else host
 
     @property
     def sent(self) -> int:
-        """Generation requests that were sent, those of discovery included."""
+        """Generation requests sent so far, discovery included."""
         return self._transport.sent
 
     @property
@@ -180,10 +180,10 @@ class Adapter:
         return {"model": self._model} if self._model else {}
 
     async def keep_ready(self) -> bool:
-        """Open a connection for the next request by asking a route that answers at once; see `contract.Ready`.
+        """Open a connection for the next request, by a request to a route that answers at once; see `contract.Ready`.
 
-        A stream that is closed early takes its connection with it, and a new one costs a round trip, with TLS two or
-        three. Servers that are near, and a client of the user's own, are left alone.
+        Closing a stream early closes its connection, and a new connection costs a round trip, with TLS two or three.
+        Near servers, and a client of the user's own, are left alone.
         """
         if self._ready_route is None or self._near or self._transport.http_client is not None:
             return False
@@ -194,14 +194,14 @@ class Adapter:
         return not self._near
 
     async def check_alive(self) -> None:
-        """Ask the route that answers at once, or for the list of models; see `contract.Alive`."""
+        """Request the route that answers at once, or the list of models; see `contract.Alive`."""
         route = self._ready_route or self._listing
         if route is not None:
-            with suppress(InvalidRequestError):  # there is no such route: the server answers
+            with suppress(InvalidRequestError):  # the route is missing, but the server answers
                 await self._transport.get(route, once=True, quick=True)
 
     def with_strategy(self, strategy: Strategy | None) -> Self:
-        """The same model, asked by one strategy; None for the engine's own rule.
+        """The same model, with one strategy; None for the engine's own rule.
 
         Raises:
             ValueError: the engine has no such strategy.
@@ -211,7 +211,7 @@ class Adapter:
         return view
 
     def _use_strategy(self, strategy: Strategy | None) -> None:
-        """Ask by this strategy; a watch is the fusion's business, and where it asks otherwise the engine's rule holds.
+        """Use this strategy; a watch belongs to the fusion, and other requests then follow the engine's rule.
 
         Raises:
             ValueError: the engine has no such strategy.
@@ -236,20 +236,20 @@ class Adapter:
         view = self._chats
         if view is None:
             made = await self._for_chat()
-            view = self._chats = self._chats or made  # another one may have been faster
+            view = self._chats = self._chats or made  # another caller may have been faster
         if view._talk is None:
             view._talk = ChatRenderer(self._transport.endpoint)
         return await view._talk.render_prompt(view, after_own(self.own_messages, messages), on_special_tokens)
 
     async def _for_chat(self) -> Self:
-        """The view that continues texts rendered by a chat template; another one where that differs."""
+        """The view that continues texts rendered by a chat template; a different object if such texts need one."""
         return self
 
     async def render(self, messages: list[dict[str, str]]) -> str:
         """The conversation as the model reads it, up to the start of its answer.
 
         Raises:
-            TemplateRefusal: the template does not take it.
+            TemplateRefusal: the template refuses the conversation.
             UnsupportedError: there is no template.
         """
         if self._template is None:
@@ -258,7 +258,7 @@ class Adapter:
             text: object = self._template(messages)
         except (ProviderError, TemplateRefusal):
             raise
-        except Exception as error:  # a user's function may refuse in its own way, such as a tokenizer's
+        except Exception as error:  # a user's function may raise its own errors, such as a tokenizer's
             raise TemplateRefusal(f"{type(error).__name__}: {error}") from error
         if not isinstance(text, str):
             raise self._unsupported(f"the function given as chat_template must return text, not {type(text).__name__}")
@@ -273,7 +273,7 @@ class Adapter:
         return prompt
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:  # noqa: ARG002 - a hook
-        """The model, given ids for a prompt of pieces that are encoded one by one. None where it takes text only."""
+        """A view whose prompts are ids, encoded piece by piece; None if the server takes text only."""
         return None
 
     async def score(
@@ -304,7 +304,7 @@ class Adapter:
         return await beside(length, self._tokenizer, text)
 
     async def _places(self, context: Context, questions: Sequence[Question] | None) -> Sequence[Question]:
-        """The questions; in place of None, one at every boundary of the text as the model encodes it."""
+        """The questions; instead of None, one question at every boundary of the text in the model's encoding."""
         if questions is not None:
             return questions
         pieces = await self.tokenize(context.prompt + sendable(context.text))
@@ -321,22 +321,22 @@ class Adapter:
         await self._transport.__aexit__(*exc)
 
     def restore(self, facts: Mapping[str, Any], endpoint: str) -> None:
-        """Take the facts of a `snapshot`, so that the first use asks only whether the same model is served.
+        """Take the facts of a `snapshot`, so that the first use only checks whether the same model is served.
 
         Raises:
-            ValueError: it is of another server than this `endpoint`.
+            ValueError: the snapshot belongs to another server than this `endpoint`.
         """
         if _located(endpoint) != _located(self._transport.endpoint):
             raise ValueError(f"the report is of {endpoint}, not of {self._transport.endpoint}: probe this one")
         self._recalled = facts
 
     async def _kept(self, known: object, model: str) -> dict[str, Any]:
-        """Facts as JSON, with what the server reports of the model."""
+        """Facts as JSON, with the server's report of the model."""
         kept = TypeAdapter[Any](type(known)).dump_python(known, mode="json")
         return {"served": await self._served(model), "known": kept}
 
     async def _recollected(self, kind: type[_T], learn: Callable[[], Awaitable[_T]]) -> _T:
-        """The restored facts, or else those that `learn` finds; see `_taken_up`."""
+        """The restored facts, or else the facts that `learn` finds; see `_taken_up`."""
         found = await self._taken_up(kind)
         return await learn() if found is None else found
 
@@ -344,7 +344,7 @@ class Adapter:
         """The restored facts, if the same model is still served; None without a snapshot.
 
         Raises:
-            UnsupportedError: the snapshot is of another kind of server.
+            UnsupportedError: the snapshot belongs to another kind of server.
             ModelChoiceError: another model is served now.
         """
         if self._recalled is None:
@@ -362,7 +362,7 @@ class Adapter:
         return known
 
     async def _served(self, model: str) -> dict[str, Any]:
-        """The server's description of a model; empty where it does not list it."""
+        """The server's description of a model; empty if the server does not list it."""
         if self._listing is None:
             return {}
         try:
@@ -381,7 +381,7 @@ class ServerFacts:
     """Facts of a server. Engines add their own fields.
 
     Attributes:
-        info: what `describe` returns.
+        info: the result of `describe`.
     """
 
     info: ServerInfo
@@ -417,7 +417,7 @@ class Engine(Adapter, Generic[_F]):
 
     @abstractmethod
     async def _discover(self) -> _F:
-        """Ask the server what it is.
+        """Find out the server's kind, model and abilities.
 
         Raises:
             UnsupportedError: this is another server, or it cannot be used.
@@ -429,11 +429,11 @@ class Engine(Adapter, Generic[_F]):
         return await self._found.get(lambda: self._recollected(self._facts_type, self._discover))
 
     async def facts(self) -> _F:
-        """The facts as they hold for this view of the server."""
+        """The facts that hold for this view of the server."""
         return await self.discovered()
 
     async def describe(self) -> ServerInfo:
-        """The server and its model, asked once."""
+        """The server and its model, requested once."""
         info = (await self.discovered()).info
         if self._watch is None:
             return info
@@ -454,7 +454,7 @@ class Engine(Adapter, Generic[_F]):
         options: DraftOptions,
         usage: Usage,
     ) -> DraftRequests:
-        """A draft; arguments as in `contract.Provider.generate`. Sampling is asked only of an endpoint that can."""
+        """A draft; arguments as in `contract.Provider.generate`. The caller checks that the endpoint can sample."""
 
     def generate(
         self,
@@ -492,7 +492,7 @@ def _located(endpoint: str) -> str:
 
 
 def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[str]) -> Mapping[str, object]:
-    """The fields that a user wants merged into every generation request.
+    """Check the fields that a user wants merged into every generation request.
 
     Raises:
         ValueError: it sets a field that the fusion decides (`owned`), or is not JSON.
@@ -524,7 +524,7 @@ class Models(BaseModel):
 
 
 async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: str, url: str) -> _M:
-    """The answer of a route that only one engine has.
+    """Request a route that only one engine has, and return its answer.
 
     Args:
         transport: the server.
@@ -539,7 +539,7 @@ async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: st
     try:
         return parse(kind, await transport.get(path), transport.endpoint)
     except (InvalidRequestError, ResponseError) as error:
-        if error.retryable:  # a connection that broke says nothing about the server
+        if error.retryable:  # a connection that broke proves nothing about the server
             raise
         words = f"this does not look like {looks}"
         hint = f"Give the URL of {url}, without /v1; for another server leave out engine."
@@ -547,7 +547,7 @@ async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: st
 
 
 def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> ListedModel:
-    """The model to use: the first of several names of one model; an adapter only if it is named.
+    """The model to use: the first of several names of one model; an adapter (LoRA) only if it is named.
 
     Raises:
         ModelChoiceError: there are several models, and none was named; or the named one is not there.
@@ -562,7 +562,7 @@ def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> 
 
 
 def no_model(wanted: str | None, ids: Iterable[str], endpoint: str) -> ModelChoiceError:
-    """No model can be chosen."""
+    """The error of a model that cannot be chosen."""
     names = [repr(one) for one in ids]
     unnamed = "several models, and none was named" if names else "no model was named"
     if len(names) > _NAMED:
@@ -573,10 +573,10 @@ def no_model(wanted: str | None, ids: Iterable[str], endpoint: str) -> ModelChoi
 
 
 async def answer_cue(template: Callable[[str], Awaitable[str | None]]) -> str | None:
-    """The text that a chat template puts between a user's message and the answer; None where none is known.
+    """The text that a chat template puts between a user's message and the answer; None if none is known.
 
     Args:
-        template: renders a user's message, up to the answer; returns None where it cannot.
+        template: renders a user's message, up to the answer; returns None if it cannot.
     """
     written = await template(_MARK)
     return written.rpartition(_MARK)[2] or None if written and _MARK in written else None
@@ -586,54 +586,54 @@ async def answer_cue(template: Callable[[str], Awaitable[str | None]]) -> str | 
 
 
 def nothing_to_continue(endpoint: str) -> InvalidRequestError:
-    """Prompt and text are empty, and the model has no beginning of sequence."""
+    """The error of an empty prompt and text, without a beginning of sequence."""
     words = "prompt and text are empty, and the model has no beginning-of-sequence token to continue from"
     return InvalidRequestError(words, endpoint=endpoint)
 
 
 def broken_off(endpoint: str) -> ResponseError:
-    """A stream ended before its answer."""
+    """The error of a stream that ended before its answer."""
     return ResponseError("the stream ended before the answer did", endpoint=endpoint, retryable=True)
 
 
 def silent(endpoint: str) -> ResponseError:
-    """An answer has no token, and no reason why."""
+    """The error of an answer without a token, or a reason for that."""
     words = "the server stopped without a token and without a reason"
     return ResponseError(words, endpoint=endpoint, retryable=True)
 
 
 def miscounted(asked: int, answered: int, endpoint: str, *, what: str = "prompts were sent") -> ResponseError:
-    """A list has an answer too few or too many."""
+    """The error of a list with too few or too many answers."""
     return ResponseError(f"{asked} {what}, {answered} answered", endpoint=endpoint, retryable=True)
 
 
 def no_probs(field: str, endpoint: str, *, hint: str = "") -> UnsupportedError:
-    """An answer lacks the probabilities that a field of the request asks for."""
+    """The error of an answer without the probabilities that the request wanted."""
     words = f"the server gives no probabilities with its tokens, although asked ({field})"
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
 def cannot_sample(endpoint: str) -> UnsupportedError:
-    """The endpoint is not known to sample from the model's own distribution."""
+    """The error of an endpoint that is not known to sample from the model's own distribution."""
     words = "the endpoint is not known to draw tokens from the model's own distribution (temperature=1)"
     hint = "Use a method that drafts greedily, or a server that samples: docs/servers.md lists them."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
 def takes_no_ids(endpoint: str) -> UnsupportedError:
-    """The endpoint takes text only."""
+    """The error of an endpoint that takes text only."""
     words = "the endpoint takes no token ids for a partial answer, or does not show those that it writes"
     return UnsupportedError(words, endpoint=endpoint, hint="Give it a Context without ids.")
 
 
 def own_stop(endpoint: str, *, hint: str = "Start it without stop strings.") -> UnsupportedError:
-    """An answer ended at a stop string of the server's own."""
+    """The error of an answer that ended at a stop string of the server's own."""
     return UnsupportedError(
         "the server stops at a text of its own, which no request can undo", endpoint=endpoint, hint=hint
     )
 
 
 def unknown_bytes(endpoint: str) -> UnsupportedError:
-    """The bytes of tokens cannot be known."""
+    """The error of tokens whose bytes cannot be known."""
     words = "the server does not show which bytes its tokens are, or they do not spell the text"
     return UnsupportedError(words, endpoint=endpoint, hint="Give the model's tokenizer as `tokenizer`.")

@@ -11,9 +11,9 @@
     │   ├── ContextLengthError       the text does not fit into the model's context
     │   ├── RateLimitError           429
     │   └── ServerError              5xx, 408, 424: loading, overloaded or broken
-    ├── ResponseError                the answer is not what the protocol says: HTML, cut JSON, a broken stream
+    ├── ResponseError                the answer violates the protocol: HTML, cut JSON, a broken stream
     ├── ModelChoiceError             several models, none named; or the named one is not there (also a ValueError)
-    ├── UnsupportedError             the endpoint cannot do what the fusion needs
+    ├── UnsupportedError             the endpoint lacks an ability that the fusion needs
     └── BudgetError                  a limit of the caller's own is reached: requests or billed tokens
         └── BudgetTimeoutError       ... or time (also a TimeoutError)
 
@@ -50,10 +50,10 @@ class ProviderError(Exception):
         status: the HTTP status, if there was one.
         request_id: the server's id of the request, if it sent one.
         retryable: whether the same request may succeed later.
-        retry_after: seconds to wait before the next attempt, if the server asked for that.
+        retry_after: seconds to wait before the next attempt, if the server requested a wait.
         lasting: whether the cause most likely persists; such an error is retried once at most.
-        stale: whether an idle connection turned out to be of no use; the first retry is immediate.
-        hint: what would help, in words.
+        stale: whether an idle connection turned out to be useless; the first retry is immediate.
+        hint: a remedy, in words.
         partial: the `cosd_api.FusionResult` so far, if the error ended a fusion.
     """
 
@@ -120,7 +120,7 @@ class AuthenticationError(StatusError):
 
 
 class InvalidRequestError(StatusError, ValueError):
-    """The endpoint refused the request as it is (400, 404, 422, ...)."""
+    """The endpoint refused the request in its present form (400, 404, 422, ...)."""
 
 
 class ContextLengthError(StatusError):
@@ -140,15 +140,15 @@ class ServerError(StatusError):
 
 
 class ResponseError(ProviderError):
-    """The answer is not what the protocol says."""
+    """The answer violates the protocol."""
 
 
 class ModelChoiceError(ProviderError, ValueError):
-    """The endpoint serves several models and none was named, or the named one is not among them."""
+    """The endpoint serves several models and the user named none, or the named model is not among them."""
 
 
 class UnsupportedError(ProviderError):
-    """The endpoint cannot do what the fusion needs."""
+    """The endpoint lacks an ability that the fusion needs."""
 
 
 class BudgetError(ProviderError):
@@ -156,8 +156,8 @@ class BudgetError(ProviderError):
 
     Attributes:
         limit: `"max_requests"`, `"max_billed_tokens"` or `"timeout"`.
-        partial: the result so far, as with every error that ends a fusion. None if time ran out before the servers
-            were known.
+        partial: the result so far, as with every error that ends a fusion. None if time ran out before the discovery of
+            the servers.
     """
 
     limit: str = ""

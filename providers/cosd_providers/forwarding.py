@@ -1,4 +1,4 @@
-"""Base of providers that stand before another one and change what it is asked, or what it says."""
+"""Base of providers in front of another provider, which change its questions or its answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Forwarding"]
 
 
 class Forwarding:
-    """All of a provider but its answers, handed on as it is; a subclass has `generate`, `propose` and `score`.
+    """All of a provider but its answers, forwarded unchanged; a subclass has `generate`, `propose` and `score`.
 
     Args:
         provider: the provider that answers.
@@ -22,14 +22,14 @@ class Forwarding:
         self._provider = provider
 
     def around(self, provider: Provider) -> Self:
-        """A copy that stands before another provider."""
+        """A copy in front of another provider."""
         view = copy(self)
         view._provider = provider
         return view
 
     @property
     def name(self) -> str:
-        """The provider's."""
+        """The provider's name."""
         return self._provider.name
 
     async def __aenter__(self) -> Self:
@@ -40,7 +40,7 @@ class Forwarding:
         await self._provider.__aexit__(*exc)
 
     async def describe(self) -> ServerInfo:
-        """The provider's description; by ids it would answer without this one in between."""
+        """The provider's description, without ids: these would bypass this wrapper."""
         info = await self._provider.describe()
         return replace(info, capabilities=replace(info.capabilities, ids=False))
 

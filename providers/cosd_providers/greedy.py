@@ -1,8 +1,8 @@
 """Greedy drafts and continuations: raw tokens in, whole-character tokens and proposals out. Pure, without I/O.
 
-An adapter feeds raw tokens, as the server makes them. `Draft` and `Continuation` join them into whole characters, break
-ties and decide when there are enough, so that every adapter gives the same answers for the same model, however its
-server is asked.
+An adapter feeds raw tokens, in the server's own cuts. `Draft` and `Continuation` join them into whole characters, break
+ties and decide when there are enough, so that every adapter gives the same answers for the same model, whatever
+requests its server gets.
 
 A **continuation** is one greedy generation on token ids. It starts at the model's own encoding of prompt and text as
 one text and continues from its own ids, never from re-encoded text.
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 TIES = 5
-"""Most probable tokens to ask for at each position, so that ties are seen."""
+"""Most probable tokens to request at each position, so that ties are seen."""
 
 ROUNDING = 1e-4
 """Difference of two log probabilities that counts as rounding.
@@ -48,17 +48,17 @@ logits 0.8 % apart or exactly equal, so a difference of 1e-4 never hides another
 """
 
 _LOGIT = 1e-3  # a log probability above this is a logit
-_MORE = 3  # raw tokens taken after the first one of an unfinished character
+_MORE = 3  # raw tokens taken after the first token of an unfinished character
 _SPAN = 8  # tokens since the last agreement within which a word must end
 _SILENT = 64  # raw tokens in a row without any text after which a continuation is given up
 
 
-@dataclass(slots=True)  # not frozen: each raw token makes one, and that would take four times as long
+@dataclass(slots=True)  # not frozen: there is one for each raw token, and freezing would take four times as long
 class Choice:
     """A raw token that a model could take.
 
     Attributes:
-        id: its id; a number unique within its position where the server shows no ids.
+        id: its id; a number unique within its position if the server shows no ids.
         token: its bytes and probability.
         open: it leaves a character unfinished and its bytes are not shown; the token that completes it has them all.
         sure: its bytes are known to be complete.
@@ -76,7 +76,7 @@ class Position:
 
     Attributes:
         pick: the token that the server took.
-        top: the most probable tokens, best first; empty where the endpoint does not list them.
+        top: the most probable tokens, best first; empty if the endpoint does not list them.
     """
 
     pick: Choice
@@ -88,7 +88,7 @@ class Draft:
 
     Args:
         limit: tokens at most.
-        raw: give them out as they are, with their ids, and count each.
+        raw: give tokens out unchanged, with their ids, and count each.
 
     Attributes:
         ids: the ids of the tokens given out and of a character still unfinished; a later request continues from them.
@@ -110,7 +110,7 @@ class Draft:
 
     @property
     def over(self) -> bool:
-        """The limit is reached or the model ended."""
+        """True if the limit is reached or the model ended."""
         return self.ended or self.left <= 0
 
     def feed(self, token_id: int, token: Token) -> list[Token]:
@@ -121,7 +121,7 @@ class Draft:
         start = at - len(self._merger.parts)
         self.ids.append(token_id)
         tokens = [replace(token, id=token_id)] if self._raw else self._merger.feed(token)
-        if len(tokens) > self.left:  # an unfinished character and the end, with room for one of them
+        if len(tokens) > self.left:  # an unfinished character and the end, with room for a single token
             tokens.pop()
             self.ids.pop()
         for one in tokens:
@@ -143,8 +143,8 @@ class Continuation:
         alternatives: the number of other tokens to list with each token.
         ids: the raw ids taken so far; the next request continues from them.
         tokens: the whole-character tokens so far.
-        enough: the question is answered, or cannot be answered any further.
-        turned: position (ids, bytes) where the continuation last overrode the server's token. A text-only server
+        enough: the question is answered, or no further answer is possible.
+        turned: position (ids, bytes) at which the continuation last overrode the server's token. A text-only server
             resumes from these bytes and regenerates the rest.
     """
 
@@ -156,7 +156,7 @@ class Continuation:
         self.enough = False
         self.turned: tuple[int, bytes] = (0, b"")
         self._merger = Merger()
-        self._begun = 0  # raw tokens since the first one of an unfinished character
+        self._begun = 0  # raw tokens since the first token of an unfinished character
         self._data = b""
         self._draft = b"".join(question.tokens)
         self._starts, self._ends = _edges(question.tokens)
@@ -165,7 +165,7 @@ class Continuation:
 
     @property
     def wanted(self) -> int:
-        """Raw tokens to ask for, so that one request is enough for most questions."""
+        """Raw tokens to request, so that one request is enough for most questions."""
         if not self.question.word:
             return _MORE if self.ids else 1
         return max(len(self.question.tokens) + 2 - len(self.ids), 2)
@@ -173,8 +173,8 @@ class Continuation:
     def feed(self, positions: Iterable[Position]) -> None:
         """Take the next positions of the server's generation.
 
-        Where the continuation takes another token than the server, the rest of the server's generation is discarded.
-        No position at all means that the server cannot continue.
+        If the continuation takes another token than the server, the rest of the server's generation is discarded. An
+        empty sequence means that the server cannot continue.
         """
         fed = False
         for position in positions:
@@ -214,7 +214,7 @@ class Continuation:
             self.enough = True
 
     def _give_up(self) -> None:
-        """Give up a character that does not finish: whole characters before it stay, and nothing can follow."""
+        """Give up a character that does not finish: whole characters before it stay, and none can follow."""
         token = join(self._merger.parts)
         kept = token.data[: whole(token.data)]
         if kept:
@@ -235,7 +235,7 @@ class Continuation:
             self._compare(token)
 
     def _word_ended(self, token: Token) -> bool:
-        """Nothing after `token` can belong to its word, or the word is as long as a replacement may be."""
+        """True if nothing after `token` can belong to its word, or the word is as long as a replacement may be."""
         return self._since >= _SPAN or not last_character(token.data).isalnum()
 
     def _compare(self, token: Token) -> None:
@@ -252,7 +252,7 @@ class Continuation:
 
 
 def _edges(tokens: Sequence[bytes]) -> tuple[dict[int, bytes], set[int]]:
-    """The starts and ends of tokens, in bytes from the first one."""
+    """The starts and ends of tokens, in bytes from the first start."""
     starts: dict[int, bytes] = {}
     ends: set[int] = set()
     at = 0
@@ -264,7 +264,7 @@ def _edges(tokens: Sequence[bytes]) -> tuple[dict[int, bytes], set[int]]:
 
 
 def _resolve(position: Position, expected: bytes | None) -> Choice:
-    """The most probable token; among equally probable ones the draft's, else the server's own pick."""
+    """The most probable token; among equally probable tokens the draft's, else the server's own pick."""
     best = position.pick.token.prob
     if best is None:
         return position.pick
@@ -287,7 +287,7 @@ def along(continuation: Continuation, own: Sequence[int], positions: Sequence[Po
     Args:
         continuation: is fed each position as it is yielded.
         own: the text's own ids from the continuation's place on.
-        positions: the model's choice at each of them, and perhaps after the last one.
+        positions: the model's choice at each of these ids, and perhaps after the last id.
     """
     for at, position in enumerate(positions):
         yield position
@@ -300,11 +300,11 @@ async def answer(
     ask: Callable[[list[Continuation]], Awaitable[Sequence[Iterable[Position]]]],
     alternatives: int = 0,
 ) -> list[Proposal | None]:
-    """Ask until every question is answered, one round at a time for all that are still open.
+    """Repeat rounds until every question is answered; each round serves all open questions.
 
     Args:
         questions: any number; the answers come in the same order.
-        ask: takes the open continuations and returns for each about `wanted` positions after its `ids`; none where the
+        ask: takes the open continuations and returns for each about `wanted` positions after its `ids`; none if the
             server cannot continue.
         alternatives: the number of other tokens to list with each token; `ask` lists one more at each position.
     """
@@ -323,7 +323,7 @@ def boundaries(pieces: Iterable[bytes], start: int) -> list[Question]:
         start: size of the prompt in bytes; boundaries before it are left out.
     """
     data, marks = b"", [0]
-    unfinished = 0  # where the character starts that is not whole yet
+    unfinished = 0  # the start of the character that is not whole yet
     for piece in pieces:
         data += piece
         if piece and whole(data[unfinished:]) == len(data) - unfinished:
@@ -355,7 +355,7 @@ def prob(logprob: float | None) -> float | None:
     """The probability in [0, 1] of a log probability; None for None and NaN. Servers write -9999 and the like for zero.
 
     Raises:
-        ResponseError: it is above 0 by more than rounding, as logits are.
+        ResponseError: it is above 0 by more than rounding, as a logit may be.
     """
     if logprob is None or math.isnan(logprob):
         return None
@@ -369,7 +369,7 @@ def prob(logprob: float | None) -> float | None:
 def check_own(value: float | None, endpoint: str) -> None:
     """Check that a token taken by the server has a usable probability.
 
-    Servers write null, NaN or -inf where the model computes NaN. Such a draft would never be replaced.
+    Servers write null, NaN or -inf if the model computes NaN. Such a draft would never be replaced.
 
     Raises:
         ResponseError: it is None or 0.
@@ -383,7 +383,7 @@ def check_own(value: float | None, endpoint: str) -> None:
 
 
 def check_greedy(own: float | None, top: Iterable[float | None], endpoint: str) -> None:
-    """Check that a token taken by the server is the most probable one, up to `ROUNDING`.
+    """Check that a token taken by the server is the most probable token, up to `ROUNDING`.
 
     Args:
         own: its probability; an unknown one passes.
@@ -402,7 +402,7 @@ def check_greedy(own: float | None, top: Iterable[float | None], endpoint: str) 
 
 
 def with_alternatives(position: Position, count: int) -> Token:
-    """The token that the server took, with up to `count` of the others listed there, the most probable first.
+    """The token that the server took, with up to `count` other tokens listed there, the most probable first.
 
     An alternative must be known to be another text: tokens with unknown, empty or partial bytes, repeated texts and
     tokens of probability 0 are left out. A listed end of sequence counts. Tokens of unknown probability and partial
@@ -422,7 +422,7 @@ def with_alternatives(position: Position, count: int) -> Token:
 
 
 def with_listed(position: Position, count: int) -> Token:
-    """The token that the server took as it is, with its id and up to `count` of the others listed there.
+    """The token that the server took, unchanged, with its id and up to `count` other tokens listed there.
 
     For contexts by ids: unlike `with_alternatives`, tokens count as different by their ids, and parts of characters are
     listed. The most probable comes first.

@@ -1,4 +1,4 @@
-"""Hidden states of a draft: asked for stretch by stretch, and put to its tokens."""
+"""Hidden states of a draft: requested stretch by stretch, and attached to its tokens."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from cosd_providers.errors import ContextLengthError, UnsupportedError
 __all__ = ["SEARCH", "STRETCH", "StatesAfter", "by_states", "no_states", "with_states"]
 
 STRETCH = 16
-"""Tokens of a draft whose states are asked for together, at most: the server reads all before them once."""
+"""Tokens of a draft whose states are requested together, at most: the server reads everything before them once."""
 
 SEARCH = 2 * (STRETCH.bit_length() - 1)
-"""Further requests of a draft, at most, where the server refuses a text as too long: a stretch is halved until the
-longest text that it takes is found."""
+"""Further requests of a draft, at most, if the server refuses a text as too long: a stretch is halved until the longest
+text that it takes is found."""
 
 StatesAfter: TypeAlias = Callable[[Sequence[int], int], Awaitable[Sequence[State]]]
-"""From raw ids of a draft to the last states behind them, this number of them: the very last is behind all ids."""
+"""Function of raw ids of a draft and a number: this number of last states, ending with the state after all ids."""
 
 
 class DraftedIds(Protocol):
-    """The raw ids of a draft's tokens, as `greedy.Draft` has them."""
+    """The raw ids of a draft's tokens, as in `greedy.Draft`."""
 
     @property
     def ids(self) -> Sequence[int]:
@@ -40,15 +40,15 @@ class DraftedIds(Protocol):
 async def with_states(
     items: AsyncGenerator[Token | DraftEnd, None], draft: DraftedIds, states: StatesAfter
 ) -> AsyncGenerator[Token | DraftEnd, None]:
-    """Give a draft's items on, each token with its state; the server writes on while states are asked for.
+    """Pass a draft's items on, each token with its state; the server keeps writing while states are requested.
 
     Args:
         items: the draft's tokens, and its end.
         draft: has the ids of all tokens that have come.
-        states: asks for states.
+        states: requests states.
 
     Raises:
-        ContextLengthError: the server does not read all that is before a token at once. Those before it have come.
+        ContextLengthError: the server cannot read everything before a token at once. Earlier tokens were yielded.
     """
     held: list[Token] = []
     given = 0
@@ -66,7 +66,7 @@ async def with_states(
                 except ContextLengthError:
                     if len(starts) == 1:
                         raise
-                    size = len(starts) // 2  # its first half may fit, and no more may be needed
+                    size = len(starts) // 2  # its first half may fit, and may be enough
                     continue
                 for token, start in zip(held, starts, strict=False):
                     yield replace(token, state=found[start - starts[0]])
@@ -76,10 +76,10 @@ async def with_states(
 
 
 def by_states(provider: Provider, hint: str = "") -> HiddenStates:
-    """The provider, which reports hidden states.
+    """The provider, which has to report hidden states.
 
     Raises:
-        UnsupportedError: it does not.
+        UnsupportedError: it does not report them.
     """
     if isinstance(provider, HiddenStates):
         return provider
@@ -87,5 +87,5 @@ def by_states(provider: Provider, hint: str = "") -> HiddenStates:
 
 
 def no_states(endpoint: str, hint: str) -> UnsupportedError:
-    """The server does not report hidden states."""
+    """The error of a server that does not report hidden states."""
     return UnsupportedError("the server does not report the model's hidden states", endpoint=endpoint, hint=hint)

@@ -26,7 +26,7 @@ __all__ = [
 Role = Literal["system", "user", "assistant"]
 
 OnSpecialTokens = Literal["warn", "refuse"]
-"""The reaction to a special token of the model in a message's text, where the endpoint takes no token ids."""
+"""The reaction to a special token of the model in a message's text, if the endpoint takes no token ids."""
 
 _SAME = {"developer": "system"}
 """Newer names of roles."""
@@ -49,15 +49,15 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """A conversation as one endpoint reads it.
+    """A conversation in the form that one endpoint reads.
 
     Attributes:
-        provider: the provider to ask: the endpoint itself, or a view of it that shares its connections.
+        provider: the provider of the answer: the endpoint itself, or a view of it that shares its connections.
         prompt: the text that the model continues, for `generate`, `propose` and `score` of this provider.
-        warnings: what a reader of the answer should know.
+        warnings: facts that a reader of the answer should know.
         lead: white space that the template writes before every answer: the first part of the model's own path, and of
             no text that models share.
-        led: the provider whose contexts by ids begin with the ids of that; None where `provider` takes contexts by ids.
+        led: the provider whose contexts by ids begin with the ids of `lead`; None if `provider` takes contexts by ids.
     """
 
     provider: Provider
@@ -68,7 +68,7 @@ class RenderedPrompt:
 
     @property
     def on_path(self) -> Provider:
-        """The provider to ask after ids."""
+        """The provider for contexts by ids."""
         return self.led or self.provider
 
 
@@ -79,10 +79,10 @@ class ChatProvider(Protocol):
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
-        """Render `messages` up to where the answer begins, or continues if the last message is the assistant's.
+        """Render `messages` up to the start of the answer, or its continuation if the last message is the assistant's.
 
         Raises:
-            UnsupportedError: the endpoint cannot answer this conversation; the hint says what would help.
+            UnsupportedError: the endpoint cannot answer this conversation; the hint proposes a remedy.
         """
         ...
 
@@ -100,7 +100,7 @@ class OwnMessages(Protocol):
 def after_own(own: Sequence[Message], messages: Sequence[Message]) -> Sequence[Message]:
     """A conversation after a model's own messages.
 
-    Templates take one system message, at the start: that of the conversation joins the model's own, after a blank line.
+    Templates take one system message, at the start: the conversation's joins the model's own, after a blank line.
     """
     if not (own and messages and messages[0].role == "system"):
         return [*own, *messages]
@@ -111,10 +111,10 @@ def after_own(own: Sequence[Message], messages: Sequence[Message]) -> Sequence[M
 
 
 def checked_own(system: object, messages: object) -> tuple[Message, ...]:
-    """A model's own messages: its system message, if there is one, and then the others.
+    """A model's own messages: its system message, if any, and then the other messages.
 
     Raises:
-        ValueError: one of them is invalid.
+        ValueError: a message is invalid.
     """
     found: list[Message] = []
     if system is not None:
@@ -191,7 +191,7 @@ def _text(content: object, at: int) -> str:
 
 
 def _shown(word: object) -> str:
-    """A value in place of a name. If it does not look like a name it may be private text, and is not repeated."""
+    """A value given as a name. If it does not look like a name it may be private text, and is not repeated."""
     if word is None or (isinstance(word, str) and word.isidentifier() and len(word) <= _LONGEST):
         return repr(word)
     return "'...'" if isinstance(word, str) else f"of type {type(word).__name__}"

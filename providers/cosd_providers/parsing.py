@@ -16,20 +16,20 @@ _T = TypeVar("_T")
 
 
 def parse(kind: type[_M], data: object, endpoint: str) -> _M:
-    """An answer in its shape; raises as `checked`."""
+    """An answer in its shape; raises like `checked`."""
     return checked(kind.model_validate, data, endpoint)
 
 
 def shape(kind: type[_T]) -> Callable[[object], _T]:
-    """The check of a shape for `checked`: of a typed dictionary it takes a third of the time that a model takes."""
+    """The check of a shape for `checked`: a typed dictionary takes a third of a model's time."""
     return TypeAdapter(kind).validator.validate_python
 
 
 def checked(check: Callable[[object], _T], data: object, endpoint: str) -> _T:
-    """An answer that a check of pydantic's has accepted.
+    """An answer that passes a check of pydantic's.
 
     Raises:
-        ResponseError: it has another shape; the message says where, and repeats nothing of it.
+        ResponseError: it has another shape; the message names the place, and repeats nothing of the answer.
     """
     try:
         return check(data)

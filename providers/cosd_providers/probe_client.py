@@ -1,6 +1,6 @@
 """The probe's client of a server: requests without an adapter's checks, so that known answers can be compared.
 
-Each engine derives from `ProbeClient` with the requests and answers that it has anyway.
+Each engine derives its client from `ProbeClient`, with its own requests and answers.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ REPLY_WAYS: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "continue_final_message": ({"continue_final_message": True, "add_generation_prompt": False}, {}),
     "prefix": ({}, {"prefix": True}),
 }
-"""Ways to ask for the continuation of a partial reply: fields of the request, and of the message."""
+"""Ways to request the continuation of a partial reply: fields of the request, and of the message."""
 
 Prompt = str | list[int]
-"""A text, or the ids of one: before ids a client puts what the server puts before a text."""
+"""A text, or the ids of a text: the client puts the server's special tokens before ids."""
 
 Forcing = Sequence[Callable[[str], Mapping[str, object]]]
-"""Fields that may make a server write one text, by that text; each is tried."""
+"""Functions from a text to fields that may make a server write it; each is tried."""
 
-_FORCED = 48  # tokens, at most, of a text that a server is made to write
+_FORCED = 48  # most tokens of a text that a server is made to write
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class RawReply:
 
     Attributes:
         text: the text.
-        positions: the tokens with the most probable ones at each place, as far as they were shown.
+        positions: the tokens with the most probable tokens at each place, as far as they were shown.
         read: tokens of the prompt; None if not reported.
-        cached: of them, those from the server's cache; None if not reported.
+        cached: prompt tokens from the server's cache; None if not reported.
         written: tokens of the answer; None if not reported.
-        ended: whether the server says that the model ended.
+        ended: whether the server reports that the model ended.
     """
 
     text: str
@@ -82,10 +82,10 @@ class RawScores:
     """Unchecked distributions at the tokens of a given text.
 
     Attributes:
-        way: how the server was asked, e.g. `"echo"`.
-        own: a position for each token of the text; `prob` None where it is unknown.
+        way: the kind of request, e.g. `"echo"`.
+        own: a position for each token of the text; `prob` None if it is unknown.
         specials: tokens before the text that were shown, too.
-        after: the position behind the text, where that came with it.
+        after: the position after the text, if the answer includes it.
     """
 
     way: str
@@ -114,16 +114,16 @@ class _Chat(BaseModel):
 
 
 class ProbeClient(ABC):
-    """A server, asked without checks. A request that it does not take raises `UnsupportedError`.
+    """A server without an adapter's checks. A request that it does not take raises `UnsupportedError`.
 
     Args:
         transport: the server.
         model: the model's id.
-        chat: the route for messages; None for none.
-        models: the list of models; None for none.
+        chat: the route for messages; None without one.
+        models: the list of models; None without one.
 
     Attributes:
-        forcing: fields that may make the server write one text and end, by that text.
+        forcing: functions from a text to fields that may make the server write it and end.
     """
 
     forcing: Forcing = ()
@@ -162,7 +162,7 @@ class ProbeClient(ABC):
             raise self.unable("the server does not list its models") from None
 
     async def recite(self, text: str, prompt: str, usage: Usage) -> RawReply:
-        """An answer that can only be this text."""
+        """Force an answer that can only be this text."""
         words = "no field makes the server write a given text"
         for force in self.forcing:
             fields = force(text)
@@ -179,13 +179,13 @@ class ProbeClient(ABC):
     async def reply(
         self, message: str, limit: int, usage: Usage, *, started: str | None = None, way: str = ""
     ) -> RawReply:
-        """The reply to a user's message over the chat route; some servers repeat the part that it `started` with.
+        """The reply to a user's message over the chat route; some servers repeat the part `started`.
 
         Args:
             message: the user's message.
             limit: tokens of the reply.
             usage: billed for it.
-            started: the partial reply to continue; None for none.
+            started: the partial reply to continue; None without one.
             way: one of `REPLY_WAYS`.
         """
         if self._chat is None:

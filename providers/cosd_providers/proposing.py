@@ -1,6 +1,6 @@
 """The rounds of a proposal: all open continuations in lists or single requests, or along a text that was scored once.
 
-An engine derives from `Rounds` and supplies what is sent for a continuation, what fits, and how an answer is read.
+An engine derives from `Rounds`; it writes the request of a continuation, knows its limits, and reads the answer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Rounds(ABC):
         return [found[id(one)] for one in open_]
 
     def _sent_by(self, way: Strategy) -> Strategy:
-        """The strategy that answered the places that no scored text did."""
+        """The strategy that answered the places without a scored text."""
         return "list" if way == "echo" else way
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:  # noqa: ARG002 - a hook
@@ -60,11 +60,11 @@ class Rounds(ABC):
 
     @abstractmethod
     async def _room(self, one: Continuation, wanted: int) -> int:
-        """Tokens that fit behind what is sent for a continuation; at least `wanted` if they do."""
+        """Tokens that fit after the request of a continuation; at least `wanted` if these fit."""
 
     @abstractmethod
     async def _too_long(self, one: Continuation) -> ContextLengthError:
-        """The error of a text behind which nothing fits."""
+        """The error of a text that leaves no room for an answer."""
 
     @abstractmethod
     async def _written(self, open_: Sequence[Continuation], count: int) -> Sequence[Sequence[Position]]:
@@ -88,10 +88,10 @@ class Rounds(ABC):
         """The continuations that a scored text answers without doubt, by their identity.
 
         Args:
-            open_: new ones.
+            open_: new continuations.
             ids: the text as the model reads it.
-            places: the number of ids before a place, where they are the model's own encoding up to there.
-            positions: the model's choice at the last of the ids, and after them; None where in doubt.
+            places: the number of ids before each place at which these ids are the model's own encoding up to there.
+            positions: the model's choice at the last ids, and after them; None if in doubt.
         """
         first = len(ids) + 1 - len(positions)
         found: dict[int, Iterable[Position]] = {}
@@ -108,7 +108,7 @@ class Rounds(ABC):
         """The server's positions after each continuation, in as few requests as the context allows."""
         wanted = max((one.wanted + self._skipped(one) for one in open_), default=0)
         rooms: dict[int, int] = {}
-        for one in sorted(open_, key=lambda one: -one.question.start):  # where the longest fits, all do
+        for one in sorted(open_, key=lambda one: -one.question.start):  # if the longest fits, all fit
             rooms[id(one)] = min(wanted, await self._room(one, wanted))
         groups: dict[int, list[Continuation]] = {}
         found: dict[int, Sequence[Position]] = {}

@@ -12,20 +12,20 @@ from cosd_providers.tokenizers import TEST_TEXT
 __all__ = ["Vocabulary", "by_given_ids", "by_ids", "vocabulary"]
 
 _TEXT = TEST_TEXT.partition(" <|")[0]
-"""The test text without what some servers would parse as special tokens."""
+"""The test text without strings that some servers would parse as special tokens."""
 
 _SPREAD = 64
-"""Ids, spread over the vocabulary, that are decoded."""
+"""Ids to decode, spread over the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A fingerprint of a model's vocabulary: equal for models whose ids mean the same, whatever serves them.
+    """A fingerprint of a model's vocabulary: equal for models whose ids have the same meaning, on any server.
 
     Attributes:
         ids: the encoding of a test text.
-        spread: the visible characters of ids between the least and the greatest of those. Servers differ in the white
-            space around them and in how they show bytes that are no characters.
+        spread: the visible characters of ids between the least and the greatest id of `ids`. Servers differ in the
+            white space around them and in the form of bytes that are no characters.
     """
 
     ids: tuple[int, ...]
@@ -33,10 +33,10 @@ class Vocabulary:
 
 
 def by_ids(provider: Provider) -> IdContexts:
-    """The provider, which takes contexts by ids.
+    """The provider, which has to take contexts by ids.
 
     Raises:
-        UnsupportedError: it does not.
+        UnsupportedError: it takes none.
     """
     if isinstance(provider, IdContexts):
         return provider
@@ -44,10 +44,10 @@ def by_ids(provider: Provider) -> IdContexts:
 
 
 def by_given_ids(provider: Provider) -> IdScores:
-    """The provider, which reports the probabilities of given ids.
+    """The provider, which has to report the probabilities of given ids.
 
     Raises:
-        UnsupportedError: it does not.
+        UnsupportedError: it reports none.
     """
     if isinstance(provider, IdScores):
         return provider
@@ -55,7 +55,7 @@ def by_given_ids(provider: Provider) -> IdScores:
 
 
 async def vocabulary(provider: Provider, info: ServerInfo) -> Vocabulary | None:
-    """The fingerprint of a model's vocabulary; None where the endpoint takes no ids, or does not show enough.
+    """The fingerprint of a model's vocabulary; None if the endpoint takes no ids, or does not show enough.
 
     Raises:
         ProviderError: the server failed.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 __all__ = ["DraftOptions", "other_seed"]
 
 _SEEDS = 2**32
-_STEP = 0x9E3779B1  # odd, so that many steps give as many seeds; far from 1, so that they are not a user's next ones
+_STEP = 0x9E3779B1  # odd, so that seeds do not repeat; far from 1, so that they differ from a user's next seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class DraftOptions:
     Attributes:
         alternatives: the number of other tokens to list.
         temperature: 0 takes the most probable token, 1 draws from the model's distribution.
-        seed: of the draws; None lets the server choose.
+        seed: the seed of the draws; None lets the server choose.
         states: whether each token carries its hidden state.
-        raw: the context is by ids: tokens are given as the model wrote them, with their ids.
+        raw: the context is by ids: tokens are given exactly as the model wrote them, with their ids.
 
     Raises:
         ValueError: the temperature is neither 0 nor 1.
@@ -38,7 +38,7 @@ class DraftOptions:
 
     @property
     def sampled(self) -> bool:
-        """Tokens are drawn, and need not be the most probable ones."""
+        """True if tokens are drawn, so that they may be less probable than others."""
         return self.temperature != 0
 
     def seed_after(self, tokens: int) -> int | None:
@@ -47,10 +47,10 @@ class DraftOptions:
 
 
 def other_seed(seed: int | None, number: int) -> int | None:
-    """A seed for a later request of one draft: the random numbers of the first would choose its tokens once more.
+    """A seed for a later request of one draft: the first request's random numbers would choose its tokens again.
 
     Args:
-        seed: the draft's.
-        number: 0 for the first request, which uses `seed` itself; another one for each other.
+        seed: the draft's seed.
+        number: 0 for the first request, which uses `seed` itself; a different number for each other request.
     """
     return seed if seed is None or not number else (seed + number * _STEP) % _SEEDS

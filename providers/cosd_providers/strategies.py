@@ -1,7 +1,7 @@
-"""Ways to ask an assistant about several places of one text, and how the ledger counts them.
+"""Strategies for questions to an assistant at several places of one text, and their count in the ledger.
 
 All of them give the same answers on the same model; they differ in requests, tokens and time. Each engine picks one by
-a fixed rule, from what was measured (docs/benchmark.md); `strategy=` overrides it.
+a fixed rule, based on measurements (docs/benchmark.md); `strategy=` overrides it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from cosd_providers.usage import Usage
 __all__ = ["Strategy", "checked_strategy", "counted", "marked"]
 
 Strategy = Literal["echo", "list", "singles", "watch"]
-"""The way to ask an assistant about several places.
+"""The kind of requests for an assistant's answers at several places.
 
 - `"echo"`: one request scores the whole text.
 - `"list"`: one request holds the text up to each place.
-- `"singles"`: one request for each place, a few at once.
-- `"watch"`: one stream that writes along, and answers each place that it passes; of an assistant that is asked after
-  ids (`contract.IdContexts`), where a draft is judged. Elsewhere the engine's own rule holds.
+- `"singles"`: one request for each place, a few at a time.
+- `"watch"`: one stream that writes along, and answers each place that it passes; for an assistant with contexts by ids
+  (`contract.IdContexts`) that judges a draft. In other cases the engine's own rule holds.
 """
 
 
@@ -38,7 +38,7 @@ def checked_strategy(strategy: Strategy | None, able: Iterable[Strategy]) -> Str
 
 
 def marked(found: Iterable[Proposal | None], way: Strategy, *, but: Container[int] = ()) -> list[Proposal | None]:
-    """The same proposals, noted as answered by this strategy: all that have none yet, except at the places `but`."""
+    """The same proposals, marked as answered by this strategy: all without a mark, except at the places `but`."""
     return [
         one if one is None or one.strategy or one.start in but else Proposal(one.start, one.tokens, way)
         for one in found

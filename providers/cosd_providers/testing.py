@@ -4,7 +4,7 @@ The quick form is a script of tokens and probabilities::
 
     draft = ScriptedProvider.from_texts({"2 + 2 =": [" 4", (".", 0.4)], "2 + 2 = 5": [("?", 0.9)]})
 
-Each key is a text, each value the tokens that follow; the answer ends after the last one, and at once for a text
+Each key is a text, each value the tokens that follow; the answer ends after the last token, and at once for a text
 without a script. The full form is any object with the attributes of `Model`.
 """
 
@@ -56,7 +56,7 @@ __all__ = ["Call", "Fault", "Model", "ScriptToken", "ScriptedProvider", "TableMo
 
 
 ScriptToken: TypeAlias = str | bytes | tuple[str | bytes, float]
-"""A token of a script: text, or text and probability (1 by default). An empty text is the end of sequence."""
+"""A token of a script: a text, or a pair of text and probability (1 by default). An empty text ends the sequence."""
 
 
 class Model(Protocol):
@@ -115,7 +115,7 @@ class TableModel:
 
 
 class TextModel(TableModel):
-    """A model that follows scripts. Its answer depends on the text alone, however it is tokenized."""
+    """A model that follows scripts. Its answer depends on the text alone, not on its tokens."""
 
     def __init__(self, scripts: Mapping[str, Sequence[ScriptToken]]) -> None:
         self._scripts = [
@@ -134,7 +134,7 @@ class TextModel(TableModel):
         return probs
 
     def _look_up(self, text: bytes) -> tuple[bytes, float]:
-        """The script's token that follows `text`, or the rest of the one that `text` ends in."""
+        """The script's token that follows `text`, or the rest of a token that `text` ends in."""
         for key, script in self._scripts:
             if not text.startswith(key):
                 continue
@@ -164,7 +164,7 @@ class Fault:
     Attributes:
         error: raised; None hangs until the caller gives up.
         request: number of the provider's request, from 1.
-        tokens: number of raw tokens of that request before it.
+        tokens: number of raw tokens of that request before the failure.
     """
 
     error: ProviderError | None
@@ -181,7 +181,7 @@ class Call:
         prompt: the prompt.
         text: the response so far.
         questions: of `propose`.
-        contexts: of `next_tokens` and `score_ids`; the first of them gives the prompt, the last the text.
+        contexts: of `next_tokens` and `score_ids`; the first context gives the prompt, the last the text.
         ids: of the context of `generate` and `score_ids`; None after a text.
         max_tokens: of `generate`.
         continuation: of `generate`.
@@ -209,7 +209,7 @@ class Call:
 
 @dataclass
 class ScriptedProvider:
-    """A provider over a scripted model, with exactly the semantics of one over a server.
+    """A provider over a scripted model, with exactly the semantics of a provider over a server.
 
     Attributes:
         model: gives the probabilities.
@@ -217,10 +217,10 @@ class ScriptedProvider:
         token_ids: whether a draft continues from its own ids; else `DraftEnd.continuation` is None.
         end_prob: whether the probability of the end of sequence is reported.
         probs: whether any probability is reported.
-        top_k: alternatives that are listed at most; None for the whole vocabulary.
+        top_k: the most alternatives per token; None for the whole vocabulary.
         sampling: whether it can sample.
-        draws: whether it says that it draws in its own way; it draws as with `sampling`.
-        continues: whether it continues a text; else it answers whole conversations only.
+        draws: whether it reports to draw in its own way; it draws as with `sampling`.
+        continues: whether it continues a text; otherwise it answers whole conversations only.
         context: tokens that fit, prompt and answer together; None for no limit.
         answer_cue: the chat template's text before an answer; None for a model without one.
         template: its chat template, from messages to the text to continue. By default each message is a line such as
@@ -228,10 +228,10 @@ class ScriptedProvider:
         words: the ends of the words of its tokenizer; None if they are not known.
         states: the last hidden state after some ids; None if they are not reported.
         ids: whether it takes contexts by ids, see `contract.IdContexts`.
-        places: contexts by ids that one request holds.
+        places: contexts by ids in one request.
         watch: as in `contract.Capabilities`.
-        hides_parts: whether a draft by ids leaves out the probability of a token behind which a character is open, and
-            the list beside it, as llama.cpp does.
+        hides_parts: whether a draft by ids leaves out the probability of a token that leaves a character open, and the
+            list beside it, as llama.cpp does.
         request_delay: seconds before each request is answered.
         token_delay: seconds before each raw token of a draft.
         faults: failures to raise.
@@ -271,10 +271,10 @@ class ScriptedProvider:
         scripts: Mapping[str, Sequence[ScriptToken]],
         **options: Any,
     ) -> ScriptedProvider:
-        """A provider that follows scripts, from each text to the tokens that follow it.
+        """Make a provider that follows scripts, from each text to the tokens that follow it.
 
-        The longest key that fits is used; after a text that ends inside a token comes the token's rest. `options` are
-        those of the constructor.
+        The longest key that fits is used; after a text that ends inside a token comes the token's rest. `options` go to
+        the constructor.
         """
         return cls(TextModel(scripts), **options)
 
@@ -348,7 +348,7 @@ class ScriptedProvider:
         alternatives: int = 0,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """The model's tokens with their states, for each stretch by one request more; see `contract.HiddenStates`."""
+        """The model's tokens with their states, one more request for each stretch; see `contract.HiddenStates`."""
         states = self._reported()
         options = DraftOptions(alternatives, states=True, raw=context.ids is not None)
         start, draft = self._start(context, continuation), Draft(max_tokens, raw=options.raw)
@@ -449,7 +449,7 @@ class ScriptedProvider:
         return [*self.model.encode(context.prompt.encode()), *(context.ids or ())]
 
     def _open(self, context: Context, ids: Sequence[int]) -> bool:
-        """Test whether a character is open behind `ids`, which follow a context by ids, and may go on."""
+        """Test whether `ids`, after a context by ids, leave a character open, and may continue."""
         if ids[-1] in self.model.end_ids:
             return False
         data = b"".join(self.model.tokens[at] for at in (*(context.ids or ()), *ids))
@@ -462,7 +462,7 @@ class ScriptedProvider:
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
-        """The model's continuations: one request for all questions, one more for those that need it."""
+        """The model's continuations: one request for all questions, one more for those without a complete answer."""
         prompt, text = context.prompt, context.text
         asked = None if questions is None else tuple(questions)
         self.calls.append(Call("propose", prompt, text, asked, alternatives=alternatives))
@@ -478,7 +478,7 @@ class ScriptedProvider:
         return await answer(asked, ask, self._listed(alternatives))
 
     def _go_on(self, chain: Continuation, prompt: str, text: bytes, usage: Usage) -> list[Position]:
-        """The next positions after one continuation, as a server would write them: the model's own picks."""
+        """The next positions after one continuation, in a server's way: the model's own picks."""
         start = self._encode(prompt, text[: chain.question.start])
         ids = start + chain.ids
         usage.prompt_tokens += len(ids)
@@ -504,7 +504,7 @@ class ScriptedProvider:
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """The ids of a context from one on, with their probabilities; see `contract.IdScores`."""
+        """The ids of a context from index `first` on, with their probabilities; see `contract.IdScores`."""
         prompt, text = context.prompt, context.text
         self.calls.append(
             Call("score_ids", prompt, text, alternatives=alternatives, end=end, contexts=(context,), ids=context.ids)
@@ -516,7 +516,7 @@ class ScriptedProvider:
     async def _score(
         self, ids: list[int], first: int, alternatives: int, usage: Usage, *, end: bool = False, raw: bool = False
     ) -> list[Token]:
-        """The tokens of ids from one on, and the end of sequence behind them."""
+        """The tokens of ids from index `first` on, and the end of sequence after them."""
         async with self._request(usage) as number:
             await self._fault(number, 0)
             usage.prompt_tokens += len(ids)
@@ -524,7 +524,7 @@ class ScriptedProvider:
             return [self._scored(ids[:at], one, alternatives, raw=raw) for at, one in enumerate(asked, first)]
 
     def _scored(self, before: Sequence[int], token_id: int | None, alternatives: int, *, raw: bool = False) -> Token:
-        """A token after others, as it is where it is `raw`; None for the end of sequence."""
+        """A token after earlier ids, unchanged if it is `raw`; None for the end of sequence."""
         probs = self.model.next(before)
         if token_id is None:
             ends = sorted(self.model.end_ids)
@@ -541,7 +541,7 @@ class ScriptedProvider:
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """The model's own choice after each, in requests of up to `places`; see `contract.IdContexts`."""
+        """The model's own choice after each context, in requests of up to `places`; see `contract.IdContexts`."""
         asked = tuple(contexts)
         prompt, text = (asked[0].prompt, asked[-1].text) if asked else ("", b"")
         self.calls.append(Call("next_tokens", prompt, text, alternatives=alternatives, contexts=asked))
@@ -596,11 +596,11 @@ class ScriptedProvider:
         return ContextLengthError(words, endpoint="scripted:", status=400)
 
     def _listed(self, alternatives: int) -> int:
-        """The alternatives that are given where this number is asked for."""
+        """The number of alternatives in an answer to a request for this number."""
         return alternatives if self.top_k is None else min(alternatives, self.top_k)
 
     def _position(self, ids: Sequence[int], more: int = 0, chance: random.Random | None = None) -> Position:
-        """The distribution after `ids`: the pick and the most probable tokens, with `more` than the usual number.
+        """The distribution after `ids`: the pick and the most probable tokens, `more` than the usual number.
 
         The pick is the most probable token, or drawn by `chance`.
         """
@@ -622,8 +622,8 @@ class ScriptedProvider:
 
     @asynccontextmanager
     async def _request(self, usage: Usage) -> AsyncGenerator[int]:
-        """Count a request; gives its number, from 1."""
-        usage.sent(time.monotonic())  # raises where it may not
+        """Count a request; yield its number, from 1."""
+        usage.sent(time.monotonic())  # raises if the budget is spent
         self.requests += 1
         number = self.requests
         self.open_requests += 1

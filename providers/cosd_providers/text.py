@@ -1,8 +1,8 @@
 """Bytes and characters: the text rules shared by adapters and the fusion.
 
 Tokens are bytes, and a token may hold part of a character. Above the adapters there are whole characters only: `merge`
-joins neighbouring tokens that share one, so servers give the same tokens whether or not they can show the parts.
-Invalid bytes count as whole; U+FFFD is never produced.
+joins neighbouring tokens that share a character, so servers give the same tokens whether or not they can show the
+parts. Invalid bytes count as whole; U+FFFD is never produced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from cosd_providers.contract import Token
 
 LOST = "\ufffd"
-"""U+FFFD: what servers show in place of bytes that are no character."""
+"""U+FFFD: the servers' placeholder of bytes that are no character."""
 
 
 def whole(data: bytes) -> int:
@@ -83,7 +83,7 @@ class Merger:
         """Take the next raw token; return the tokens that are whole now: none, one, or two at an end."""
         data = token.data
         if not self.parts and (token.end or (data and whole(data) == len(data))):
-            return [token]  # as most are
+            return [token]  # the usual case
         found: list[Token] = []
         if token.end and self._data:
             found.append(self.flush())

@@ -1,7 +1,7 @@
 """Caches of texts: their encodings, and their token counts.
 
 Encoding a long prompt takes a server time. One count per prompt answers nearly all questions about its length: the text
-that follows has at most as many tokens as bytes.
+after it has at most as many tokens as bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 __all__ = ["Counts", "Recent"]
 
 _REMEMBERED = 64
-_SPECIAL = 8  # special tokens around a text, and tokens that fall differently where two texts meet
+_SPECIAL = 8  # special tokens around a text, and tokens that change at the border of two texts
 _CUT = 24  # extra tokens allowed when a text is cut inside a token
 _CLOSE = 256  # tokens: a count known this closely is not stored again
 
@@ -22,7 +22,7 @@ _V = TypeVar("_V")
 
 
 class Recent(OrderedDict[_K, _V]):
-    """The values that were kept last. Copies start empty: they hold no prompt.
+    """The values kept most recently. Copies start empty: they hold no prompt.
 
     Args:
         most: the number of values.
@@ -36,7 +36,7 @@ class Recent(OrderedDict[_K, _V]):
         return type(self), (self._most,)
 
     def keep(self, key: _K, value: _V) -> _V:
-        """Keep a value, in place of the one that was kept longest ago."""
+        """Keep a value, in place of the oldest."""
         self[key] = value
         self.move_to_end(key)
         if len(self) > self._most:
@@ -59,7 +59,7 @@ class Counts:
         self._known.keep(text, count)
 
     def seen(self, text: str, count: int) -> None:
-        """Store a count that came with an answer, unless it is about known."""
+        """Store a count that came with an answer, unless it is approximately known."""
         if not self.fits(text, count + _CLOSE, bytes_too=False):
             self.add(text, count)
 
@@ -82,7 +82,7 @@ class Counts:
         return False
 
     def about(self, text: str) -> int | None:
-        """An estimate of the tokens of `text`, from a counted text that is mostly the same; None without one."""
+        """An estimate of the tokens of `text`, from a counted text that mostly agrees with it; None without one."""
         known = self.exact(text)
         if known is not None:
             return known
@@ -100,7 +100,7 @@ def _size(text: str) -> int:
 def _shared(one: str, other: str) -> int:
     """Length of the common prefix, in characters."""
     low, high = 0, min(len(one), len(other))
-    if one[:64] != other[:64]:  # most texts that differ do so early
+    if one[:64] != other[:64]:  # most differences come early
         high = min(high, 64)
     while low < high:
         middle = (low + high + 1) // 2

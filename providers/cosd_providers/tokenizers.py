@@ -1,6 +1,6 @@
-"""Local tokenizers, for servers that do not encode text, or are too far away to ask often.
+"""Local tokenizers, for servers that do not encode text, or are too far away for frequent requests.
 
-The library `tokenizers` or `tiktoken` encodes, whichever the source needs (the extra `tokenizers`). The result is exact
+The library `tokenizers` or `tiktoken` encodes, depending on the source (the extra `tokenizers`). The result is exact
 bytes, or an error. Nothing is ever downloaded.
 """
 
@@ -48,7 +48,7 @@ TEST_TEXT = (
 
 _T = TypeVar("_T")
 
-_LONG = 1 << 16  # characters of a text that is worked on in a thread
+_LONG = 1 << 16  # characters of a text above which a thread does the work
 _WORDS = "two words"
 _INSTALL = 'pip install "cosd-api[tokenizers]"'
 _NAMED = "tiktoken:"
@@ -72,13 +72,13 @@ _FILES = {
     "o200k_base": (_O200K,),
     "o200k_harmony": (_O200K,),
 }
-"""Address and SHA-256 of the files that tiktoken needs for each of its encodings. It downloads a file that is missing
-or incomplete in its cache, without notice."""
+"""Address and SHA-256 of the files that tiktoken needs for each of its encodings. Without notice, it downloads a file
+that is missing or incomplete in its cache."""
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """An encoder of text as a model's server does it: the extension point for tokenizers of neither library."""
+    """An encoder equal to a model's server: the extension point for tokenizers of neither library."""
 
     @property
     def name(self) -> str:
@@ -116,7 +116,7 @@ class WordTokenizer(Tokenizer, Protocol):
 
 
 def word_ends(tokenizer: Tokenizer) -> WordEnds | None:
-    """The words of a tokenizer: those into which it splits a text before it encodes them.
+    """The words of a tokenizer: the parts into which it splits a text before it encodes them.
 
     Returns:
         A function from a text to the ends of its words; None if the tokenizer has no words, or encodes texts whole.
@@ -127,7 +127,7 @@ def word_ends(tokenizer: Tokenizer) -> WordEnds | None:
 
 
 async def words_of(provider: Provider) -> WordEnds | None:
-    """The words into which a provider's model splits a text before it encodes them; None where they are not known."""
+    """The words into which a provider's model splits a text before it encodes them; None if they are not known."""
     return await provider.word_splitter() if isinstance(provider, WordSplitter) else None
 
 
@@ -141,17 +141,17 @@ class CountingTokenizer(Tokenizer, Protocol):
 
 
 def length(tokenizer: Tokenizer, text: str) -> int:
-    """Number of tokens of a text, none added."""
+    """Number of tokens of a text, no tokens added."""
     return tokenizer.count(text) if isinstance(tokenizer, CountingTokenizer) else len(tokenizer.encode(text))
 
 
 def count(tokenizer: Tokenizer, prompt: str) -> int:
-    """Number of tokens of `prompt` on the server, including those that it adds before it."""
+    """Number of tokens of `prompt` on the server, including tokens that it adds before the prompt."""
     return tokenizer.beginning + length(tokenizer, prompt)
 
 
 async def beside(work: Callable[[Tokenizer, str], _T], tokenizer: Tokenizer, text: str) -> _T:
-    """The result of work on a text, done in a thread if that is long: others wait for the event loop.
+    """The result of work on a text; a thread does long work, so that the event loop stays free.
 
     Args:
         work: is given the tokenizer and the text.
@@ -164,7 +164,7 @@ async def beside(work: Callable[[Tokenizer, str], _T], tokenizer: Tokenizer, tex
 
 
 async def encoded(tokenizer: Tokenizer, text: str) -> list[Piece]:
-    """The tokens of a text, as `Tokenizer.encode` gives them."""
+    """The tokens of a text by `Tokenizer.encode`."""
     return await beside(_encode, tokenizer, text)
 
 
@@ -183,8 +183,8 @@ def load_tokenizer(source: object) -> Tokenizer:
     Raises:
         ValueError: the file is missing or unreadable, or no encoding has that name.
         TypeError: `source` is of another type.
-        UnsupportedError: the library is not installed, tiktoken would have to download, or not even a letter can be
-            encoded.
+        UnsupportedError: the library is not installed, tiktoken would have to download, or the tokenizer cannot even
+            encode a letter.
     """
     if isinstance(source, Path):
         return _from_path(source)
@@ -285,7 +285,7 @@ class _Tiktoken:
     def words(self, text: str) -> list[int] | None:
         import regex  # noqa: PLC0415 - tiktoken needs it, too
 
-        pattern = getattr(self._encoding, "_pat_str", None)  # the library shows it nowhere else
+        pattern = getattr(self._encoding, "_pat_str", None)  # the library has no public name for it
         return None if pattern is None else [word.end() for word in regex.finditer(pattern, text)]
 
     def token(self, id: int) -> bytes | None:
@@ -341,7 +341,7 @@ def _adds_bos(file: Path) -> bool | None:
 
 
 def _from_name(name: str) -> Tokenizer:
-    """One of tiktoken's own encodings, by its name or that of a model, if it is in tiktoken's cache."""
+    """One of tiktoken's own encodings, by its name or a model's name, if it is in tiktoken's cache."""
     try:
         import tiktoken  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -381,9 +381,9 @@ def _missing(library: str) -> UnsupportedError:
 
 
 async def fingerprint(provider: Provider, info: ServerInfo) -> list[int] | None:
-    """Return the ids of `TEST_TEXT`, equal for models that share a tokenizer; None where the model shows no encoding.
+    """Return the ids of `TEST_TEXT`, equal for models that share a tokenizer; None if the model shows no encoding.
 
-    Ids, not bytes: servers differ in which of several tokens they show the bytes of one character at.
+    Ids, not bytes: if several tokens share a character, servers differ in the token that shows its bytes.
     """
     if not info.capabilities.tokenize:
         return None

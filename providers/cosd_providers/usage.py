@@ -1,4 +1,4 @@
-"""The ledger of one endpoint: what was sent to it and what it billed."""
+"""The ledger of one endpoint: the requests sent to it and the tokens that it billed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Usage:
         prompt_tokens: tokens read by the model, cached ones included.
         completion_tokens: tokens written by the model.
         cached_tokens: prompt tokens that the server took from its cache.
-        first_token_seconds: seconds from the first request to its first token or answer; None before that.
+        first_token_seconds: seconds from the first request to its first token or answer; None before it.
         busy_seconds: seconds during which at least one request was in flight.
         strategies: number of questions answered by each strategy, e.g. `{"list": 12}`; empty for a draft.
         guard: called before each request and each retry; it raises to prevent sending.
@@ -75,7 +75,7 @@ class Usage:
             self.first_token_seconds = now - self._first_sent
 
     def closed(self, now: float) -> None:
-        """Count a request as finished, for whatever reason."""
+        """Count a request as finished, for any reason."""
         self._in_flight -= 1
         if not self._in_flight:
             self.busy_seconds += now - self._since

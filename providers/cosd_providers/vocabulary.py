@@ -2,7 +2,7 @@
 
 Servers and libraries show the entries of a vocabulary as strings, and each kind of tokenizer writes bytes in its own
 way. A string alone is ambiguous: `"Ã¼"` may be two characters or the two bytes of one. The text that the strings spell
-decides, and nothing is assumed that the text does not prove.
+decides; nothing is assumed without proof by the text.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ ENDS = (
     "[EOS]",
     "[|endofturn|]",
 )
-"""Names that ends of sequence and of a turn have in common vocabularies. The server shows which of them are one."""
+"""Names of ends of sequence and of a turn in common vocabularies. The server shows which of them are ends."""
 
 SURE_ENDS = frozenset(
     ("</s>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "<eos>")
 )
-"""Those of `ENDS` that are an end wherever they are shown, so that a server need not be asked."""
+"""Names in `ENDS` that always mean an end, so that no request to the server is needed."""
 
 _KINDS: tuple[Kind, Kind] = ("bytes", "spaces")
 
@@ -71,7 +71,7 @@ _KINDS: tuple[Kind, Kind] = ("bytes", "spaces")
 def _alphabet() -> dict[str, int]:
     """GPT-2's bijection (`bytes_to_unicode` of its `encoder.py`), adopted by all byte-level vocabularies.
 
-    Bytes that are printable in Latin-1 stand for themselves; the others map, in order, to U+0100 and above.
+    Bytes that are printable in Latin-1 represent themselves; the others map, in order, to U+0100 and above.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (byte for byte in range(256) if byte not in printable)
@@ -90,21 +90,21 @@ _Step = tuple["_Step | None", bytes]  # the steps before, and the bytes of a tok
 
 
 def looks_special(string: str) -> bool:
-    """The string looks like a token without text, such as `"</s>"`; white space around it does not count."""
+    """True if the string looks like a token without text, such as `"</s>"`; white space around it does not count."""
     return _SPECIAL.fullmatch(string) is not None
 
 
 def keeps_spaces(strings: Iterable[str]) -> bool:
-    """Some of these strings, of tokens decoded one by one, begin with the space before a word.
+    """True if some of these strings, of tokens decoded one by one, begin with the space before a word.
 
-    Strings of a SentencePiece vocabulary have lost it. Where none begins with a space, none can be trusted. Strings
-    with U+FFFD, parts of characters, say nothing about the others.
+    Strings of a SentencePiece vocabulary have lost it. If none begins with a space, none can be trusted. Strings with
+    U+FFFD, parts of characters, prove nothing about the others.
     """
     return any(string.startswith(" ") and not string.isspace() and LOST not in string for string in strings)
 
 
 def is_plain(string: str) -> bool:
-    """A token's string is its text: it holds whole characters, and is not in angle brackets as special tokens are.
+    """True if a token's string is its text: whole characters, not in angle brackets like special tokens.
 
     Square brackets are more often text, such as `"[0]"`.
     """
@@ -139,8 +139,8 @@ def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
 
     Each string is read in a way that the text confirms: as an entry of a vocabulary, all of one kind if possible, or
     literally, as added and special tokens are. A space added by the tokenizer before the text, or after a special
-    token, is not part of the text: a token of only that has no bytes. A special token may include the white space
-    after it.
+    token, is not part of the text: a token of this space alone has no bytes. A special token may include the white
+    space after it.
 
     Args:
         text: the encoded text.
@@ -161,7 +161,7 @@ def spell(text: bytes, tokens: Sequence[tuple[int, str]]) -> list[Piece] | None:
 def _reads(text: bytes, strings: Sequence[str], kind: Kind, *, strict: bool = False) -> list[bytes] | None:
     """The bytes of each string, joining to `text`; with `strict` all are entries of the kind.
 
-    All paths through the text are followed side by side: `ways` holds the most likely one to each position.
+    All paths through the text are followed in parallel: `ways` holds the most likely path to each position.
     """
     ways: dict[int, _Step | None] = {0: None}
     marker = True  # a space may have been added here

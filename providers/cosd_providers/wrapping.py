@@ -30,17 +30,17 @@ _NO_STATES = "The provider behind this one has no hidden_states()."
 
 
 class ForwardingProvider(Forwarding):
-    """All of a provider, its answers too: the base of your own wrappers. Override what is to be different::
+    """All of a provider, its answers too: the base of your own wrappers. Override the methods that differ::
 
         class Logged(ForwardingProvider):
             def generate(self, context, **options):
                 print(len(context.text))
                 return super().generate(context, **options)
 
-    A conversation is answered by a copy of the wrapper around the endpoint's view of it. Models with the same ids are
-    asked by `generate`, `next_tokens` and `score_ids`, others by `generate`, `propose` and `score`: override all that
-    concern you. A
-    class with `__getattr__` alone is refused, as Python looks up `__aenter__` and `__aexit__` past it.
+    A copy of the wrapper, around the endpoint's view of a conversation, answers the conversation. Models with the same
+    ids get calls of `generate`, `next_tokens` and `score_ids`, other models calls of `generate`, `propose` and `score`:
+    override all that concern you. A class with `__getattr__` alone is refused, as Python looks up `__aenter__` and
+    `__aexit__` past it.
 
     Args:
         provider: the provider that answers.

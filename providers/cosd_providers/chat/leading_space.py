@@ -1,11 +1,11 @@
 """Views of a model without the white space that its chat template writes before each answer.
 
-After `"[INST] Q[/INST]"` such a model says `" The"`; another one, after its own template, `"The"`. Both begin the same
-answer. The model's own text is always the space and then the answer; models share the answer alone.
+After `"[INST] Q[/INST]"` such a model writes `" The"`; another model, after its own template, writes `"The"`. Both
+begin the same answer. The model's own text is always the space and then the answer; models share the answer alone.
 
-By ids (`AfterLead`) the space is the first part of the model's path: tokens of their own, which have no bytes in the
-shared text, or the beginning of the answer's first token. By text (`WithoutLeadingSpace`) it is put before what is
-sent, and taken off what comes back.
+By ids (`AfterLead`) the space is the first part of the model's path: tokens of their own, without bytes in the shared
+text, or the beginning of the answer's first token. By text (`WithoutLeadingSpace`) the view adds the space to each
+request, and removes it from each answer.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from cosd_providers.usage import Usage
 __all__ = ["AfterLead", "TakesIds", "WithoutLeadingSpace", "led"]
 
 _ANYTHING = b"\0"
-"""Stand-in for any token, in a question about the one after the space."""
+"""Stand-in for any token, in a question about the token after the space."""
 
 
 @runtime_checkable
 class TakesIds(Provider, IdContexts, IdScores, Protocol):
-    """A provider with all that is asked by ids; whether its server takes them is in its capabilities."""
+    """A provider with all methods that take ids; its capabilities say if its server takes them."""
 
 
 def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = ()) -> RenderedPrompt:
-    """The prompt of a model whose template writes white space before every answer.
+    """Make the prompt of a model whose template writes white space before every answer.
 
     Args:
         provider: the model.
@@ -62,7 +62,7 @@ def led(provider: Provider, lead: str, prompt: str, warnings: tuple[str, ...] = 
 
 
 class WithoutLeadingSpace(Forwarding):
-    """A provider, asked after texts, whose answers begin after the space.
+    """A provider of texts, whose answers begin after the space.
 
     Args:
         provider: the model.
@@ -80,11 +80,11 @@ class WithoutLeadingSpace(Forwarding):
         return self._draft(self._provider.generate, context, **options)
 
     def generate_with_states(self, context: Context, **options: Any) -> AsyncGenerator[Token | DraftEnd, None]:
-        """See `contract.HiddenStates`. The state of a first token is that before the space."""
+        """See `contract.HiddenStates`. The state of a first token is the state before the space."""
         return self._draft(by_states(self._provider).generate_with_states, context, **options)
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
-        """See `contract.HiddenStates`; the first state is that before the space."""
+        """See `contract.HiddenStates`; the first state is the state before the space."""
         prompt, text = context.prompt, context.text
         size = len(self._space)
         found = await by_states(self._provider).hidden_states(Context(prompt, self._space + text), usage=usage)
@@ -100,7 +100,7 @@ class WithoutLeadingSpace(Forwarding):
         usage: Usage,
         **options: Any,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """A draft by one of the provider's methods."""
+        """Draft by one of the provider's methods."""
         prompt, text, options = context.prompt, context.text, _given(**options)
         begins = continuation is None and not text
         strip, left = _Strip(self._space if begins else b""), max_tokens
@@ -167,7 +167,7 @@ class WithoutLeadingSpace(Forwarding):
             return replace(asked, tokens=(*own, begun), word=True)
         taken = size - sum(len(token.data) for token in found.tokens)
         if question.word and taken < len(self._space) and not found.tokens[0].end:
-            # It begins without the space, and was compared with the space: it may have stopped too early.
+            # It begins without the space, but was compared with the space, so it may have stopped too early.
             return replace(question, tokens=(self._space[:taken] + first, *rest))
         return None
 
@@ -195,11 +195,11 @@ class WithoutLeadingSpace(Forwarding):
         return [token for one in scored for token in strip.feed(one)]
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """See `contract.Provider`. Text that follows the prompt is encoded after the space, which is then removed."""
+        """See `contract.Provider`. Text after the prompt is encoded after the space, which is then removed."""
         answer = text.removeprefix(self._prompt)
         if not self._prompt or answer in ("", text):
             return await self._provider.tokenize(text)
-        pieces, at = list[Piece](), -len(self._prompt.encode())  # where a piece begins, from the space on
+        pieces, at = list[Piece](), -len(self._prompt.encode())  # the start of a piece, relative to the space
         for piece in await self._provider.tokenize(self._prompt + self._space.decode() + answer):
             start, stop = max(-at, 0), max(len(self._space) - at, 0)
             pieces.append(replace(piece, data=piece.data[:start] + piece.data[max(start, stop) :]))
@@ -208,10 +208,10 @@ class WithoutLeadingSpace(Forwarding):
 
 
 class AfterLead(WithoutLeadingSpace):
-    """The same view of a provider that is asked after ids, too: its path begins with the space.
+    """The same view of a provider that also takes ids: its path begins with the space.
 
-    A token has the bytes that are behind the space: one of only space has none, and one that begins with the space and
-    goes on has the rest. A model that begins without the space has its tokens as they are.
+    A token keeps only its bytes after the space: a token of space alone has none, a token that begins with the space
+    has the rest. A model that begins without the space keeps its tokens unchanged.
 
     Args:
         provider: the model.
@@ -269,7 +269,7 @@ class AfterLead(WithoutLeadingSpace):
         return found
 
     async def encode(self, text: str) -> list[Piece]:
-        """The provider's encoding: of the space and a response that begins behind it, or of what goes on in one."""
+        """The provider's encoding, of the space and a response after it, or of a later part of a response."""
         pieces = await self._model.encode(text)
         self._known |= {piece.id: piece.data for piece in pieces[: len(self._space)]}
         return pieces
@@ -279,11 +279,11 @@ class AfterLead(WithoutLeadingSpace):
         return await self._model.decode(ids)
 
     def _sent(self, context: Context, left: bytes) -> Context:
-        """A context in the model's own text, which has all but what is left of the space."""
+        """A context in the model's own text: with the whole space, except for the part that is left."""
         return replace(context, text=self._space[: len(self._space) - len(left)] + context.text)
 
     def _behind(self, token: Token, left: bytes) -> Token:
-        """A token, and those listed beside it, behind what is left of the space."""
+        """A token, and the tokens listed beside it, without their part of the space that is left."""
         if not left:
             return token
         if token.id is not None and token.data:
@@ -304,7 +304,7 @@ class AfterLead(WithoutLeadingSpace):
         if token_id not in self._known:
             try:
                 self._known[token_id] = (await self.decode([token_id])).encode()
-            except UnsupportedError:  # then the space is taken to be over
+            except UnsupportedError:  # then assume that the space is over
                 return b""
         return self._known[token_id]
 
@@ -314,17 +314,17 @@ def _goes_along(data: bytes, left: bytes) -> bool:
 
 
 def _cut(token: Token, left: bytes) -> Token:
-    """A token without its part of what is left of the space."""
+    """A token without its part of the space that is left."""
     return replace(token, data=token.data[len(left) :]) if _goes_along(token.data, left) else token
 
 
 def _rest(left: bytes, token: Token) -> bytes:
-    """The part of the space that is left behind a token; nothing where the model goes on without it."""
+    """The part of the space that is left after a token; nothing if the model continues without it."""
     return left[len(token.data) :] if _goes_along(token.data, left) else b"" if token.data else left
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """The options that are not the default: providers of earlier versions need not know the others."""
+    """The options that are not the default: providers of earlier versions need not know the rest."""
     return {name: value for name, value in options.items() if value or (name == "seed" and value is not None)}
 
 
@@ -332,7 +332,7 @@ class _Strip:
     """Filter that removes the space from a stream of tokens.
 
     Attributes:
-        held: number of tokens taken that gave none yet.
+        held: number of tokens taken that yielded no token yet.
     """
 
     def __init__(self, space: bytes) -> None:
@@ -361,7 +361,7 @@ class _Strip:
 
 
 def _others(token: Token, space: bytes, data: bytes) -> Iterator[Token]:
-    """Alternatives to `data`, without the space; one that does not begin with it is another text."""
+    """Alternatives to `data`, without the space; an alternative that does not begin with it is another text."""
     for one in token.alternatives:
         rest = one.data[len(space) :]
         if one.end:

@@ -1,12 +1,12 @@
-"""Conversations as the text that a model continues, rendered by its chat template.
+"""Conversations as text for a model to continue, rendered by its chat template.
 
-Templates differ in what they accept: some refuse a system message or two messages of one role, or drop a system message
-silently. Then the conversation is folded into a form that every template accepts: system messages move to the start of
-the user's first message, and neighbours of one role become one message.
+Templates accept different conversations: some refuse a system message or two messages of one role, or drop a system
+message silently. Then the conversation is folded into a form that every template accepts: system messages move to the
+start of the user's first message, and neighbours of one role become one message.
 
 A user's text may hold a special token as text (`<|im_end|>`), which would be read as the token. So it is cut inside,
-and the pieces are encoded separately where the endpoint takes ids. What a model has thought stays as it is in its own
-messages: templates look for it there.
+and the pieces are encoded separately if the endpoint takes ids. A model's thoughts stay unchanged in its own messages:
+templates look for them there.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ __all__ = ["ChatAdapter", "ChatRenderer", "Render", "folded", "joined", "leading
 _T = TypeVar("_T")
 
 Render = Callable[[list[dict[str, str]]], Awaitable[str]]
-"""A function that renders messages, up to the answer. Raises `TemplateRefusal` for those that it does not accept."""
+"""A function that renders messages, up to the answer. Raises `TemplateRefusal` for messages that it refuses."""
 
 _CUT = "\U000f1a7c"
-"""Mark of a cut: a private character, which no user's text holds for a reason."""
+"""Mark of a cut: a private character without use in any user's text."""
 
 _MARKS = ("580317", "740126")
-"""Stand for an answer and for the message after it."""
+"""Placeholders of an answer and of the message after it."""
 
 _POSSIBLE = (re.compile(r"<[^<>]{1,60}>"), re.compile(r"\[[^\[\]\s]{1,60}\]"))
-"""Possible special tokens: nearly all are written so. One kind may lie within the other."""
+"""Possible special tokens: nearly all have these forms. One form may lie within the other."""
 
 _LONGEST = 62
-"""Characters of one of them, at most."""
+"""Characters of a possible special token, at most."""
 
 _SLICE = 1 << 16
-"""Characters that are searched at a time: meanwhile no other thread works."""
+"""Characters to search at a time: no other thread runs meanwhile."""
 
 _LONG = 1 << 16
-"""Characters of a conversation that is worked on in a thread."""
+"""Characters of a conversation above which a thread does the work."""
 
 _ENCODED = 256
-"""Possible special tokens that are encoded together: the pieces of long texts take time to read."""
+"""Possible special tokens to encode together: the pieces of long texts take time to read."""
 
 _USUAL = re.compile(
     r"<\|[^\s|<>]+\|>|<｜[^\s<>]+｜>|</?s>|<(bos|eos|pad|unk)>|<(start|end)_of_turn>|\[/?(INST|SYSTEM_PROMPT)\]"
@@ -69,7 +69,7 @@ _THOUGHT = re.compile(r"</?[\w:]*(think|thought|reason)[\w:]*>|\[/?THINK\]", re.
 """Tags around a model's thoughts."""
 
 _QUOTED = 12  # characters of a message that an error may not repeat
-_WHOLE = 4  # characters of a whole message that it may not repeat
+_WHOLE = 4  # characters of a whole message that an error may not repeat
 
 
 class ChatAdapter(Protocol):
@@ -93,7 +93,7 @@ class ChatAdapter(Protocol):
 
 
 class ChatRenderer:
-    """Renderer of conversations for one endpoint, with a memory of what its chat template accepts.
+    """Renderer of conversations for one endpoint, with a memory of the forms that its chat template accepts.
 
     Args:
         endpoint: the server's URL, for errors.
@@ -107,7 +107,7 @@ class ChatRenderer:
     async def render_prompt(
         self, adapter: ChatAdapter, messages: Sequence[Message], on_special_tokens: OnSpecialTokens
     ) -> RenderedPrompt:
-        """Render `messages` for the model behind `adapter`; see `messages.ChatProvider`."""
+        """Render `messages` for the model of `adapter`; see `messages.ChatProvider`."""
         assert isinstance(adapter, Provider)
         if self._lead is None:
             self._lead = await leading_space(adapter.render)
@@ -142,7 +142,7 @@ class ChatRenderer:
                 pieces = await adapter.tokenize("\n".join(possible[at : at + _ENCODED]))
             except UnsupportedError:
                 return [one for one in possible if _USUAL.fullmatch(one)]
-            # By their bytes, not by their positions: some special tokens swallow the white space beside them.
+            # Compare bytes, not positions: some special tokens swallow the white space beside them.
             whole |= {piece.data for piece in pieces}
         return [one for one in possible if one.encode() in whole]
 
@@ -155,7 +155,7 @@ class ChatRenderer:
 
 
 async def rendered(render: Render, messages: Sequence[Message], *, fold: bool, endpoint: str) -> tuple[str, bool]:
-    """The conversation up to where the answer begins, and whether the template refused it unfolded.
+    """The conversation up to the start of the answer, and whether the template refused it unfolded.
 
     Args:
         render: renders messages.
@@ -206,7 +206,7 @@ async def leading_space(render: Render) -> str:
     """The white space that the template writes before an answer.
 
     A given answer shows it: `"[INST] Q[/INST]"` becomes `"[INST] Q[/INST] A</s>"`. The model's own answer begins with
-    it, too, so models do not share it.
+    this space, too, so models do not share it.
     """
     asked = [{"role": "user", "content": _MARKS[0]}]
     given = [*asked, {"role": "assistant", "content": _MARKS[1]}, *asked]
@@ -224,7 +224,7 @@ def _dictionaries(messages: Sequence[Message]) -> list[dict[str, str]]:
 
 
 def _shape(messages: Sequence[Message]) -> tuple[bool, bool, bool]:
-    """The features that templates refuse: a system message, one that is not first, roles that do not take turns."""
+    """The features that templates refuse: a system message, a later system message, roles that do not alternate."""
     roles = [one.role for one in messages]
     turns = [role for role in roles if role != "system"]
     irregular = turns[0] != "user" or any(one == other for one, other in pairwise(turns))
@@ -239,19 +239,19 @@ def _holds(text: str, messages: Sequence[Message]) -> bool:
             found = text.find(one.content.strip(), 0 if one.role == "system" else at)
             if found < 0:
                 return False
-            at = at if one.role == "system" else found  # some write that before the last message
+            at = at if one.role == "system" else found  # some templates put the system message before the last one
     return True
 
 
 async def _marks_appear(render: Render, messages: Sequence[Message]) -> bool:
-    """Test whether no message is dropped, though some are rewritten: a mark after each content appears."""
+    """Test whether the template keeps all messages, even rewritten: a mark after each content appears."""
     marked = [replace(one, content=f"{one.content} {_MARKS[0]}{at}.") for at, one in enumerate(messages)]
     text = await render(_dictionaries(marked))
     return all(f"{_MARKS[0]}{at}." in text for at, one in enumerate(messages) if one.role != "assistant")
 
 
 async def _in_thread(messages: Sequence[Message], work: Callable[[], _T]) -> _T:
-    """The result of work on a conversation, done in a thread if that is long: others wait for the event loop."""
+    """The result of work on a conversation; a thread does long work, so that the event loop stays free."""
     long = sum(len(one.content) for one in messages) > _LONG
     return await to_thread.run_sync(work) if long else work()
 
@@ -268,7 +268,7 @@ def _possible(messages: Sequence[Message]) -> list[str]:
 
 
 def _discreet(words: str, messages: Sequence[Message]) -> str:
-    """A template's own words, up to where they repeat a message."""
+    """A template's own words, up to the first that repeat a message."""
     said = [text for one in messages if len(text := one.content.strip()) >= _WHOLE]
     whole = tuple(text for text in said if len(text) < _QUOTED)
     for at in range(len(words)):

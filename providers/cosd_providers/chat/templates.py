@@ -1,7 +1,7 @@
-"""A user's own chat template: a Jinja text as models carry it, or a function.
+"""A user's own chat template: a Jinja text from a model, or a function.
 
-Jinja templates run in jinja2's immutable sandbox, with what Hugging Face gives them: `messages`,
-`add_generation_prompt`, `bos_token`, `eos_token`, `raise_exception`, `strftime_now`, `tojson`, and loop controls.
+Jinja templates run in jinja2's immutable sandbox, with Hugging Face's names: `messages`, `add_generation_prompt`,
+`bos_token`, `eos_token`, `raise_exception`, `strftime_now`, `tojson`, and loop controls.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from cosd_providers.errors import UnsupportedError
 __all__ = ["Template", "TemplateRefusal", "is_template", "load_template"]
 
 Template = Callable[[Sequence[Mapping[str, str]]], str]
-"""A function that renders a conversation up to where the answer begins."""
+"""A function that renders a conversation up to the start of the answer."""
 
 _CONFIG = "tokenizer_config.json"
 _LARGEST = 1_000_000  # characters of a template's file
 
 
-class TemplateRefusal(Exception):  # noqa: N818 - not a failure: another form of the conversation is tried
+class TemplateRefusal(Exception):  # noqa: N818 - not a failure: the caller tries another form of the conversation
     """A template refuses a conversation, in its own words."""
 
 
 def is_template(text: str) -> bool:
-    """Test whether this is the text of a template, not the path of one."""
+    """Test whether this is the text of a template, not its path."""
     return "{%" in text or "{{" in text
 
 
@@ -161,7 +161,7 @@ def _refuse(words: str) -> str:
 
 
 def _now(form: str) -> str:
-    """The time of the first call: a conversation is rendered the same way each time."""
+    """The time of the first call: every rendering of a conversation has the same time."""
     return datetime.now(UTC).astimezone().strftime(form)
 
 
@@ -172,5 +172,5 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as Hugging Face writes it: characters unescaped, and no HTML."""
+    """JSON in Hugging Face's form: characters unescaped, and no HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,22 +1,23 @@
-"""llama.cpp's own server, by its native `/completion` (`llama_cpp_completion` has what it does there).
+"""llama.cpp's own server, by its native `/completion` (see `llama_cpp_completion` for its behaviour there).
 
 Observed on running servers, b4798 to 2026.10:
 
-- Probabilities are those of the raw softmax, before samplers, penalties and `logit_bias`.
-- A prompt may mix text and ids: `["text", 17, 4]` encodes the text as if it stood alone (with a beginning-of-sequence
-  token where the model has one) and appends the ids. A generation continues from its own ids without `/tokenize`.
+- Probabilities come from the raw softmax, before samplers, penalties and `logit_bias`.
+- A prompt may mix text and ids: `["text", 17, 4]` encodes the text as if it were alone (with a beginning-of-sequence
+  token if the model has one) and appends the ids. A generation continues from its own ids without `/tokenize`.
 - A prompt list is answered in one array; a list of one by a bare object.
 - At temperature 1, with no other sampler, it draws from the raw softmax; a seed draws the same tokens again.
-- Tokens that end a generation are known to it by their names (`ENDS`); `/props` names one of them.
-- With `--embeddings`, and no pooling, `/embedding` gives the last hidden state behind each token of a prompt, as it is
-  before the output layer, and `/completion` works as before. All of it has to fit into one physical batch (512 tokens,
+- The server knows the tokens that end a generation by their names (`ENDS`); `/props` reports a single end.
+- With `--embeddings`, and no pooling, `/embedding` gives the last hidden state after each token of a prompt, before the
+  output layer, and `/completion` works as before. The whole prompt has to fit into one physical batch (512 tokens,
   `--ubatch-size`), and nothing is kept for a later request.
 - With `--context-shift` the server forgets the start of a full context and continues.
-- It puts a request into the free slot that has read most of its prompt. A request that names its slot (`id_slot`) while
-  others are under way, made answers go on with another one's text: of 100 short answers, up to eight at a time, about
-  five (2026.10, with `--cache-ram`, which is the default; none with `--cache-ram 0`). So no slot is named here.
-  The cache is known to restore the state of another conversation into a slot while several requests are in progress,
-  also where no slot is named (its issue 27148); a pinned empty slot does not look into it at all (28139).
+- It puts a request into the free slot that has read most of its prompt. Requests that named their slot (`id_slot`)
+  while others were in progress made answers continue with another request's text: of 100 short answers, up to eight at
+  a time, about five (2026.10, with `--cache-ram`, which is the default; none with `--cache-ram 0`). So this adapter
+  names no slot. The cache is known to restore the state of another conversation into a slot while several requests are
+  in progress, even if no request names a slot (its issue 27148); a pinned empty slot does not look into it at all
+  (28139).
 """
 
 from __future__ import annotations
@@ -99,9 +100,9 @@ from cosd_providers.vocabulary import ENDS
 __all__ = ["LlamaCpp"]
 
 _CHATML = "<|im_start|>"
-_MANY = 1000  # alternatives that are offered where the size of the vocabulary is unknown
+_MANY = 1000  # alternatives on offer if the size of the vocabulary is unknown
 _LINE = "\n"
-_PART = 4096  # tokens of a long text that are checked at a time: meanwhile nobody else works
+_PART = 4096  # tokens of a long text to check at a time: no other task runs meanwhile
 _LARGER = (
     "Start the server with --ubatch-size, and --batch-size, at least as large as its context; or give shorter prompts."
 )
@@ -113,11 +114,11 @@ _SHORT = 800
 _M = TypeVar("_M", bound=BaseModel)
 
 
-# What comes back.
+# Answers.
 
 
 class _RawPiece(BaseModel):
-    """A token of `/tokenize`; its bytes where they are not valid text."""
+    """A token of `/tokenize`, as bytes if they are not valid text."""
 
     id: int
     piece: str | list[OneByte]
@@ -193,7 +194,7 @@ class _Listed(BaseModel):
 
 
 class _Embedded(BaseModel):
-    """An entry of `/embedding`: a row for each token, or one vector where they are pooled."""
+    """An entry of `/embedding`: a row for each token, or a single vector if the server pools them."""
 
     embedding: list[Any]
 
@@ -209,7 +210,7 @@ class LlamaCppModels(BaseModel):
 
 
 def _spells(pieces: Sequence[Piece], text: str) -> bool:
-    """The pieces are this text."""
+    """True if the pieces spell this text."""
     return b"".join(piece.data for piece in pieces) == text.encode()
 
 
@@ -233,7 +234,7 @@ class LlamaCppProbeClient(ProbeClient):
         return {"slots": slots or 0, "trained": next((one.trained for one in listed if one.id == self._model), 0) or 0}
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """One request; an empty text before ids stands for the beginning of sequence, where the model has one."""
+        """One request; an empty text before ids means the beginning of sequence, if the model has one."""
         sent: list[object] = [prompt if isinstance(prompt, str) else ["", *prompt] for prompt in request.prompts]
         more = {"return_tokens": True, "response_fields": [*FIELDS, "content"], "temperature": request.temperature}
         counts = {"n_predict": request.limit, "n_probs": request.top}
@@ -242,7 +243,7 @@ class LlamaCppProbeClient(ProbeClient):
         return [self._reply(one) for one in answers]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """By the other route, if at all: `/completion` has no field for it."""
+        """Score by OpenAI's route, if at all: `/completion` has no field for it."""
 
         def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
             return {"model": self._model, "prompt": prompt, "max_tokens": limit, "logprobs": top, "temperature": 0}
@@ -251,7 +252,7 @@ class LlamaCppProbeClient(ProbeClient):
         return await other.score(text, usage)
 
     def _reply(self, one: LlamaCppAnswer) -> RawReply:
-        # Hidden tokens show with the one that completes their character: here the bytes count, not the tokens.
+        # The token that completes a character shows the hidden ones too: here the bytes count, not the tokens.
         positions = self._client.positions(one)
         if len(positions) < len(one.get("tokens", ())):
             positions = [
@@ -263,17 +264,17 @@ class LlamaCppProbeClient(ProbeClient):
 
 
 class LlamaCpp(Engine[LlamaCppFacts]):
-    """A model behind llama.cpp's server. See `contract.Provider`.
+    """A model served by llama.cpp. See `contract.Provider`.
 
     Args:
         url: the server's URL, without `/v1`.
-        strategy: how proposals are asked (`strategies.Strategy`); by default a list, but single requests for one
+        strategy: the requests of proposals (`strategies.Strategy`); by default a list, but single requests for one
             place or after a long prompt. All give the same answers.
         options: as in `engine.Adapter`: `model`, `api_key`, `headers`, `extra_body` (e.g. `{"cache_prompt": False}` or
             `{"id_slot": 0}`), `timeout`, `http_client`, `limits`.
 
     Raises:
-        ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
+        ValueError: `extra_body` sets a field that the fusion itself decides; or there is no such strategy.
     """
 
     strategies = ("list", "singles")
@@ -300,7 +301,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return LlamaCppClient(self._transport, facts, extra, self._parts)
 
     async def _parts(self, data: bytes) -> list[Piece]:
-        """The raw tokens of one character or a few: the model's own encoding, remembered."""
+        """The raw tokens of one or a few characters: the model's own encoding, remembered."""
         found = self._characters.get(data)
         if found is None:
             if len(self._characters) >= _MANY:
@@ -330,7 +331,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         alternatives: int = 0,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Stream a draft, and ask for the states of a stretch at a time; see `contract.HiddenStates`."""
+        """Stream a draft, and request the states of a stretch at a time; see `contract.HiddenStates`."""
         facts, options = await self._stated(), DraftOptions(alternatives, raw=context.ids is not None)
         draft = await self._draft(facts, context, continuation, max_tokens, options, usage)
 
@@ -358,14 +359,14 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         if count <= 0:
             return {}
         found = await self._states([*before, *(piece.id for piece in pieces)], count, usage)
-        behind = zip(ends[first:], found, strict=True)  # of tokens without bytes the last state counts
+        behind = zip(ends[first:], found, strict=True)  # after tokens without bytes, the last state counts
         return {end - start: state for end, state in behind if end - start in asked}
 
     async def _states(self, prefix: PromptParts, count: int, usage: Usage) -> list[State]:
-        """The last `count` hidden states of a prompt, the very last behind all of it, in one pass.
+        """The last `count` hidden states of a prompt, ending with the state after the whole prompt, in one pass.
 
         Raises:
-            ContextLengthError: the server does not take so many tokens in one pass.
+            ContextLengthError: the server does not take so long a prompt in one pass.
             ResponseError: there are fewer states, or they are no numbers.
         """
         endpoint, body = self._transport.endpoint, self._named(content=sent_prompt(prefix))
@@ -384,7 +385,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             raise ResponseError("/embedding gave states that are no numbers", endpoint=endpoint) from None
 
     async def _stated(self) -> LlamaCppFacts:
-        """The facts of a server that reports hidden states."""
+        """The facts of the server, which has to report hidden states."""
         facts = await self.facts()
         if not facts.info.capabilities.hidden_states:
             raise no_states(self._transport.endpoint, _NO_STATES)
@@ -393,7 +394,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
-        """All questions at once, and those again that need more tokens; see `contract.Provider`."""
+        """Answer all questions at once, and repeat those that need more tokens; see `contract.Provider`."""
         prompt, text = context.prompt, context.text
         client, everywhere = self._client(await self.facts()), questions is None
         if questions is None:
@@ -401,7 +402,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             questions = boundaries((piece.data for piece in pieces), start)
         short = len(questions) > 1 and len(prompt.encode()) <= _SHORT
         way: Strategy = self._strategy or ("list" if everywhere or short else "singles")
-        alone: set[int] = set()  # places that were asked singly after all
+        alone: set[int] = set()  # places that got single requests after all
 
         async def written(open_: list[Continuation]) -> list[list[Position]]:
             prefixes = [[*self._prefix(prompt, text[: one.question.start]), *one.ids] for one in open_]
@@ -431,7 +432,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """One after the other: each finds in its slot what the last one has read; see `contract.IdContexts`."""
+        """Send requests in turn: each finds its predecessor's prompt in its slot; see `contract.IdContexts`."""
         client = self._client(await self.facts())
         way: Strategy = "list" if self._strategy == "list" and len(contexts) > 1 else "singles"
         found = await client.after([*map(self._path, contexts)], 1 + alternatives, usage, singly=way == "singles")
@@ -442,7 +443,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         """The encoding of a response, by `/tokenize`; see `contract.IdContexts`."""
         pieces = await self._encode(text, special=False)
         if not _spells(pieces, text):
-            # The tokenizer puts a space before every text, but not after the end of a line, which it never merges.
+            # The tokenizer puts a space before every text, but not after a line end, which it never merges with text.
             line = await self._encode(_LINE, special=False)
             pieces = (await self._encode(_LINE + text, special=False))[len(line) :]
         if not _spells(pieces, text):
@@ -457,8 +458,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """One request for all tokens, and one more for each improbable token; see `contract.Provider`.
 
-        The end is the most probable of the tokens that end a generation. Their names are looked up once. The first
-        token of a model without a beginning of sequence has no probability where the prompt is empty.
+        The end is the most probable token that ends a generation. The names of the ends are looked up once. If the
+        prompt is empty and the model has no beginning of sequence, the first token has no probability.
         """
         prompt, text = context.prompt, context.text
         client = self._client(await self.facts())
@@ -478,9 +479,9 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """One request for all ids, and one more for each improbable one; see `contract.IdScores`.
+        """One request for all ids, and one more for each improbable id; see `contract.IdScores`.
 
-        The first of all has no probability where nothing is before it.
+        The first id has no probability if nothing precedes it.
         """
         client = self._client(await self.facts())
         if end:
@@ -495,16 +496,16 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return [*known, *await client.scored([path[:at] for at in places], asked, usage, alternatives, raw=True)]
 
     async def _behind(self, prompt: str, text: bytes) -> tuple[PromptParts, list[Piece], int]:
-        """The encoding of prompt and text behind what was encoded before: that, the pieces, and where the text begins.
+        """The encoding of prompt and text: the parts encoded before, the pieces after them, and the start of the text.
 
-        An empty text stands for the beginning-of-sequence token, where the model has one.
+        An empty text means the beginning-of-sequence token, if the model has one.
         """
         rest = prompt.removeprefix(self._head.text)
         before: PromptParts = [*self._head.ids] if self._head.ids else [""]
         return before, await self.tokenize(rest + sendable(text)), len(rest.encode())
 
     async def _find_ends(self, client: LlamaCppClient) -> bool:
-        """Note all tokens that end a generation; true."""
+        """Note all tokens that end a generation; return True."""
         for piece in await self._encode("".join(ENDS)):
             name = piece.data.decode(errors="replace")
             if name in ENDS and piece.id not in client.facts.ends and await client.ends(piece.id):
@@ -512,10 +513,10 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return True
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The server's own encoding, special tokens parsed as in a prompt, none added."""
+        """The server's own encoding, special tokens parsed as in a prompt, no tokens added."""
         pieces = await self._encode(text)
         surplus = sum(len(piece.data) for piece in pieces) - len(text.encode())
-        if surplus == 1 and pieces[0].data[:1] == b" ":  # some tokenizers put a space before every text
+        if surplus == 1 and pieces[0].data[:1] == b" ":  # some tokenizers put this space before every text
             pieces[0] = Piece(pieces[0].id, pieces[0].data[1:])
         return pieces
 
@@ -528,13 +529,13 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return [*self._head.ids, prompt.removeprefix(self._head.text) + sendable(text)]
 
     def _path(self, context: Context) -> PromptParts:
-        """A context as it is sent: the prompt as text, which the server encodes by itself, and then the ids."""
+        """The request's form of a context: the prompt as text, which the server encodes by itself, and then the ids."""
         if context.ids is None:
             return self._prefix(context.prompt, context.text)
         return [*self._prefix(context.prompt, b""), *context.ids]
 
     async def _ids(self, text: str) -> list[int]:
-        """The ids of a text behind a beginning of sequence, where the model has one."""
+        """The ids of a text after the beginning of sequence, if the model has one."""
         body = self._named(content=text, add_special=True, parse_special=True)
         return self._read(_Ids, await self._transport.post("/tokenize", body)).tokens
 
@@ -558,7 +559,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         ask = partial(ask_only, self._transport, looks="a llama.cpp server", url="`llama-server`")
         chosen = self._choose(await ask(LlamaCppModels, "/v1/models"))
         props = await ask(_Props, self._props_route())
-        # It has more threads than slots, and one waits at each idle connection: half of them are left to others.
+        # It has more threads than slots, and a thread waits at each idle connection: half of them are left to other
+        # clients.
         self._transport.idle = max(FEW_IDLE, (props.total_slots or 0) // 2)
         end = await self._encode(props.eos_token)
         visible = await self._encode("a")
@@ -593,10 +595,10 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return LlamaCppFacts(info, ends, visible[-1].id)
 
     async def _width(self, visible: int) -> int:
-        """The width of a hidden state; 0 where the server does not report one for each token.
+        """The width of a hidden state; 0 if the server does not report a state for each token.
 
         Raises:
-            ProviderError: it could not be asked: no answer, or one that says nothing about it.
+            ProviderError: no answer came, or only an answer that leaves the width unknown.
         """
         try:
             body = self._named(content=[visible, visible])
@@ -604,11 +606,11 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         except (InvalidRequestError, ContextLengthError, AuthenticationError):  # a proxy may forbid this path alone
             return 0
         except ServerError as error:
-            if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:  # loading, or a proxy's: it says nothing either
+            if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:  # still loading, or a proxy's error: no answer either
                 raise
             return 0
         except ResponseError as error:
-            if error.retryable:  # it says nothing about the server
+            if error.retryable:  # a transient error leaves the width unknown
                 raise
             return 0
         widths = {len(cast("list[object]", row)) if isinstance(row, list) else 0 for row in found.embedding}
@@ -625,21 +627,21 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return f"/props?model={quote(self._model)}" if self._model else "/props"
 
     async def _speculates(self) -> bool:
-        """The server reports speculative decoding; it need not show its slots."""
+        """True if the server reports speculative decoding; some servers do not show their slots."""
         try:
             return any(slot.speculative for slot in self._read(_Slots, await self._transport.get("/slots")).root)
         except (StatusError, ResponseError):
             return False
 
     async def _answer_cue(self) -> str | None:
-        """The text that the chat template puts before an answer; None where the model has no template of its own."""
+        """The text that the chat template puts before an answer; None if the model has no template of its own."""
         mark = "\U000f0000"
         try:
             rendered = await self._render([{"role": "user", "content": mark}])
         except (StatusError, ResponseError, UnsupportedError, TemplateRefusal):
             return None
         cue = rendered.rpartition(mark)[2]
-        # A model without a template is given ChatML by the server: then its marks are not tokens of the model.
+        # The server gives ChatML to a model without a template: then its marks are not tokens of the model.
         own = _CHATML not in cue or len(await self._encode(_CHATML)) == 1
         return cue if own and mark in rendered else None
 
@@ -648,7 +650,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         try:
             found = await self._transport.post("/apply-template", self._named(messages=messages))
             return self._read(_Rendered, found).prompt
-        except InvalidRequestError as error:  # errors of the template come so
+        except InvalidRequestError as error:  # errors of the template have this status
             if error.status == 404:  # an older server
                 return await super()._render(messages)
             raise TemplateRefusal(error.args[0]) from None
@@ -656,17 +658,17 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def begun(self, prompt: str) -> str:
         """The prompt without the beginning-of-sequence token that the server puts before a text."""
         if self._template is None:
-            return prompt  # the server has left it out
+            return prompt  # the server left it out
         return prompt.removeprefix(await self._beginning.get(self._find_beginning))
 
     async def _find_beginning(self) -> str:
-        """The beginning-of-sequence token that the server puts before a text; empty where it puts none."""
+        """The beginning-of-sequence token that the server puts before a text; empty if it puts none."""
         if not await self._ids(""):
             return ""
         return self._read(_Props, await self._transport.get(self._props_route())).bos_token
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:
-        """The model, given ids for all of a prompt but its last piece; None where its tokenizer adds spaces to them."""
+        """A view whose prompts are ids except for the last piece; None if the tokenizer adds spaces to the pieces."""
         ids, more = await self._ids(pieces[0]), [await self._encode(piece) for piece in pieces[1:]]
         if b"".join(one.data for found in more for one in found) != "".join(pieces[1:]).encode():
             return None

@@ -1,9 +1,10 @@
-"""llama.cpp's `/completion`: what is sent, and how the tokens of its answers are read, those that it hides included.
+"""llama.cpp's `/completion`: its requests, and the tokens of its answers, including hidden tokens.
 
 - A raw token that leaves a character unfinished is **hidden**: no event, no entry. The token that completes the
   character shows the bytes of both, but its own probability alone. `tokens_predicted` and `tokens` count the hidden
-  one, which gives it away. `LlamaCppClient.peek` finds it by forcing a visible token beside it.
-- The list beside a token (`n_probs`) may be as long as the vocabulary: the most probable tokens, whatever was drawn.
+  token and so reveal it. `LlamaCppClient.peek` finds it by forcing a visible token in its place.
+- The list beside a token (`n_probs`) may be as long as the vocabulary: the most probable tokens, even if another was
+  drawn.
 - After a stream the server closes the connection, sometimes a moment late: the client does not keep it.
 - Before December 2024 the probabilities had another shape, without logarithms: such builds are refused.
 """
@@ -18,7 +19,7 @@ from functools import partial
 from typing import Annotated, Any, NotRequired, cast
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field
-from typing_extensions import TypedDict  # pydantic takes that of typing from Python 3.12 on
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Token
@@ -65,7 +66,7 @@ __all__ = [
 LIST = 64
 """Prompts in one request."""
 
-_LIKELY = 50  # alternatives to ask for where the probability of a given token is wanted
+_LIKELY = 50  # alternatives to request for the probability of a given token
 _ALL = 2**31 - 1  # the whole vocabulary
 _FORCE = 1e4  # added to a logit, this decides
 _STRIPPED = (
@@ -93,8 +94,8 @@ _GREEDY: dict[str, object] = {
     "stop": ["\0 no text ends like this \0"],
     "grammar": "",
 }
-"""Greedy decoding, which no sampler changes and nothing stops early. Fields left out fall back to the server's own
-settings, and an empty list of stops to its reverse prompts."""
+"""Greedy decoding without samplers or early stops. A field left out falls back to the server's own settings; an empty
+list of stops falls back to its reverse prompts."""
 
 FIELDS = [
     "index",
@@ -107,7 +108,7 @@ FIELDS = [
     "timings/cache_n",
     "completion_probabilities",
 ]
-"""The fields of an answer that are needed; without this list it repeats the prompt and all settings."""
+"""The fields of an answer that are needed; without this list the answer repeats the prompt and all settings."""
 
 OWNED = {
     *_GREEDY,
@@ -129,10 +130,10 @@ OWNED = {
 """Fields that a user's `extra_body` may not set."""
 
 PromptParts = list[str | int]
-"""A prompt: a text and the ids that follow it; ids may stand before the text, too."""
+"""A prompt: a text and the ids that follow it; ids may precede the text, too."""
 
 
-# What comes back.
+# Answers.
 
 
 OneByte = Annotated[int, Field(ge=0, le=255)]
@@ -162,14 +163,14 @@ class LlamaCppAnswer(TypedDict):
         int, Field(default=0, validation_alias=AliasChoices("timings/cache_n", AliasPath("timings", "cache_n")))
     ]
     completion_probabilities: Annotated[list[_Entry] | None, Field(default=None)]
-    content: NotRequired[str]  # only the probe asks for it
+    content: NotRequired[str]  # only the probe requests it
 
 
 _answer = shape(LlamaCppAnswer)
 
 
 class _OldEntry(BaseModel):
-    """A token with its probability, as builds before December 2024 show it."""
+    """A token with its probability, in the format of builds before December 2024."""
 
     probs: list[object]
 
@@ -181,11 +182,11 @@ class _OldAnswer(BaseModel):
 
 
 def _bill(usage: Usage, answer: LlamaCppAnswer) -> None:
-    """Count what an answer, or a stream so far, has cost."""
+    """Bill the cost of an answer, or of a stream so far."""
     usage.bill(answer["tokens_evaluated"], answer["tokens_predicted"], answer["cached"])
 
 
-# What is known, sent and read.
+# Facts, requests and answers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,7 @@ class LlamaCppFacts(ServerFacts):
     """Facts of a llama.cpp server.
 
     Attributes:
-        ends: ids that end a sequence, with their names; one is added when it is first seen.
+        ends: ids that end a sequence, with their names; a new end is added when it is first seen.
         visible: an id whose text is whole: its event is never held back.
     """
 
@@ -202,11 +203,11 @@ class LlamaCppFacts(ServerFacts):
 
 
 class LlamaCppClient:
-    """Requests to `/completion` of one server, and how their answers are read.
+    """Requests to `/completion` of one server, and its answers.
 
     Args:
         transport: the server.
-        facts: what is known of it.
+        facts: known facts about the server.
         extra: merged into every request.
         parts: encodes a character, for drafts of raw tokens.
     """
@@ -230,7 +231,7 @@ class LlamaCppClient:
     async def batch(
         self, prefixes: Sequence[PromptParts], usage: Usage, *, singly: bool = False, **fields: object
     ) -> list[LlamaCppAnswer]:
-        """The answers to several prompts, in order: as lists, or with `singly` one request for each, a few at once."""
+        """The answers to several prompts, in order: as lists, or with `singly` by single requests, a few at a time."""
         size = 1 if singly else LIST
         parts = [prefixes[at : at + size] for at in range(0, len(prefixes), size)]
         if singly:
@@ -260,7 +261,7 @@ class LlamaCppClient:
     async def next(
         self, prefixes: Sequence[PromptParts], wanted: int, usage: Usage, *, singly: bool, alternatives: int
     ) -> list[list[Position]]:
-        """About `wanted` positions after each prefix; none where the context is full."""
+        """About `wanted` positions after each prefix; none if the context is full."""
         top = max(TIES, 1 + alternatives)
         answers = await self.batch(prefixes, usage, singly=singly, n_predict=wanted, n_probs=top, return_tokens=True)
         positions = [self.positions(one, ties=not alternatives) for one in answers]
@@ -274,9 +275,9 @@ class LlamaCppClient:
     async def after(
         self, prefixes: Sequence[PromptParts], count: int, usage: Usage, *, singly: bool
     ) -> list[Token | None]:
-        """The most probable raw token after each prefix, and the next `count - 1`; None where the context is full.
+        """The most probable raw token after each prefix, and the next `count - 1`; None if the context is full.
 
-        A token that always shows is forced, so that the raw distribution beside it shows those that the server hides.
+        A token that the server always shows is forced; the raw distribution beside it includes hidden tokens.
         """
         force: dict[str, Any] = {"logit_bias": [[self.facts.visible, _FORCE]], "n_predict": 1, "n_probs": max(count, 2)}
         if singly:
@@ -293,9 +294,9 @@ class LlamaCppClient:
         return with_listed(Position(top[0], top), count - 1)
 
     async def peek(self, prefixes: Sequence[PromptParts], usage: Usage, *, count: int = TIES) -> list[Position]:
-        """The `count` most probable tokens after each prefix, where the server hides its own pick.
+        """The `count` most probable tokens after each prefix, if the server hides its own pick.
 
-        A token that always shows is forced; the list beside it is the raw distribution.
+        A token that the server always shows is forced; the list beside it is the raw distribution.
         """
         force = [[self.facts.visible, _FORCE]]
         answers = await self.batch(prefixes, usage, n_predict=1, n_probs=count, logit_bias=force)
@@ -310,7 +311,7 @@ class LlamaCppClient:
         *,
         raw: bool = False,
     ) -> list[Token]:
-        """The token of each piece after its prefix, with its id where it is `raw`; None is the end of sequence."""
+        """The token of each piece after its prefix, with `raw` also its id; None means the end of sequence."""
         likely = await self.peek(prefixes, usage, count=max(_LIKELY, 1 + alternatives))
         wanted = [[*self.facts.ends] if piece is None else [piece.id] for piece in pieces]
         found = [{choice.id: choice.token.prob for choice in position.top} for position in likely]
@@ -340,7 +341,7 @@ class LlamaCppClient:
         return [_listed(one, token_id) for one in await self.peek(prefixes, usage, count=_ALL)]
 
     async def ends(self, token_id: int) -> bool:
-        """The server ends a generation with this token. Billed to nobody."""
+        """True if the server ends a generation with this token; not billed."""
         bias = [[token_id, _FORCE]]
         [found] = await self.batch([[self.facts.visible]], Usage(), n_predict=1, n_probs=1, logit_bias=bias)
         return found["stop_type"] == "eos"
@@ -348,7 +349,7 @@ class LlamaCppClient:
     async def stream(
         self, usage: Usage, options: DraftOptions, start: int, ids: Sequence[str | int], left: int, attempt: int
     ) -> AsyncGenerator[Next, None]:
-        """One request for a draft of which the first `start` ids are the prompt; see `drafting.IdsStream`."""
+        """One request for a draft, whose first `start` ids are the prompt; see `drafting.IdsStream`."""
         reader = _Reader(self, options)
         body = self.body(
             sent_prompt([*ids]), n_predict=left, n_probs=1 + options.alternatives, stream=True, timings_per_token=True
@@ -386,7 +387,7 @@ class LlamaCppClient:
             yield hidden
 
     async def _split(self, joined: Choice) -> list[Piece]:
-        """The raw tokens of the characters that one event shows together; none where they cannot be known."""
+        """The raw tokens of the characters that one event shows together; empty if they cannot be known."""
         data = joined.token.data
         if self._parts is None or whole(data) != len(data) or sendable(data).encode() != data:
             return []
@@ -397,7 +398,7 @@ class LlamaCppClient:
 
         Raises:
             UnsupportedError: the build is too old.
-            ResponseError: it is not as expected.
+            ResponseError: the answer has another shape.
         """
         try:
             return checked(_answer, data, self.transport.endpoint)
@@ -425,7 +426,7 @@ class LlamaCppClient:
         return entries
 
     def own(self, entry: _Entry) -> Choice:
-        """The token that the server took.
+        """The server's own token of an entry.
 
         Raises:
             ResponseError: it has no usable probability.
@@ -443,9 +444,9 @@ class LlamaCppClient:
         return Choice(token_id, token, sure=not _unsure(token))
 
     def positions(self, answer: LlamaCppAnswer, *, ties: bool = False) -> list[Position]:
-        """The positions of an answer, up to the first token that the server hides, or to the end of the context.
+        """The positions of an answer, up to the first hidden token, or to the end of the context.
 
-        With `ties`, the tokens that are less probable than the server's own are left out.
+        With `ties`, tokens less probable than the server's own are left out.
         """
         entries = self.entries(answer) if answer["completion_probabilities"] else ()
         tokens = answer.get("tokens", [])
@@ -462,16 +463,16 @@ class LlamaCppClient:
         return positions
 
     def _continues(self, answer: LlamaCppAnswer) -> bool:
-        """The answer has a first token of the model's own, shown or hidden."""
+        """True if the answer has a first token of the model's own, shown or hidden."""
         return self._room(answer) != 0 and (bool(answer.get("tokens")) or not answer["truncated"])
 
     def _room(self, answer: LlamaCppAnswer) -> int | None:
-        """Tokens that fit behind the prompt of an answer; None where the context is unknown."""
+        """Tokens that fit after the prompt of an answer; None if the context is unknown."""
         context = self.facts.info.context
         return max(context - answer["tokens_evaluated"], 0) if context else None
 
     def _hidden(self, answer: LlamaCppAnswer) -> Position:
-        """The position of a forced token. Of equally probable ones the hidden one was the server's pick."""
+        """The position of a forced token. Among equally probable tokens, the hidden token was the server's pick."""
         top = [self.choice(one) for one in self.entries(answer)[0].get("top_logprobs", ())]
         best = [choice for choice in top if choice.token.prob == top[0].token.prob]
         hidden = [choice for choice in best if whole(choice.token.data) < len(choice.token.data)]
@@ -489,10 +490,9 @@ class _Reader:
         ids: the tokens that came.
         last: the last event.
         done: the rest of the stream is not needed.
-        hidden: the next raw token is one that the server does not show.
+        hidden: the server does not show the next raw token.
         full: the context is full.
-        joined: of a draft of raw tokens, one that came with the bytes of tokens that the server has hidden; it waits
-            for `split`.
+        joined: in a draft of raw tokens, a token that came with the bytes of hidden tokens; it waits for `split`.
     """
 
     def __init__(self, client: LlamaCppClient, options: DraftOptions) -> None:
@@ -507,7 +507,7 @@ class _Reader:
         self._raw = options.raw
         self.joined: Choice | None = None
         self._seen = 0
-        self._held: Choice | None = None  # perhaps an end that is not known yet: the next event shows it
+        self._held: Choice | None = None  # perhaps an unknown end: the next event decides
         self._ended = False
 
     def feed(self, event: LlamaCppAnswer) -> list[Choice]:
@@ -538,9 +538,10 @@ class _Reader:
         return self._noted(found)
 
     def split(self, pieces: Sequence[Piece]) -> list[Choice]:
-        """The hidden tokens and the one that showed them, if these are their pieces; else the stream is over here.
+        """The hidden tokens and the token that showed them, if these are their pieces; else the stream is over here.
 
-        Of a hidden token the probability is not known. The last id and their number show that they are the model's.
+        The probability of a hidden token is unknown. The last id and the number of pieces prove that they are the
+        model's.
         """
         joined, self.joined = self.joined, None
         assert joined is not None and self.last is not None
@@ -577,12 +578,12 @@ class _Reader:
         return own
 
     def _release(self) -> list[Choice]:
-        """The token that was held back, as an ordinary one."""
+        """The token that was held back, as an ordinary token."""
         held, self._held = self._held, None
         return [] if held is None else [held]
 
     def _finish(self, event: LlamaCppAnswer) -> list[Choice]:
-        """The last event."""
+        """Take the last event."""
         self.done = True
         if not event["tokens_evaluated"]:
             raise nothing_to_continue(self._endpoint)
@@ -595,45 +596,45 @@ class _Reader:
         found = self._release()
         read = event["tokens_evaluated"]
         self.full = event["truncated"] or bool(self._context and read + self._seen >= self._context)
-        if not (self._seen or self.full):  # it would be asked for ever
+        if not (self._seen or self.full):  # the draft would repeat this request for ever
             raise silent(self._endpoint)
         if ended and not self._ended and not any(choice.token.end for choice in found):
             words = "the end of sequence is shown as text; start the server without --special"
-            raise ResponseError(words, endpoint=self._endpoint)  # not retryable: it would be so once more
+            raise ResponseError(words, endpoint=self._endpoint)  # not retryable: the next answer would be the same
         return found
 
     def _beyond(self, event: LlamaCppAnswer) -> bool:
-        """The server continued by forgetting the start of its context."""
+        """True if the server continued by forgetting the start of its context."""
         if self._context and event["tokens_evaluated"] + event["tokens_predicted"] > self._context:
             self.done = self.full = True
         return self.full
 
 
 def speculative(endpoint: str) -> UnsupportedError:
-    """The server hides the probabilities of speculated tokens."""
+    """The error of a server that hides the probabilities of speculated tokens."""
     words = "the server decodes speculatively and then does not show the probabilities of its tokens"
     hint = "Start it without a draft model (--model-draft, --spec-type)."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
 def _unsure(token: Token) -> bool:
-    """The token is perhaps an end that is not known yet."""
+    """True if the token is perhaps an end that is not known yet."""
     data = token.data
     return not token.end and (not data or (data[:1] == b"<" and data[-1:] == b">"))
 
 
 def _listed(position: Position, token_id: int) -> float | None:
-    """The probability of a token, if it is among the most probable ones."""
+    """The probability of a token, if it is listed."""
     return next((choice.token.prob for choice in position.top if choice.id == token_id), None)
 
 
 def _drawn(choices: Sequence[Choice], seed: int | None) -> Choice:
-    """One of the tokens that a server hides, drawn by their probabilities: that it drew one of them is known."""
+    """Draw one of the tokens that the server hides, by their probabilities: one of them was surely drawn."""
     hidden = [choice for choice in choices if whole(choice.token.data) < len(choice.token.data)] or choices
     weights = [choice.token.prob or 0 for choice in hidden]
     return random.Random(seed).choices(hidden, weights)[0]  # noqa: S311 - no secret
 
 
 def sent_prompt(prefix: PromptParts) -> object:
-    """A prompt as it is sent: the server takes a list only where it holds both text and ids."""
+    """The request's form of a prompt: the server takes a list only if it holds both text and ids."""
     return prefix if len(prefix) > 1 else prefix[0]

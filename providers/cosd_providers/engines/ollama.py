@@ -1,23 +1,23 @@
-"""Ollama, by its own `/api/generate` with `raw`: its only route that continues a text as it is.
+"""Ollama, by its own `/api/generate` with `raw`: its only route that continues a text unchanged.
 
 It was never run for real, so it is not called supported. The adapter follows the server's source from 0.12.11 to 0.34
 and reports of its users, read in November 2026:
 
-- It takes text only, one prompt in a request. A draft continues from text, and every place is asked singly.
+- It takes text only, one prompt in a request. A draft continues from text, and every place has its own request.
 - It lists the most probable tokens since 0.12.11. Older versions and models in its cloud leave them out silently, so
-  one answer is tried before the first use. Probabilities are those of the raw softmax.
+  the adapter tries one answer before the first use. Probabilities come from the raw softmax.
 - The end of sequence is never shown, and has no probability: an answer with the reason "stop" ended with it.
-- Where parts of characters are hidden, and the end is, a list may lack the most probable tokens: drafts get those
-  alternatives that are known, proposals none (`top_k` 0). Whether sampled tokens have raw probabilities is not known.
-- Where the model runs in llama.cpp's server (most do, from about 0.30 on), a token that leaves a character unfinished
-  is left out, the token that completes it has no known probability, and `bytes` are missing. Ollama's own engine shows
-  all of them, those of one character in one event.
+- A list may lack the most probable tokens, as the end and some parts of characters are hidden: drafts get the known
+  alternatives, proposals get none (`top_k` 0). It is unknown whether sampled tokens have raw probabilities.
+- If the model runs in llama.cpp's server (most do, from about 0.30 on), a token that leaves a character unfinished is
+  left out, the token that completes it has no known probability, and `bytes` are missing. Ollama's own engine shows all
+  tokens of a character, in one event.
 - A text that is too long is cut to about half of the context unless both `truncate` and `shift` forbid it; then it is
-  refused. That is tried once, with a text that cannot fit. An answer then ends where the context does.
-- Another client that does not send `shift: false`, or sends another `num_ctx`, makes the server load the model again;
-  so does the next request from here.
-- The last event reports the tokens of the prompt; some versions leave out those from the cache, so that too little is
-  billed. A draft that is left early is billed by what was seen.
+  refused. The adapter tries that once, with a text that cannot fit. An answer then ends with the context.
+- If another client omits `shift: false`, or sends another `num_ctx`, the server loads the model again; so it does for
+  the next request from this adapter.
+- The last event reports the tokens of the prompt; some versions omit cached tokens, so that too little is billed. A
+  draft that is left early is billed by the tokens received.
 - No route renders its chat templates, which are in Go: conversations need a template of the user's own.
 - A stream that repeats one token (30 times, 100 in later versions) is broken off by the server.
 """
@@ -63,19 +63,19 @@ _GREEDY: Mapping[str, object] = {
     "frequency_penalty": 0.0,
     "stop": [],  # a model's own stop strings would hold for raw text, too
 }
-"""Options. Those left out come from the model's file, or are the server's defaults."""
+"""Options. An option left out comes from the model's file, or is the server's default."""
 
 _RAW: Mapping[str, object] = {"raw": True, "think": False, "logprobs": True, "top_logprobs": TIES}
-"""The text as it is. Without `think` a server would take part of the answer of some models for thoughts."""
+"""Fields for unchanged text. Without `think` a server would take part of the answer of some models for thoughts."""
 
 _WHOLE: Mapping[str, object] = {"truncate": False, "shift": False}
-"""A text that does not fit is refused, and an answer ends where the context does."""
+"""Fields to refuse a text that does not fit, and to end an answer with the context."""
 
 _OWNED = {*_RAW, *_WHOLE, "context", "format", "images", "model", "prompt", "stream", "suffix", "system", "template"}
 _OWNED_OPTIONS = {*_GREEDY, "mirostat", "num_ctx", "num_predict", "seed", "tfs_z"}
 
-_MOST = 20  # most probable tokens at a place; more are refused
-_TOKENS = 4  # of the first answer: enough to see text
+_MOST = 20  # most probable tokens at a place; the server refuses more
+_TOKENS = 4  # of the first answer: enough to contain text
 _BEYOND = 64  # words that the long text has beyond the context
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -92,10 +92,10 @@ DIALECT = Dialect(
     shows_parts=True,
     longer="Give the model a longer context: `context`, OLLAMA_CONTEXT_LENGTH, or num_ctx in its Modelfile.",
 )
-"""The part of OpenAI's protocol that holds here."""
+"""The part of OpenAI's protocol that Ollama follows."""
 
 
-# The wire. Its tokens have the shape of OpenAI's chat route, so an answer becomes one of that protocol.
+# The wire. Its tokens have the shape of OpenAI's chat route, so an answer is converted to that protocol.
 
 
 class OllamaEvent(BaseModel):
@@ -104,12 +104,13 @@ class OllamaEvent(BaseModel):
     Attributes:
         response: the text that it adds.
         thinking: text that the server has taken out of the answer.
-        done: nothing follows.
+        done: this event is the last.
         done_reason: `"stop"` (the end of sequence, which is not shown), `"length"` (the limit, or the end of the
-            context) or, where no model has written, `"load"`.
-        logprobs: the tokens of this text; the server may leave out those that do not complete a character.
-        prompt_eval_count: tokens of the prompt; on some versions without those from the cache.
-        prompt_eval_cached_count: those from the cache. Where it is there, `prompt_eval_count` includes them.
+            context) or, if no model has written, `"load"`.
+        logprobs: the tokens of this text; the server may leave out tokens that do not complete a character.
+        prompt_eval_count: tokens of the prompt; on some versions without cached tokens.
+        prompt_eval_cached_count: cached tokens of the prompt. If this field is present, `prompt_eval_count` includes
+            them.
         eval_count: tokens written, the end of sequence included.
     """
 
@@ -141,10 +142,10 @@ class OllamaEvent(BaseModel):
 
 
 def _marked(entry: Named) -> Named:
-    """An entry, marked where the server has left out tokens before it.
+    """Mark an entry if the server has left out tokens before it.
 
     Greedy decoding takes a listed token. If no listed token of this probability has this text, and the text is not
-    ASCII, it has got the bytes of others.
+    ASCII, it includes the bytes of hidden tokens.
     """
     listed, own = entry.top_logprobs or [], entry.logprob
     same = [other.logprob for other in listed if other.token == entry.token]
@@ -209,12 +210,12 @@ class OllamaClient(OpenAIClient):
         return event.answer
 
     async def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
-        """As in `OpenAIClient`, where the server's count includes the cache."""
+        """As in `OpenAIClient`, if the server's count includes the cache."""
         if billed is not None and billed.prompt_tokens_details is not None:
             await super().check_read(prefix, billed)
 
     def shown(self, listed: int = TIES) -> dict[str, object]:
-        """Fields that ask for the `listed` most probable tokens, or as many as the server allows."""
+        """Fields that request the `listed` most probable tokens, or as many as the server allows."""
         return {"top_logprobs": min(listed, _MOST)}
 
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
@@ -241,13 +242,13 @@ class OllamaProbeClient(CompletionsProbeClient):
         self._client = client
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """One text."""
+        """Request one text."""
         if len(request.prompts) != 1 or not isinstance(request.prompts[0], str):
             raise self.unable("/api/generate takes one text at a time")
         return await super().send(request, usage)
 
     async def score(self, text: str, usage: Usage) -> RawScores:  # noqa: ARG002
-        """No field asks for that."""
+        """Refuse: no field requests scores."""
         raise self.unable("/api/generate shows nothing of the tokens of a prompt")
 
     async def _post(self, body: Mapping[str, object], usage: Usage) -> Answer:
@@ -259,15 +260,16 @@ class OllamaProbeClient(CompletionsProbeClient):
 
 
 class Ollama(Engine[ServerFacts]):
-    """A model behind Ollama. See `contract.Provider`.
+    """A model served by Ollama. See `contract.Provider`.
 
     Args:
         url: the server's URL.
-        tokenizer: the model's own, or an argument of `load_tokenizer`: for `tokenize`, and for every boundary.
+        tokenizer: the model's own, or an argument of `load_tokenizer`: for `tokenize`, and for questions at every
+            boundary.
         context: tokens to load the model for (`num_ctx`), prompt and answer together. By default the server decides.
-        options: as in `engine.Adapter`. `model` is needed where the server has several, e.g. `"llama3.2"`; `api_key`
-            is for a proxy that wants one; `extra_body` may hold `{"keep_alive": -1, "options": {"num_gpu": 0}}`;
-            `timeout` includes loading the model.
+        options: as in `engine.Adapter`. `model` is needed if the server has several, e.g. `"llama3.2"`; `api_key` is
+            for a proxy that wants one; `extra_body` may hold `{"keep_alive": -1, "options": {"num_gpu": 0}}`; `timeout`
+            includes loading the model.
 
     Raises:
         ValueError: `extra_body` sets a field of the fusion's.
@@ -290,7 +292,7 @@ class Ollama(Engine[ServerFacts]):
         self._client = OllamaClient(self._transport, self._tokenizer, self._extra, context)
 
     async def discovered(self) -> ServerFacts:
-        """The facts of the server, found at the first use or restored; the client has them from then on."""
+        """The facts of the server, found at the first use or restored; the client then has them too."""
         found = await super().discovered()
         facts = self._client.facts
         facts.model, facts.context = found.info.model, found.info.context
@@ -318,7 +320,7 @@ class Ollama(Engine[ServerFacts]):
         alternatives: int = 0,  # noqa: ARG002 - none are listed
         usage: Usage,
     ) -> list[Proposal | None]:
-        """One request for each place, several at once. See `contract.Provider`; `questions=None` needs a tokenizer."""
+        """One request a place, several at a time; see `contract.Provider`. `questions=None` needs a tokenizer."""
         await self.facts()
         questions = await self._places(context, questions)
         return await Proposing(self._client, context, usage, strategy="singles").answer(questions)
@@ -339,7 +341,7 @@ class Ollama(Engine[ServerFacts]):
     # Discovery.
 
     async def _discover(self) -> ServerFacts:
-        """Load the model, and find out what fits and that the server obeys; what it reads and writes is not billed."""
+        """Load the model, find its limits, and check that the server obeys; these tokens are not billed."""
         self._client.facts.model, _ = await choose(self._transport, DIALECT, self._model)
         version = await self._asked("/api/version", OllamaVersion)
         first = await self._check_probs(version.version if version else None)
@@ -368,7 +370,7 @@ class Ollama(Engine[ServerFacts]):
             return None
 
     async def _check_probs(self, build: str | None) -> Answer:
-        """A short answer, which must have probabilities."""
+        """Request a short answer, which must have probabilities."""
         found = await self._client.one(Prefix("a", ""), _TOKENS, Usage(), check=False)
         [choice] = found.choices
         if choice.written and not any(step.top for step in steps(choice)):
@@ -384,7 +386,7 @@ class Ollama(Engine[ServerFacts]):
         try:
             long = " ".join(map(str, range(context + _BEYOND)))
             await self._client.one(Prefix(long, ""), 1, Usage(), check=False)
-        except (ContextLengthError, InvalidRequestError):  # the short one before was not refused
+        except (ContextLengthError, InvalidRequestError):  # not for another reason: the short text was accepted
             return
         words = "the server cuts a text that is too long and does not say so, although told not to (truncate)"
         raise self._unsupported(words, "Is it Ollama 0.12.11 or later?")

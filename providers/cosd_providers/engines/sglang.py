@@ -2,32 +2,33 @@
 
 Observed on 0.5.23, run on the CPU, and read in the source of 0.4.9 to 0.5.23:
 
-- A prompt is a text or ids, or a list of either; a text gets the model's special tokens, ids get nothing. Here it is
-  always ids. Every token of prompt and answer comes with its id, so nothing is compared by its text.
-- `logprob_start_len` is the place from which the tokens of a prompt get probabilities. The first of them has none: it
-  was computed at the token before. All before that may come from the prefix cache, so one scored text, from the first
-  place that is asked on, costs little however long the prompt is.
+- A prompt is a text or ids, or a list of either; a text gets the model's special tokens, ids get nothing. This engine
+  always sends ids. Every token of prompt and answer comes with its id, so no token is compared by its text.
+- `logprob_start_len` is the place from which the tokens of a prompt get probabilities. The first token there has none:
+  its probability was computed at the token before. Earlier tokens may all come from the prefix cache, so scoring a text
+  from the first requested place on costs little however long the prompt is.
 - In these probabilities the vocabulary's last id is shown as 0; its own probability is right.
-- The most probable tokens are listed in order, with ids, as many as are asked for. At temperature 0 the probabilities
-  are those of the raw softmax. Some versions gave 1 and 0 there: that is refused.
-- A stream repeats in each event all before it, unless the server was started with `--incremental-streaming-output`.
-- The end of sequence is a token of the answer. `finish_reason` is then `"stop"` with its id; but an answer that has all
-  the tokens that were asked for ended for its `"length"`, whatever its last token is. A special token that was not
-  seen to end an answer is forced once, to see. A plain token that ends a sequence by the model's configuration alone
-  is known only once it did.
+- The most probable tokens are listed in order, with ids, as many as requested. At temperature 0 the probabilities come
+  from the raw softmax. Some versions gave 1 and 0 there: the engine refuses them.
+- Each event of a stream repeats all earlier tokens, unless the server was started with
+  `--incremental-streaming-output`.
+- The end of sequence is a token of the answer. `finish_reason` is then `"stop"` with its id. But an answer of the
+  requested length always has the reason `"length"`, whatever its last token is. A special token that has not ended an
+  answer yet is forced once, to see. A plain token that ends a sequence only by the model's configuration is known after
+  it did so.
 - A prompt and an answer that do not fit together are refused; near the end of the context the answer is cut.
 - `--allow-auto-truncate` cuts a prompt in silence, which shows in the number of tokens read.
 - Fields that a request leaves out fall back to `--preferred-sampling-params`.
-- Asked for more of the most probable tokens than its vocabulary has, the server breaks down.
-- `token_ids_logprob` gives the probabilities of any tokens behind a text, such as the ends of sequence. No route tells
-  these: tokens with their common names, and those of the chat template, are forced, to see.
-- A `sampling_seed` is used with `--enable-deterministic-inference` alone, which `/server_info` tells: else there are no
-  samples. It is drawn by the seed and the place, and in a batch with greedy requests by other numbers. (Read in the
-  source: the CPU has no such mode.)
-- `/v1/tokenize` renders messages since 2026, as the chat route does; with `/v1/detokenize` that is a text.
+- If a request wants more tokens per place than the vocabulary has, the server breaks down.
+- `token_ids_logprob` gives the probabilities of any tokens after a text, such as the ends of sequence. No route reports
+  these: tokens with their common names, and tokens of the chat template, are forced, to see.
+- A `sampling_seed` is used with `--enable-deterministic-inference` alone, which `/server_info` reports: otherwise there
+  are no samples. The server draws by the seed and the place, and in a batch with greedy requests by other numbers.
+  (Read in the source: the CPU has no such mode.)
+- `/v1/tokenize` renders messages since 2026, as the chat route does; `/v1/detokenize` turns the result into text.
 - A token's text is shown decoded alone: a part of a character is U+FFFD there, and a SentencePiece vocabulary loses the
-  space before a word. The text of a whole answer is right. So a token on which the two agree is known; any other is
-  decoded behind a plain token, together with those before it that leave its character open (`TokenTexts`).
+  space before a word. The text of a whole answer is right. So a token is known if both texts agree; any other token is
+  decoded after a plain token, together with earlier tokens that leave its character open (`TokenTexts`).
 """
 
 from __future__ import annotations
@@ -130,13 +131,13 @@ _OWNED = {
 
 _IT = {"looks": "SGLang", "url": "`sglang serve`"}
 _LIST = 64  # prompts in one request
-_STREAMED = 256  # tokens asked for in one stream: each event repeats all before it, so traffic grows with the square
-_MANY = 64  # most probable tokens to ask for: a server breaks down where there are more than its vocabulary has
+_STREAMED = 256  # tokens of one stream: each event repeats all before it, so traffic grows with the square
+_MANY = 64  # most probable tokens to request: a server breaks down if that exceeds its vocabulary
 _NOTHING = -1e4  # a logarithm below which no probability of a softmax lies
 _QUOTED = 300  # characters of the server's own words
 
 
-# What comes back.
+# Answers.
 
 Triple = tuple[float | None, int, str | None]
 """A token: the logarithm of its probability, its id, and its text, decoded alone."""
@@ -146,7 +147,7 @@ class SglangFinish(BaseModel):
     """The reason for an answer's end: `"stop"`, `"length"` or `"abort"`.
 
     Attributes:
-        matched: of a stop the id that ended it, the text, or ids.
+        matched: for a stop the id that ended the answer, the text, or ids.
     """
 
     type: str
@@ -215,11 +216,11 @@ class SglangFacts(TokenIdsFacts):
 
 
 def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
-    """An answer, or event, that ended as it should, to a prompt of `read` tokens.
+    """Check that an answer, or event, to a prompt of `read` tokens ended properly.
 
     Raises:
-        UnsupportedError: the server has a stop of its own.
-        ProviderError: it was broken off.
+        UnsupportedError: the server has a stop string of its own.
+        ProviderError: the server broke it off, or read only a part of the prompt.
     """
     meta = answer.meta_info
     finish = meta.finish_reason
@@ -237,7 +238,7 @@ def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
 
 
 def _aborted(meta: Meta, endpoint: str) -> ProviderError:
-    """The server's own words for why it ended an answer, as an error."""
+    """The server's reason for ending an answer, as an error."""
     finish = meta.finish_reason
     said = ((finish.message if finish else None) or "no reason was given")[:_QUOTED]
     status = finish.status_code if finish else None
@@ -251,10 +252,10 @@ def _aborted(meta: Meta, endpoint: str) -> ProviderError:
 
 
 def _steps(answer: SglangAnswer, endpoint: str, *, since: int = 0, sampled: bool = False) -> list[IdStep]:
-    """The tokens of an answer, or of an event whose `since` first ones were read before; greedy, or `sampled`.
+    """The tokens of an answer, or of an event whose first `since` tokens were read before; greedy, or `sampled`.
 
     Raises:
-        UnsupportedError: probabilities are missing, or are none.
+        UnsupportedError: probabilities are missing or invalid.
     """
     meta = answer.meta_info
     entries, tops = meta.output_token_logprobs or [], meta.output_top_logprobs or []
@@ -272,7 +273,7 @@ def _missing(endpoint: str, *, any_: bool) -> UnsupportedError:
 
 
 def _step(entry: Triple, top: Sequence[Triple], endpoint: str, *, sampled: bool = False) -> IdStep:
-    """One token that the server took, which has to be the most probable one, or was drawn (`sampled`)."""
+    """One token that the server took, which has to be the most probable, or was drawn (`sampled`)."""
     own, token_id, text = entry
     best = max((value for value, _, _ in top if value is not None), default=None)
     if best is None and own is not None:
@@ -290,18 +291,18 @@ def _step(entry: Triple, top: Sequence[Triple], endpoint: str, *, sampled: bool 
 
 
 def _listed(top: Sequence[Triple]) -> list[ListedId]:
-    """Tokens as they are listed at one place."""
+    """The tokens in the list of one place."""
     return [(token_id, prob(value) or 0.0, text or "") for value, token_id, text in top]
 
 
 def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) -> list[tuple[Triple, list[Triple]]]:
-    """The prompt's tokens from place `first` on: each as it is, and the most probable ones at its place.
+    """The prompt's tokens from place `first` on, each with the most probable tokens at its place.
 
-    Some versions send entries for the whole prompt, others from the place that was asked for: the last one is the
-    prompt's last, and each has its id. The vocabulary's last id is shown as 0.
+    Some versions send entries for the whole prompt, others from the requested place on: the last entry belongs to the
+    prompt's last token, and each has its id. The vocabulary's last id is shown as 0.
 
     Raises:
-        UnsupportedError: they are missing, or do not belong to the tokens beside which they stand.
+        UnsupportedError: entries are missing, or do not belong to the prompt's tokens.
     """
     meta = answer.meta_info
     entries, tops = meta.input_token_logprobs or [], meta.input_top_logprobs or []
@@ -318,34 +319,34 @@ def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) 
 
 
 def _shown(ids: Sequence[int]) -> list[int]:
-    """Ids as the server may show them in a prompt: the greatest one as 0, if it is the vocabulary's last."""
+    """Ids as the server may show them in a prompt: the greatest id as 0, if it is the vocabulary's last."""
     last = max(ids, default=0)
     return [0 if one == last else one for one in ids]
 
 
 def _belongs(entry: Triple, top: Sequence[Triple], shown: set[int], expected: int) -> bool:
-    """An entry is of the expected token, shown by one of its ids, and the tokens beside it are of the same place."""
+    """True if an entry has one of the `shown` ids, and the tokens listed beside it fit its probability."""
     own, token_id, _ = entry
     values = [value for value, _, _ in top if value is not None]
     if token_id not in shown or not values:
         return False
     listed = next((value for value, other, _ in top if other == expected), None)
-    if listed is None:  # it is less probable than all that are listed
+    if listed is None:  # it is less probable than all listed tokens
         return own is None or own <= min(values) + ROUNDING
     return own is not None and abs(own - listed) < ROUNDING
 
 
 class Events:
-    """One stream, whose events hold all tokens so far, or with `--incremental-streaming-output` only the new ones.
+    """One stream, whose events hold all tokens so far, or with `--incremental-streaming-output` only the new tokens.
 
     Args:
         endpoint: for errors.
         read: tokens of the prompt.
-        sampled: its tokens are drawn, and need not be the most probable ones.
+        sampled: its tokens are drawn, and may be less probable than others.
 
     Attributes:
         seen: tokens so far.
-        finish: why the answer ended; None before it did.
+        finish: the reason for the answer's end; None before the end.
         last: everything beside the text in the last event.
     """
 
@@ -363,7 +364,7 @@ class Events:
         meta = self.last = _checked(answer, self._endpoint, self._read).meta_info
         if meta.finish_reason is not None:
             self.finish = meta.finish_reason.type
-        if 0 < meta.completion_tokens <= self.seen:  # an event that was sent once more, or that ends the answer alone
+        if 0 < meta.completion_tokens <= self.seen:  # a repeated event, or the end of the answer without tokens
             return [], ""
         entries = meta.output_token_logprobs or []
         whole = len(entries) == meta.completion_tokens
@@ -382,7 +383,7 @@ class Events:
             usage.bill(self.last.prompt_tokens, self.last.completion_tokens, self.last.cached_tokens)
 
 
-# What is sent, and the bytes of ids.
+# Requests, and the bytes of ids.
 
 
 class SglangClient(TokenIdsClient[SglangFacts]):
@@ -393,7 +394,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
     """
 
     lora: str | None = None
-    least = 2  # to see that it is greedy
+    least = 2  # to prove that decoding is greedy
     most = _MANY
     streamed = _STREAMED
     cut_is_full = True
@@ -419,7 +420,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         singly: bool = False,
         **more: Any,
     ) -> list[SglangAnswer]:
-        """The answers to several prompts, in order: in one request, or with `singly` one for each, a few at once."""
+        """The answers to several prompts, in order: in lists, or with `singly` by single requests, a few at a time."""
         size = 1 if singly else _LIST
         parts = [prompts[at : at + size] for at in range(0, len(prompts), size)]
         found = await concurrently([partial(self._list, part, wanted, usage, more) for part in parts])
@@ -462,7 +463,8 @@ class SglangClient(TokenIdsClient[SglangFacts]):
     ) -> IdScoring:
         """See `TokenIdsClient.scores`.
 
-        The probability of a token was computed at the one before it. All before that one may come from the cache.
+        The server computes a token's probability at the token before. Everything before that place may come from the
+        cache.
         """
         if first >= len(ids) and not ends:
             return IdScoring()
@@ -478,7 +480,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return IdScoring(own, [_listed(tops) for _, tops in found], after, _listed((told or [None])[0] or []))
 
     async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
-        """All texts by one request."""
+        """Encode all texts by one request."""
         body = {"model": self.model, "prompt": list(texts), "add_special_tokens": False}
         found = parse(_Encoded, await self.transport.post("/v1/tokenize", body), self.transport.endpoint).tokens
         if len(found) != len(texts):
@@ -506,11 +508,11 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return found
 
     async def spell(self, ids: Sequence[int], text: str) -> bool:
-        """Test whether the text of ids is this one; a tokenizer that was given is trusted."""
+        """Test whether ids decode to this text; a tokenizer that was given is trusted."""
         return self.tokenizer is not None or await super().spell(ids, text)
 
     async def template(self, content: str) -> str | None:
-        """A user's message, rendered; None where the server need not encode text for others."""
+        """A user's message, rendered; None with a local tokenizer, as the server may then lack the route."""
         return None if self.tokenizer is not None else await super().template(content)
 
     async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
@@ -519,7 +521,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return parse(Encoding, found, self.transport.endpoint)
 
     def without_template(self, error: StatusError) -> UnsupportedError | None:
-        """The error of an older version, which has no such route, or asks for a prompt."""
+        """The error of an older version, which has no such route, or requires a prompt."""
         asks = isinstance(error, InvalidRequestError) and "prompt" in str(error.args[0]).lower()
         if not asks and error.status != 404:
             return None
@@ -527,9 +529,9 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return UnsupportedError(words, endpoint=self.transport.endpoint, hint=f"Update it. Or: {NO_TEMPLATE}")
 
     async def ends(self, token_id: int, usage: Usage) -> bool:
-        """An answer is over with this token: it is forced, to see.
+        """True if an answer is over with this token: it is forced, to see.
 
-        Two tokens are asked for: with the last one that was, an answer always ends for its length.
+        The request allows two tokens: the last allowed token always ends an answer for its length.
         """
         forced = {"logit_bias": {str(token_id): 100.0}}
         [answer] = await self.batch([[self.facts.anchor]], 2, usage, sampling=forced)
@@ -543,7 +545,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         options: DraftOptions,
         *,
         top: int,
-        drawn: int,  # noqa: ARG002 - all requests of one draft have the same seed: the server draws by it and the place
+        drawn: int,  # noqa: ARG002 - all requests of a draft have the same seed: the server draws by seed and place
         attempt: int,
         usage: Usage,
     ) -> AsyncGenerator[IdAnswer, None]:
@@ -565,7 +567,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
 
 
 def _drawing(options: DraftOptions) -> dict[str, object]:
-    """The sampling of a draft that is drawn."""
+    """The sampling fields of a drawn draft."""
     seed: dict[str, object] = {} if options.seed is None else {"sampling_seed": options.seed}
     return {"temperature": 1, **seed}
 
@@ -574,21 +576,21 @@ def _drawing(options: DraftOptions) -> dict[str, object]:
 
 
 class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
-    """A model behind SGLang's server. See `contract.Provider`.
+    """A model served by SGLang. See `contract.Provider`.
 
     Args:
         url: the server's URL, without `/v1`.
-        tokenizer: the model's own, for servers that do not encode text for others; what `load_tokenizer` takes. It
-            also saves the requests that find out the bytes of tokens.
-        strategy: how proposals are asked (`strategies.Strategy`); by default `"echo"`, which scores the text where more
-            than one place of it is asked, and reads the server's cache. All give the same answers.
-        add_special_tokens: a prompt gets the model's beginning of sequence. Turn it off for prompts that were made by a
-            chat template, which have it already.
+        tokenizer: the model's own, for servers without a route that encodes text; anything that `load_tokenizer` takes.
+            It also saves the requests that find out the bytes of tokens.
+        strategy: the requests of proposals (`strategies.Strategy`); by default `"echo"`, which scores the text if it
+            has more than one place to judge, and reads the server's cache. All give the same answers.
+        add_special_tokens: a prompt gets the model's beginning of sequence. Turn it off for prompts rendered by a chat
+            template, which have it already.
         options: as in `engine.Adapter`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,
             `headers`, `extra_body` (e.g. `{"priority": 1}`), `timeout`, `http_client`, `limits`.
 
     Raises:
-        ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
+        ValueError: `extra_body` sets a field that the fusion itself decides; or there is no such strategy.
     """
 
     _client_type = SglangClient
@@ -631,7 +633,7 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
                 end_prob=True,
                 tokenize=True,
                 score=True,
-                top_k=_MANY - 1,  # the server's own is one of them
+                top_k=_MANY - 1,  # the server's own token counts
                 score_top_k=_MANY - 1,
                 sampling=running.enable_deterministic_inference,
                 ids=True,
@@ -645,7 +647,7 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
 
 
 async def _card(transport: Transport) -> _Card:
-    """The route that only this engine has, by its older name where the newer one is not known."""
+    """The route that only this engine has, by its older name if the server does not know the newer."""
     try:
         return parse(_Card, await transport.get("/model_info"), transport.endpoint)
     except (InvalidRequestError, ResponseError):
@@ -653,7 +655,7 @@ async def _card(transport: Transport) -> _Card:
 
 
 async def _running(transport: Transport) -> _Running:
-    """Version and limits; nothing where they are kept from others."""
+    """Version and limits; empty if the server hides them."""
     for path in ("/server_info", "/get_server_info"):
         try:
             return parse(_Running, await transport.get(path), transport.endpoint)
@@ -672,7 +674,7 @@ async def _encoded(client: SglangClient) -> list[int]:
 
 
 async def _read(client: SglangClient) -> list[int]:
-    """The ids that the server makes of a text; checks their probabilities, and that of one token more."""
+    """The ids of a text in the server's encoding; checks their probabilities, and the next token's."""
     endpoint = client.transport.endpoint
     body = client.body(1, text=LETTERS, logprob_start_len=0)
     answer = _checked(parse(SglangAnswer, await client.transport.post("/generate", body), endpoint), endpoint, 0)
@@ -701,7 +703,7 @@ class SglangProbeClient(ProbeClient):
         self._client = client
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """One request; further fields are those of the sampling."""
+        """One request; further fields belong to the sampling."""
         sent = [one if isinstance(one, str) else [*self._client.facts.beginning, *one] for one in request.prompts]
         key = "text" if all(isinstance(one, str) for one in sent) else "input_ids"
         asked: dict[str, Any] = {key: sent[0] if len(sent) == 1 else sent, "logprob_start_len": -1}
@@ -710,7 +712,7 @@ class SglangProbeClient(ProbeClient):
         return [await self._reply(answer, usage) for answer in answers]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """The tokens of a prompt, from the first one on."""
+        """The tokens of a prompt, from its first token on."""
         [answer] = await self._client.unchecked(1, usage, text=text, logprob_start_len=0)
         meta = answer.meta_info
         if not meta.input_token_logprobs:

@@ -3,24 +3,25 @@
 It was never run for real, so it is not called supported: no accelerator was available. The adapter follows the server's
 source from 1.0 to 3.3.7, its API document, and the 299 answers recorded in its own tests:
 
-- It takes text only. A draft continues from text, and a continuation that needs more is asked again from that text.
-- Decoding is greedy if nothing samples. Probabilities are those of the raw softmax, the end of sequence included; null
-  is NaN. Every token is compared with the most probable ones (`top_n_tokens`). The neuron backend has no probabilities,
+- It takes text only. A draft continues from text; a continuation that needs more tokens is requested again from that
+  text.
+- Decoding is greedy if nothing samples. Probabilities come from the raw softmax, the end of sequence included; null is
+  NaN. Every token is compared with the most probable tokens (`top_n_tokens`). The neuron backend has no probabilities,
   and the llama.cpp backend always samples: both are refused.
-- An answer with all the tokens that were asked for has the reason "length", whatever its last token is. If that may be
-  an end of sequence, the same text is asked once more with room for another token.
+- An answer of the requested length has the reason "length", whatever its last token is. If that may be an end of
+  sequence, the request is repeated with room for another token.
 - A token that leaves a character unfinished has an empty text; the token that completes it has the text of both. Listed
   tokens are decoded one by one, with U+FFFD for a part of a character.
 - `/tokenize` counts bytes. Without a fast tokenizer there is none, and a long prompt is cut silently; otherwise such a
   prompt is refused.
 - The tokens of a prompt get probabilities, never alternatives, and only with `--enable-prefill-logprobs`: they score a
-  text, and do not say what the model would have written in its place. Encoder-decoder models are refused.
-- At most five tokens are listed, by strings of which some are not their text: drafts get those alternatives that are
-  known, proposals none (`top_k` 0). Sampled tokens would come with the probabilities of a warped distribution.
+  text, and do not show the tokens that the model would have written instead. Encoder-decoder models are refused.
+- At most five tokens are listed, by strings of which some are not their text: drafts get the known alternatives,
+  proposals get none (`top_k` 0). Sampled tokens would come with the probabilities of a warped distribution.
 - `/chat_tokenize` renders messages. The beginning of sequence that `/generate` adds is removed from its text. Special
-  tokens that a user types are read as such, because no request takes ids.
+  tokens in a user's text are read as such, because no request takes ids.
 - Errors of `/generate_stream` are events after a status of 200.
-- Only the end of a stream reports the tokens of the prompt. A draft left earlier is billed by a count beside it.
+- Only the end of a stream reports the tokens of the prompt. A draft left earlier is billed by a separate count.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ _REMEMBERED = 4  # encodings; they are long
 _LONG = 2000  # characters; a shorter text costs little to encode
 _BYTES = 4  # in a token, roughly
 _ATTEMPTS = 2  # at the same text; after that, a draft restarts from the text received so far
-_MORE = 4  # raw tokens to ask for at least, to finish a character
-_EACH = 4  # raw tokens of a whole token at most, apart from special ones
+_MORE = 4  # raw tokens to request at least, to finish a character
+_EACH = 4  # raw tokens of a whole token at most, special tokens aside
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -111,7 +112,7 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
-    """The special tokens before the text of a letter; None where no token has a width: the server shows no places."""
+    """The special tokens before the text of a letter; None if no token has a width: the server shows no places."""
     wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), None)
     return None if wide is None else tuple(span.id for span in letter.root[:wide])
 
@@ -122,11 +123,11 @@ class TgiFacts(ServerFacts):
 
     Attributes:
         longest: tokens that a prompt may have.
-        before: the special tokens before every text; None where the server does not encode text.
+        before: the special tokens before every text; None if the server does not encode text.
         prefill: the tokens of a prompt get probabilities.
         top: number of most probable tokens that it lists, up to `TIES`.
         ends: ids that ended an answer.
-        others: ids of special tokens that did not.
+        others: ids of special tokens that did not end an answer.
     """
 
     longest: int
@@ -139,7 +140,7 @@ class TgiFacts(ServerFacts):
 
 @dataclass(slots=True)
 class _Bill:
-    """The prompt tokens of one stream: as the end reports, as counted beside it, or as estimated."""
+    """The prompt tokens of one stream: reported by its end, counted separately, or estimated."""
 
     usage: Usage
     estimated: int
@@ -157,11 +158,11 @@ class TgiClient:
     Args:
         transport: the server.
         extra: merged into the `parameters` of every generation.
-        tokenizer: encodes and counts where the server does not.
+        tokenizer: encodes and counts text if the server does not.
 
     Attributes:
         endpoint: the server's URL.
-        facts: what is known of the server.
+        facts: known facts about the server.
         shows: special tokens are text, as in the answer to a conversation.
     """
 
@@ -179,16 +180,16 @@ class TgiClient:
     # Discovery.
 
     async def info(self) -> TgiInfo:
-        """The answer of `/info`, which only TGI gives."""
+        """The answer of `/info`, a route that only TGI has."""
         return await ask_only(
             self._transport, TgiInfo, "/info", looks="TGI (text-generation-inference)", url="the server"
         )
 
     async def discover(self, info: TgiInfo) -> TgiFacts:
-        """Find out what the server encodes, scores and lists, by one token after a letter.
+        """Find out the server's abilities to encode, score and list, by one token after a letter.
 
         Raises:
-            UnsupportedError: its answers cannot be used.
+            UnsupportedError: a fusion cannot use its answers.
         """
         try:
             letter = await self._tokenize("a")
@@ -236,7 +237,7 @@ class TgiClient:
     # Text.
 
     async def encode(self, text: str) -> EncodedText:
-        """The server's encoding of `text`; asked once for each of the last texts.
+        """The server's encoding of `text`; requested once for each of the last texts.
 
         Raises:
             UnsupportedError: it does not encode text.
@@ -251,14 +252,14 @@ class TgiClient:
         return self._encodings[text]
 
     async def pieces(self, text: str) -> list[Piece]:
-        """The tokens of `text`, without special ones."""
+        """The tokens of `text`, without special tokens."""
         if self.facts.before is None and self._tokenizer is not None:
             return await encoded(self._tokenizer, text)
         own = await self.encode(text)
         return [Piece(token_id, data) for token_id, data in zip(own.ids, own.data, strict=True)]
 
     async def count(self, text: str) -> int:
-        """The tokens that the model reads of `text`, special ones included."""
+        """The number of tokens that the model reads for `text`, special tokens included."""
         known = self._counts.exact(text)
         if known is None and self.facts.before is None and self._tokenizer is not None:
             known = await beside(count, self._tokenizer, text)
@@ -296,7 +297,7 @@ class TgiClient:
         return text.encode()[sum(map(len, own.data[: len(before)])) :].decode()
 
     async def room(self, text: str, wanted: int) -> int:
-        """Tokens to ask for after `text`: `wanted`, or as many as fit; 0 or less for none."""
+        """Tokens to request after `text`: `wanted`, or as many as fit; 0 or less if none fits."""
         context = self.facts.info.context or 0
         if self._counts.fits(text, min(self.facts.longest, context - wanted)):
             return wanted
@@ -306,10 +307,10 @@ class TgiClient:
     # Generation.
 
     def position(self, event: TgiEvent, *, check: bool = True) -> Position:
-        """One step of a generation, which is to be greedy.
+        """One step of a generation, which has to be greedy.
 
         Raises:
-            UnsupportedError: the most probable tokens are missing, or the server took another one.
+            UnsupportedError: the most probable tokens are missing, or the server took another token.
             ResponseError: a probability is not a number.
         """
         word, top = event.token, event.top_tokens or []
@@ -320,15 +321,15 @@ class TgiClient:
                 hint = "TGI's neuron backend has no probabilities. Update the server, or use another backend."
                 raise self._unsupported(words, hint)
             check_greedy(word.prob, (other.prob for other in top), self.endpoint)
-        # A listed token is decoded alone. Where that gives another text for the pick, this tokenizer writes some tokens
-        # differently at the start of a text, and listed tokens cannot be compared.
+        # A listed token is decoded alone. If that changes the text of the pick, this tokenizer writes some tokens
+        # differently at the start of a text, so listed tokens cannot be compared.
         alone = next((other.text for other in top if other.id == word.id), None)
         comparable = alone is not None and (not word.text or alone == word.text)
         others = [Choice(one.id, Token(one.text.encode(), one.prob)) for one in top if self._is_text(one)]
         return Position(self._pick(event, alone), others if comparable else [])
 
     def _end(self, event: TgiEvent | None) -> Token:
-        """The end of sequence at the place of an event; of unknown probability where none is listed."""
+        """The end of sequence at the place of an event; its probability is None if no end is listed."""
         if event is not None and event.details is not None and event.details.finish_reason == "eos_token":
             return self._pick(event, None).token
         ends = [one for one in (event.top_tokens if event else None) or () if one.id in self.facts.ends]
@@ -363,8 +364,8 @@ class TgiClient:
             usage: is billed.
             attempt: as in `Transport.stream`.
             top: most probable tokens to list.
-            whole: the stream is read to its end, which reports the tokens of the prompt. Otherwise they are counted
-                beside it.
+            whole: the stream is read to its end, which reports the tokens of the prompt. Otherwise a separate request
+                counts them.
         """
         first: list[Any] = []
         bill = _Bill(usage, self._estimated(text))
@@ -403,8 +404,8 @@ class TgiClient:
             data = await anext(events, None)
         else:
             raise broken_off(self.endpoint)
-        with suppress(ProviderError):  # the answer is whole, whatever becomes of the connection
-            async for _ in events:  # there is nothing more: the connection can be used again
+        with suppress(ProviderError):  # the answer is whole, even if the connection breaks
+            async for _ in events:  # no event is left: reading the end frees the connection
                 pass
         bill.reported = await self._reported(text, event.details.input_length)
         await self._check_end(text, limit, event, bill.usage)
@@ -419,10 +420,10 @@ class TgiClient:
             end.finish_reason = "eos_token"
 
     async def _ends(self, text: str, limit: int, word: TgiToken, usage: Usage) -> bool:
-        """The last of `limit` allowed tokens is an end of sequence.
+        """True if the last of `limit` allowed tokens is an end of sequence.
 
-        Of each token that may be one it is tried once whether another token follows it. Where the context has no room
-        for that, a special token counts as the end.
+        Each token that may be an end is tried once: does another token follow it? If the context has no room for the
+        trial, a special token counts as the end.
         """
         facts = self.facts
         if word.id in facts.ends or word.id in facts.others or not word.may_end:
@@ -431,16 +432,16 @@ class TgiClient:
             return word.special
         found = (await self._post(text, limit + 1, facts.top, usage)).details
         usage.bill(await self._counted(text) or self._estimated(text), found.generated_tokens)
-        if [token.id for token in found.tokens[limit - 1 : limit]] == [word.id]:  # else it wrote another one
+        if [token.id for token in found.tokens[limit - 1 : limit]] == [word.id]:  # otherwise it wrote another token
             (facts.others if len(found.tokens) > limit else facts.ends).add(word.id)
         return word.id in facts.ends
 
     async def prefill(self, text: str, own: EncodedText, usage: Usage) -> tuple[list[Token], Token]:
-        """The tokens of `text`, whose encoding is `own`, with their probabilities, and the end after it.
+        """The tokens of `text` with their probabilities, and the end after them; `own` is the encoding of `text`.
 
         Raises:
             UnsupportedError: the server does not give them.
-            ContextLengthError: it read less than the text.
+            ContextLengthError: the server read only a part of the text.
         """
         answered = await self._post(text, 1, self.facts.top, usage, prefill=True)
         read = answered.details.prefill
@@ -462,19 +463,19 @@ class TgiClient:
         return len(text.encode()) // _BYTES if known is None else known
 
     async def _counted(self, text: str) -> int | None:
-        """The tokens of `text`, estimated if it is long and mostly one that was counted; None where nobody encodes."""
+        """The number of tokens of `text`, estimated for a long text like a counted one; None if nothing can encode."""
         known = self._counts.about(text) if len(text) > _LONG else self._counts.exact(text)
         if known is not None or (self.facts.before is None and self._tokenizer is None):
             return known
         return await self.count(text)
 
     async def _reported(self, text: str, read: int | None) -> int | None:
-        """The tokens of `text`, by the end of a stream; None if unknown.
+        """The number of tokens of `text`, by the end of a stream; None if unknown.
 
         A server that does not encode text does not count it either: it reports the longest prompt allowed.
 
         Raises:
-            ContextLengthError: the server has read less than the text.
+            ContextLengthError: the server read only a part of the text.
         """
         if self.facts.before is None:
             return read if self._tokenizer is None else await self.count(text)
@@ -509,12 +510,12 @@ class TgiClient:
         return UnsupportedError(words, endpoint=self.endpoint, hint=hint)
 
     def unscored(self) -> UnsupportedError:
-        """The probabilities of a prompt's tokens are missing."""
+        """The error of missing probabilities for a prompt's tokens."""
         words = "the server gives no probabilities for the tokens of a prompt"
         return self._unsupported(words, "Start it with --enable-prefill-logprobs.")
 
     async def too_long(self, text: str) -> ContextLengthError:
-        """A text that leaves no room for an answer."""
+        """The error of a text that leaves no room for an answer."""
         limits = f"at most {self.facts.longest}, and {self.facts.info.context} with the answer"
         words = f"the text has {await self.count(text)} tokens; the server takes {limits}"
         return ContextLengthError(words, endpoint=self.endpoint)
@@ -531,8 +532,8 @@ class TgiClient:
 class _TgiStream:
     """The streams of one draft; see `drafting.IdsStream`.
 
-    The same text is asked again with more tokens as long as the server repeats itself. Where it writes something else,
-    or stops early, the text received so far is continued instead.
+    The same text is requested again with more tokens as long as the server repeats its answer. If it writes another
+    answer, or stops early, the text received so far is continued instead.
     """
 
     def __init__(self, client: TgiClient, context: Context, usage: Usage, alternatives: int) -> None:
@@ -543,9 +544,9 @@ class _TgiStream:
         self._alternatives = alternatives
         self._spaced = False  # listed tokens keep the space before a word
         self._skipped = 0  # ids of the draft that are in the text
-        self._data = b""  # bytes of the ids behind the text
-        self._left = 0  # whole tokens that were wanted behind the text
-        self._wanted = 0  # raw tokens to ask for; 0 for as many as are likely to be needed
+        self._data = b""  # bytes of the ids after the text
+        self._left = 0  # whole tokens that were wanted after the text
+        self._wanted = 0  # raw tokens to request; 0 for the likely number
 
     async def __call__(self, ids: Sequence[int], left: int, attempt: int) -> AsyncGenerator[Next, None]:
         if attempt > _ATTEMPTS and self._data:
@@ -577,16 +578,16 @@ class _TgiStream:
             self._restart(written)
         elif limit < wanted:
             yield "full"
-        elif not self._data:  # a character is not finished: whatever comes next time is as good
+        elif not self._data:  # a character is not finished: any token that comes next time will do
             self._skipped, self._wanted = len(written), 2 * seen + _MORE
 
     def _likely(self, known: int, left: int) -> int:
-        """Raw tokens to ask for. After the first answer, a character is not finished, or was several tokens."""
+        """Raw tokens to request. After a first answer, a character was left unfinished, or took several tokens."""
         each = min(known / max(self._left - left, 1), _EACH)
         return known + math.ceil(left * each) + _MORE if known else left
 
     def _with_alternatives(self, position: Position, event: TgiEvent) -> Choice:
-        """The server's own token with its alternatives; none where a listed text may have lost a space."""
+        """The server's own token with its alternatives; none if a listed text may have lost a space."""
         self._spaced = self._spaced or keeps_spaces(word.text for word in event.top_tokens or ())
         if not self._alternatives or not self._spaced:
             return position.pick
@@ -604,7 +605,7 @@ class _TgiStream:
 
 
 class _TgiRounds(Rounds):
-    """The rounds of one `propose`: each place has a request of its own."""
+    """The rounds of one `propose`: one request for each place."""
 
     def __init__(self, client: TgiClient, context: Context, usage: Usage) -> None:
         super().__init__(context)
@@ -618,7 +619,7 @@ class _TgiRounds(Rounds):
         return await self._client.too_long(self._asked(one))
 
     def _asked(self, one: Continuation) -> str:
-        """The text up to where the continuation last overrode the server."""
+        """The text up to the last token with which the continuation overrode the server."""
         return self._prompt + sendable(self._text[: one.question.start] + one.turned[1])
 
     def _skipped(self, one: Continuation) -> int:
@@ -636,7 +637,7 @@ class _TgiRounds(Rounds):
 
         positions, again = await until_answered(read), one.ids[one.turned[0] :]
         if [position.pick.id for position in positions[: len(again)]] != again:
-            return []  # the server wrote something else this time: the tokens known stand, and nothing can follow
+            return []  # the server wrote another answer this time: the known tokens stay, and none can follow
         return positions[len(again) :]
 
 
@@ -656,11 +657,11 @@ class TgiProbeClient(ProbeClient):
         self._client = client
 
     async def models(self) -> list[str]:
-        """The one of `/info`."""
+        """The model that `/info` names."""
         return [(await self._client.info()).model_id]
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """One text."""
+        """Request one text."""
         prompts, heat = request.prompts, request.temperature
         if len(prompts) != 1 or not isinstance(prompts[0], str):
             raise self.unable("/generate takes one text at a time")
@@ -686,7 +687,7 @@ class TgiProbeClient(ProbeClient):
         ]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """Score by `decoder_input_details`, which shows each token's own probability and no other."""
+        """Score by `decoder_input_details`, which shows each token's own probability only."""
         own = await self._client.encode(text)
         body = {"inputs": text, "parameters": parameters(1, self._client.facts.top, prefill=True)}
         try:
@@ -705,12 +706,12 @@ class TgiProbeClient(ProbeClient):
 
 
 class Tgi(Engine[TgiFacts]):
-    """A model behind TGI. See `contract.Provider`.
+    """A model served by TGI. See `contract.Provider`.
 
     Args:
         url: the server's URL.
-        tokenizer: the model's own, or an argument of `load_tokenizer`. Needed only where the server has no fast
-            tokenizer and prompts come near the limit.
+        tokenizer: the model's own, or an argument of `load_tokenizer`. Needed only if the server has no fast tokenizer
+            and prompts come near the limit.
         options: as in `engine.Adapter`. `model` is compared with the server's; `extra_body` is merged into the
             `parameters` of every generation, e.g. `{"adapter_id": "name"}`.
 
@@ -728,7 +729,7 @@ class Tgi(Engine[TgiFacts]):
 
     @property
     def encodes_locally(self) -> bool:
-        """Test whether a tokenizer of the user's own encodes text: only where the server does not."""
+        """Test whether a tokenizer of the user's own encodes text: only if the server does not."""
         return super().encodes_locally and self._client.facts.before is None
 
     async def propose(
@@ -739,7 +740,7 @@ class Tgi(Engine[TgiFacts]):
         alternatives: int = 0,  # noqa: ARG002 - none are listed
         usage: Usage,
     ) -> list[Proposal | None]:
-        """One request for each place, several at once; see `contract.Provider`."""
+        """One request for each place, several at a time; see `contract.Provider`."""
         await self.facts()
         questions = await self._places(context, questions)
         return await _TgiRounds(self._client, context, usage).propose(questions, "singles", usage)
@@ -754,8 +755,7 @@ class Tgi(Engine[TgiFacts]):
     ) -> list[Token]:
         """Score all tokens with one request; see `contract.Provider`.
 
-        The end of sequence has a probability where it is listed among the most probable tokens, and has ended an answer
-        before.
+        The end of sequence has a probability if it is among the listed tokens, and has ended an answer before.
         """
         prompt, text = context.prompt, context.text
         if not (await self.facts()).prefill:
@@ -768,7 +768,7 @@ class Tgi(Engine[TgiFacts]):
         return within(scored, len(prompt.encode())) + ([last] if end else [])
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The server's own encoding; of tokens that share a character the last one has the bytes of all."""
+        """The server's own encoding; if tokens share a character, the last token has all its bytes."""
         await self.facts()
         return await self._client.pieces(text)
 
@@ -783,7 +783,7 @@ class Tgi(Engine[TgiFacts]):
         return TgiProbeClient(self._transport, self._client)
 
     async def facts(self) -> TgiFacts:
-        """The facts, which the client of this view has from then on."""
+        """The facts, which the client of this view then has too."""
         self._client.facts = await self.discovered()
         return self._client.facts
 

@@ -1,4 +1,4 @@
-"""The wire of Hugging Face TGI: the shapes of its answers, the parameters of its requests, a text that it encoded."""
+"""The wire of Hugging Face TGI: the shapes of its answers, the parameters of its requests, its encoding of a text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _GREEDY: Mapping[str, object] = {"do_sample": False, "watermark": False, "return_full_text": False, "details": True}
-"""Greedy decoding. A temperature of 0 is refused, so the fields that sample are left out."""
+"""Greedy decoding. TGI refuses a temperature of 0, so the sampling fields are left out."""
 
 OWNED = {
     *(*_GREEDY, "best_of", "decoder_input_details", "frequency_penalty", "grammar", "max_new_tokens"),
@@ -81,7 +81,7 @@ class TgiToken(BaseModel):
 
     @property
     def may_end(self) -> bool:
-        """True for a possible end of sequence; some models have one that is not flagged as special."""
+        """True for a possible end of sequence; some models have an end that is not flagged as special."""
         return self.special or looks_special(self.text)
 
 
@@ -134,8 +134,8 @@ class EncodedText:
 
     Attributes:
         ids: its own tokens.
-        data: the bytes of each; of tokens that share a character the last one has the bytes of all.
-        all: the ids that the model reads, the special ones before the text included.
+        data: the bytes of each; if tokens share a character, the last token has all its bytes.
+        all: the ids that the model reads, including special tokens before the text.
     """
 
     ids: list[int]
@@ -144,11 +144,11 @@ class EncodedText:
 
     @property
     def special(self) -> int:
-        """Number of special tokens before it."""
+        """Number of special tokens before the text."""
         return len(self.all) - len(self.ids)
 
     def scored(self, probs: Iterable[float | None]) -> Iterator[Token]:
-        """Its tokens in whole characters, as probable as the least probable part, by the probability of each."""
+        """Its tokens in whole characters, each as probable as its least probable part; `probs` belong to `ids`."""
         parts: list[float | None] = []
         for data, value in zip(self.data, probs, strict=True):
             parts.append(value)
@@ -166,7 +166,7 @@ class EncodedText:
 
 
 def _bytes_of(spans: Sequence[TokenSpan], text: bytes) -> list[bytes]:
-    """The bytes of each token. A token that overlaps the next one, or has no width, leaves its bytes to that one."""
+    """The bytes of each token. A token that overlaps the next token, or has no width, leaves its bytes to it."""
     data = [b""] * len(spans)
     begun = stop = 0
     for at, span in enumerate(spans):

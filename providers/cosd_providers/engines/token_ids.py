@@ -1,10 +1,10 @@
-"""Engines that are asked by token ids alone, and read by them: vLLM and SGLang.
+"""Engines whose requests and answers are token ids alone: vLLM and SGLang.
 
-A text is encoded first, and continued and asked about by its ids. A server shows the ids of its tokens, but not their
-bytes: `TokenTexts` finds these out, from the texts that come with the ids where they are beyond doubt, else by decoding
-a token behind a plain one, together with those before it that leave its character open.
+A text is encoded first; all requests about it then carry its ids. A server shows the ids of its tokens, but not their
+bytes. `TokenTexts` takes the bytes from the texts that come with the ids, if these leave no doubt. Otherwise it decodes
+the token after a plain token, together with earlier tokens that leave its character open.
 
-An engine supplies a client (`TokenIdsClient`): what is sent, and what an answer means.
+An engine supplies a client (`TokenIdsClient`), which writes the requests and reads the answers.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ __all__ = [
 LETTERS = "a \u00e9 a"
 """A text whose last token is a plain one."""
 
-_ANCHORS = ("\n", ",")  # that tokenizers with such a space merge with no text behind them
-_LONGEST = 6  # tokens that are decoded together at once, to finish a character
+_ANCHORS = ("\n", ",")  # that tokenizers with such a space merge with no text after them
+_LONGEST = 6  # tokens that are decoded together, to finish a character
 _LONG = 16  # characters of an answer's text above which it may be more than the tokens' own
 _UNKNOWN = b"\xff unknown"
-"""Stands for bytes that are not known yet; no text is like that."""
+"""Placeholder for bytes that are not known yet; no text has these bytes."""
 
 ListedId = tuple[int, float, str | None]
-"""A token that is listed at a place: its id, its probability, and its text, decoded alone; None if it is not shown."""
+"""A token in the list of a place: its id, its probability, and its text, decoded alone; None if it is not shown."""
 
 _Run = tuple[int, ...]
-"""Ids that are decoded together: a token, with those before it that leave its character open."""
+"""Ids that are decoded together: a token, with the tokens before it that leave its character open."""
 
 
-# What comes back.
+# Answers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class IdStep:
         text: its text, decoded alone; None if it is not shown.
         best: the probability of the most probable tokens.
         tied: their ids.
-        more: there may be more of them than were listed.
-        others: the tokens listed beside it.
+        more: there may be more tied tokens than were listed.
+        others: the tokens listed beside this token.
     """
 
     id: int
@@ -106,8 +106,8 @@ class IdAnswer:
     Attributes:
         steps: the tokens.
         text: their text.
-        stopped: the last of them ended the answer, and is not in the text.
-        whole: none but the last token in the text completes a character, or has any text.
+        stopped: the last token ended the answer, and is not in the text.
+        whole: no token in the text but the last completes a character, or has any text.
     """
 
     steps: Sequence[IdStep]
@@ -123,7 +123,7 @@ class IdScoring:
     Attributes:
         own: the tokens, each as it is listed; its probability is 0 if it is unknown.
         listed: the most probable tokens at the place of each.
-        after: the most probable token after the last of them, if it is known.
+        after: the most probable token after the last id, if it is known.
         ends: ends of sequence in the place of `after`.
     """
 
@@ -140,23 +140,23 @@ class IdScoring:
 
 
 def id_step(own: ListedId, listed: Sequence[ListedId]) -> IdStep:
-    """A token that the server took, among the most probable ones."""
+    """A token that the server took, with the most probable tokens at its place."""
     best = max(value for _, value, _ in listed)
     tied = tuple(sorted(token_id for token_id, value, _ in listed if value == best))
     return IdStep(*own, best, tied, len(tied) == len(listed), tuple(others_than(own[0], listed)))
 
 
 def others_than(token_id: int | None, listed: Iterable[ListedId]) -> list[ListedId]:
-    """The listed tokens without one of them."""
+    """The listed tokens without the token of this id."""
     return [one for one in listed if one[0] != token_id]
 
 
 def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[int] | None:
-    """The special tokens before a text: what is read before its own ids; None if these are not found.
+    """Find the special tokens that the server puts before a text's own ids; None if the own ids are not found.
 
     Args:
-        read: the ids that the server reads of the text.
-        plain: for each of the text's own ids, all by which it may be shown.
+        read: the ids that the server reads for the text.
+        plain: for each of the text's own ids, all ids that may show it.
     """
     for at in range(len(read) - len(plain) + 1):
         if all(one in own for one, own in zip(read[at:], plain, strict=False)):
@@ -166,16 +166,16 @@ def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[in
 
 @dataclass(frozen=True, slots=True)
 class TokenIdsFacts(TokenizedFacts):
-    """Facts of a server that is asked by ids.
+    """Facts of a server whose requests carry ids.
 
     Attributes:
         anchored: the text of the anchor.
         spaced: the tokenizer puts a space before every text, as SentencePiece's do.
-        spelt: the bytes of runs of ids; None where a character is left open. Not part of a snapshot.
+        spelt: the bytes of runs of ids; None if a character is left open. Not part of a snapshot.
         begun: for an open run, the number of whole bytes before that character.
         lossy: ids with bytes that are no character by themselves, and not shown.
         specials: ids without text, with their names.
-        ends: those of them that end a sequence.
+        ends: ids in `specials` that end a sequence.
     """
 
     anchored: str
@@ -187,20 +187,20 @@ class TokenIdsFacts(TokenizedFacts):
     ends: set[int] = field(default_factory=set[int])
 
 
-# What is sent, and the bytes of ids.
+# Requests, and the bytes of ids.
 
 
 _F = TypeVar("_F", bound=TokenIdsFacts)
 
 
 class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
-    """Requests to one server; see `TokenizingClient`. A tokenizer that was given is asked instead of the server.
+    """Requests to one server; see `TokenizingClient`. A tokenizer that was given replaces the server's.
 
     Attributes:
-        least: most probable tokens to ask for in a draft, at least.
-        streamed: tokens to ask for in one stream, at most.
-        cut_is_full: an answer is cut short by the end of the context alone.
-        most: most probable tokens at one place that can be asked for.
+        least: most probable tokens to request in a draft, at least.
+        streamed: tokens to request in one stream, at most.
+        cut_is_full: only the end of the context cuts an answer short.
+        most: most probable tokens at one place that a request may want.
     """
 
     most: int
@@ -212,7 +212,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
     async def written(
         self, prompts: Sequence[list[int]], wanted: int, usage: Usage, *, singly: bool = False, top: int = TIES
     ) -> list[IdAnswer]:
-        """The greedy answers to several prompts, in order: in lists, or with `singly` by a request for each."""
+        """The greedy answers to several prompts, in order: in lists, or with `singly` one request for each."""
 
     @abstractmethod
     def events(
@@ -235,7 +235,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
             top: most probable tokens to list.
             drawn: tokens of the draft so far.
             attempt: number of this attempt, from 1.
-            usage: is billed, however it ends.
+            usage: is billed, however the stream ends.
 
         Raises:
             ResponseError: the stream ended before the answer did.
@@ -245,7 +245,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
     async def scores(
         self, ids: list[int], first: int, usage: Usage, *, top: int = TIES, ends: Sequence[int] = ()
     ) -> IdScoring:
-        """The probabilities of ids from index `first` on, which is not 0; with `ends`, those of the ends after them."""
+        """The probabilities of ids from index `first` on, which is not 0; with `ends`, also of these after them."""
 
     @abstractmethod
     async def decode_runs(self, runs: Sequence[Sequence[int]]) -> list[str]:
@@ -257,7 +257,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
 
     @abstractmethod
     async def ends(self, token_id: int, usage: Usage) -> bool:
-        """An answer is over with this token."""
+        """True if an answer is over with this token."""
 
     @abstractmethod
     async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
@@ -281,7 +281,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         return shown.startswith(" ") or await self.decode([*plain, *plain]) == f"{shown} {shown}"
 
     async def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids that the model reads of each text, special tokens too."""
+        """The ids that the model reads for each text, including special tokens."""
         beginning = self.facts.beginning if self._special_tokens else []
         return [[*beginning, *ids] for ids in await self.ids(texts)]
 
@@ -289,35 +289,35 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         await TokenTexts(self, usage).know((token_id,) for token_id in ids)
 
     def listed(self, alternatives: int) -> int:
-        """The number of most probable tokens to ask for, so that ties and alternatives are among them."""
+        """The number of most probable tokens to request, so that ties and alternatives are among them."""
         return max(TIES, min(1 + alternatives, self.most))
 
     def drafted(self, alternatives: int) -> int:
-        """The number of most probable tokens to ask for in a draft, which shows no ties."""
+        """The number of most probable tokens to request in a draft, which shows no ties."""
         return max(self.least, min(1 + alternatives, self.most))
 
     def room(self, ids: Sequence[int], wanted: int) -> int:
-        """Tokens that fit behind a prompt, at most `wanted`; 0 or less where none does."""
+        """Tokens that fit after a prompt, at most `wanted`; 0 or less if none fits."""
         context, longest = self.facts.info.context, self.facts.info.longest_prompt
         if longest is not None and len(ids) > longest:
             return 0
         return wanted if context is None else min(wanted, context - len(ids))
 
     def unlike(self, route: str) -> UnsupportedError:
-        """The error of an encoding, by this route or by the tokenizer that was given, that is not the model's."""
+        """The error of an encoding, by this route or by the given tokenizer, that differs from the model's."""
         whose = f"the server's {route}" if self.tokenizer is None else "the tokenizer that was given"
         words = f"{whose} encodes text differently from the model that is served: it is another one"
         return UnsupportedError(words, endpoint=self.transport.endpoint)
 
     def too_long(self, ids: Sequence[int]) -> ContextLengthError:
-        """The error of a prompt behind which nothing fits."""
+        """The error of a prompt that leaves no room for an answer."""
         longest = self.facts.info.longest_prompt or (self.facts.info.context or 1) - 1
         words = f"the text has {len(ids)} tokens, the server takes at most {longest}"
         return ContextLengthError(words, endpoint=self.transport.endpoint)
 
 
 class TokenTexts:
-    """The bytes of a server's ids; those found out are kept in `TokenIdsFacts`.
+    """The bytes of a server's ids. Bytes found out are kept in `TokenIdsFacts`.
 
     Args:
         client: the server's requests.
@@ -334,10 +334,10 @@ class TokenTexts:
         self.quiet = 0
         self._client = client
         self._facts: TokenIdsFacts = client.facts
-        self._heard: dict[_Run, bytes | None] = {}  # from texts that may begin with some of the prompt's
+        self._heard: dict[_Run, bytes | None] = {}  # from texts that may begin with some of the prompt's text
 
     def note(self, ids: Sequence[int], texts: Sequence[str | None], text: str) -> None:
-        """Note tokens whose texts, each decoded alone, join to the text of all: they need no request."""
+        """Note the bytes of tokens whose texts, each decoded alone, join to the text of all: they need no request."""
         shown = [one or "" for one in texts]
         if self._client.tokenizer is not None or LOST in text or "" in shown:
             return
@@ -348,7 +348,7 @@ class TokenTexts:
                 self._facts.spelt.setdefault((token_id,), one.encode())
 
     async def learn(self, answer: IdAnswer, run: _Run = ()) -> None:
-        """Note what the tokens of an answer or event and their text show.
+        """Note the bytes that an answer or event shows for its tokens.
 
         Args:
             answer: the answer or event.
@@ -370,7 +370,7 @@ class TokenTexts:
 
         Args:
             ids: some ids, in order.
-            run: those before them that leave a character open.
+            run: ids before them that leave a character open.
         """
         ahead = range(1, _LONGEST)
         if not ids or run or self._says(tuple(ids)) is _UNKNOWN:
@@ -386,12 +386,12 @@ class TokenTexts:
     async def spelt(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of ids that a text was encoded to: special tokens by their names.
 
-        Of a token that leaves a character open, the bytes before that character are known: it gets one byte of the
-        character, or none where an earlier token has it.
+        If a token leaves a character open, only the bytes before that character are known: the token gets one byte of
+        the character, or none if an earlier token has it.
         """
         runs = await self.walk(ids)
         found: list[bytes] = []
-        held: list[tuple[int, int]] = []  # open tokens, and how many bytes there are up to their end
+        held: list[tuple[int, int]] = []  # open tokens, and the number of bytes up to their end
         for run, token_id in zip(runs, ids, strict=False):
             if token_id in self._facts.specials:
                 found.append(self._facts.specials[token_id].encode())
@@ -407,20 +407,20 @@ class TokenTexts:
         return found
 
     def after(self, run: _Run, token_id: int) -> _Run:
-        """The run of open ids after a token, which is known."""
+        """The run of open ids after a known token."""
         if token_id in self._facts.specials:
             return run
         return (*run, token_id) if self._says((*run, token_id)) is None else ()
 
     def open(self, ids: Iterable[int]) -> _Run:
-        """The open ids at the end of known ones."""
+        """The open ids at the end of known ids."""
         run: _Run = ()
         for token_id in ids:
             run = self.after(run, token_id)
         return run
 
     def choice(self, run: _Run, token_id: int, prob: float | None) -> Choice:
-        """A known token as scoring takes it.
+        """A known token, as a choice for scoring.
 
         Args:
             run: the open ids before it.
@@ -443,7 +443,7 @@ class TokenTexts:
             token_id: its id.
             prob: its probability.
             text: its text, decoded alone.
-            spaced: such texts keep the space before a word.
+            spaced: the server's texts keep the space before a word.
         """
         if self._says((token_id,)) is not _UNKNOWN:
             return self.choice((), token_id, prob)
@@ -453,12 +453,12 @@ class TokenTexts:
         return Choice(token_id, Token(said.encode(), prob), sure=spaced and is_plain(said))
 
     async def others(self, lists: Sequence[Sequence[ListedId]]) -> list[list[Choice]]:
-        """Tokens that were listed beside others, with their bytes: those not known yet are found out together."""
+        """The bytes of the tokens in each list; unknown bytes are found out for all lists together."""
         await self.know((token_id,) for listed in lists for token_id, _, _ in listed)
         return [[self.choice((), token_id, prob) for token_id, prob, _ in listed] for listed in lists]
 
     async def first(self, answer: IdAnswer, alternatives: int) -> Token:
-        """The first token of an answer with its id, and the next most probable ones."""
+        """The first token of an answer with its id, and the next most probable tokens."""
         await self.learn(answer)
         [step] = answer.steps[:1]
         await self.know([(step.id,)])
@@ -466,7 +466,7 @@ class TokenTexts:
         return with_listed(Position(self.choice((), step.id, step.prob), others), alternatives)
 
     async def ended(self, token_id: int, *, named: bool = True) -> None:
-        """An answer was over with this token; it is `named` if its name need not be asked for."""
+        """Note that an answer was over with this token; `named`: its name need not be requested."""
         if token_id not in self._facts.ends:
             if not named and token_id not in self._facts.specials:
                 [name] = await self._shown([(token_id,)])
@@ -486,7 +486,7 @@ class TokenTexts:
             return
         texts = await self._client.decode_plain(self._anchored(new))
         for run, text in zip(new, self._bare(texts), strict=True):
-            data = text.replace(LOST, "").encode()  # what is lost within a text can never become a character
+            data = text.replace(LOST, "").encode()  # bytes lost within a text can never become a character
             self._facts.spelt[run] = None if text.endswith(LOST) else data
             self._facts.begun[run] = len(data)
             if len(run) == 1 and LOST in text:
@@ -500,7 +500,7 @@ class TokenTexts:
         return self._bare(await self._client.decode_runs(self._anchored(runs)))
 
     def _anchored(self, runs: Sequence[_Run]) -> list[list[int]]:
-        """Each run behind a plain token, so that it keeps the space before a word."""
+        """Each run after a plain token, so that the run keeps the space before a word."""
         return [[self._facts.anchor, *run] for run in runs]
 
     def _bare(self, texts: Iterable[str]) -> list[str]:
@@ -508,7 +508,7 @@ class TokenTexts:
         return [text.removeprefix(self._facts.anchored) for text in texts]
 
     async def _specials(self, names: dict[int, str]) -> None:
-        """Note tokens without text, and whether an answer ends with them."""
+        """Note tokens without text, and which of them end an answer."""
         new = [n for n in names if n not in self._facts.specials]
         ends = await concurrently([partial(self._client.ends, n, self.usage) for n in new])
         for token_id, end in zip(new, ends, strict=True):
@@ -517,7 +517,7 @@ class TokenTexts:
             self._facts.specials[token_id] = names[token_id]
 
     def _says(self, run: _Run) -> bytes | None:
-        """The bytes of a run; None where they are no whole characters; `_UNKNOWN` before it is known."""
+        """The bytes of a run; None if they are no whole characters; `_UNKNOWN` before they are known."""
         if run[-1] in self._facts.specials:
             return b""
         if self._client.tokenizer is not None:
@@ -544,7 +544,7 @@ class _IdsRounds(Rounds):
         client: the server's requests.
         context: the prompt, and the response so far.
         usage: is billed.
-        alternatives: the number of others that each token comes with.
+        alternatives: the number of other tokens that come with each token.
         echo: the text is scored first.
         singly: each prompt has its own request.
     """
@@ -566,7 +566,7 @@ class _IdsRounds(Rounds):
         self._singly = singly
         self._texts = TokenTexts(client, usage)
         self._top = client.listed(alternatives)
-        self._heads: dict[int, list[int]] = {}  # what the model reads before each place
+        self._heads: dict[int, list[int]] = {}  # the ids that the model reads before each place
 
     async def encode(self, place: int) -> list[int]:
         """The ids that the model reads up to a place."""
@@ -574,7 +574,7 @@ class _IdsRounds(Rounds):
         return self._heads[place]
 
     async def prepare(self, places: Iterable[int]) -> None:
-        """Encode the text up to each place, all at once."""
+        """Encode the text up to each place, all places together."""
         new = sorted({*places} - {*self._heads})
         texts = [self._before(place) for place in new]
         self._heads |= zip(new, await self._client.prompts(texts), strict=True)
@@ -585,7 +585,7 @@ class _IdsRounds(Rounds):
         return await super().ask(open_)
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
-        """Those that the scored text answers: its encoding up to there is the model's own."""
+        """Answers from scoring the text, for places whose own encoding begins the encoding of the whole text."""
         if not self._echo:
             return {}
         whole = await self.encode(len(self._text))
@@ -614,7 +614,7 @@ class _IdsRounds(Rounds):
     async def _read(
         self, open_: Sequence[Continuation], prompts: Sequence[list[int]], answers: Sequence[IdAnswer]
     ) -> list[Sequence[Position]]:
-        """The positions of several answers; where tokens are equally probable, all of them."""
+        """The positions of several answers, each with all tokens that are equally probable."""
         rounds = [_Round(ids, [*answer.steps]) for ids, answer in zip(prompts, answers, strict=True)]
         before = [self._texts.open(one.ids) for one in open_]
         for answer, run in zip(answers, before, strict=True):
@@ -636,7 +636,7 @@ class _IdsRounds(Rounds):
         return [[*islice(found, len(one.found))] for one in rounds]
 
     async def _widen(self, doubts: Sequence[tuple[_Round, int]]) -> None:
-        """Ask again where all tokens that were listed are equally probable: there may be more of them."""
+        """Repeat a request if all listed tokens are equally probable: there may be more of them."""
         if not doubts:
             return
         prompts = [[*one.prompt, *(step.id for step in one.found[:at])] for one, at in doubts]
@@ -644,27 +644,27 @@ class _IdsRounds(Rounds):
         answers = await self._client.written(prompts, 1, self._usage, singly=self._singly, top=top)
         for (one, at), answer in zip(doubts, answers, strict=True):
             [again] = answer.steps
-            tied = again.tied if one.found[at].id in again.tied else ()  # its arithmetic is not quite the same twice
+            tied = again.tied if one.found[at].id in again.tied else ()  # arithmetic differs a little between requests
             one.found[at] = replace(one.found[at], tied=tied)
 
     def _lower(self, step: IdStep) -> list[ListedId]:
-        """With alternatives the tokens that are less probable than the one taken."""
+        """With alternatives, the tokens that are less probable than the server's own."""
         return [one for one in step.others if one[1] < step.prob] if self._alternatives else []
 
     def _position(self, run: _Run, step: IdStep, lower: Sequence[Choice]) -> Position:
-        """A step with the tokens that are as probable as the one taken, and those that are less."""
+        """A step with the tokens that are as probable as the server's own, and the less probable tokens."""
         alone = step.tied in ((), (step.id,))
         value = step.prob if alone else step.best
         others = [] if alone else [self._texts.choice(run, n, value) for n in step.tied if n != step.id]
         return Position(self._texts.choice(run, step.id, value), [*others, *lower])
 
     async def _positions(self, ids: list[int], first: int, text: str) -> list[Position | None]:
-        """The model's choice at each place from `first` on, and after the last one; None where in doubt.
+        """The model's choice at each place from `first` on, and after the last one; None if in doubt.
 
         Args:
             ids: a text as the model reads it.
-            first: the number of them before the first place, which is between two characters; not 0.
-            text: the text of the ids from there on.
+            first: the number of ids before the first place, which is between two characters; not 0.
+            text: the text of the ids from `first` on.
         """
         scored = await self._client.scores(ids, first, self._usage, top=self._top)
         own, after = ids[first:], scored.after
@@ -683,7 +683,7 @@ class _IdsRounds(Rounds):
 
 
 def _best(listed: Sequence[ListedId]) -> tuple[int, float] | None:
-    """The most probable token; None where there are several, or none."""
+    """The most probable token; None if there are several or no listed tokens."""
     best = max((value for _, value, _ in listed), default=0.0)
     first = [token_id for token_id, value, _ in listed if value == best]
     return (first[0], best) if len(first) == 1 else None
@@ -696,7 +696,7 @@ _C = TypeVar("_C", bound=TokenIdsClient[Any])
 
 
 class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
-    """An engine that is asked by ids alone. See `contract.Provider`."""
+    """An engine whose requests carry ids alone. See `contract.Provider`."""
 
     _several: Strategy
     """The strategy for several places of a text."""
@@ -726,9 +726,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     ) -> AsyncGenerator[Next, None]:
         """One request for a draft after the first `start` ids; see `drafting.IdsStream`."""
         client, alternatives, seen, ended = self._client, options.alternatives, 0, False
-        if (
-            not options.raw and texts.quiet > _LONGEST
-        ):  # it would be asked again at each token of a model that is silent
+        if not options.raw and texts.quiet > _LONGEST:  # a silent model would need another request for each token
             left += 2 * texts.quiet
         wanted, spaced, run = client.room(ids, min(left, client.streamed)), False, texts.open_run
         if wanted < 1:
@@ -780,7 +778,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
-        """All questions as the strategy says, and once more those that need it; see `contract.Provider`."""
+        """Answer all questions by the strategy, and repeat doubtful ones; see `contract.Provider`."""
         prompt, text = context.prompt, context.text
         await self.facts()
         if alternatives:
@@ -799,14 +797,14 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """One request; see `contract.Provider`.
 
-        The first token of a model without a beginning of sequence has no probability where the prompt is empty.
+        If the prompt is empty and the model has no beginning of sequence, the first token has no probability.
         """
         await self.facts()
         whole, size = context.prompt + sendable(context.text), len(context.prompt.encode())
         pieces = await self.tokenize(whole)
         [ids] = await self._client.prompts([whole])
         behind = accumulate(len(piece.data) for piece in pieces)
-        first = sum(at <= size for at in behind)  # the first token that ends behind the prompt
+        first = sum(at <= size for at in behind)  # the first token that ends after the prompt
         if first >= len(pieces) and not end:
             return []
         place = max(len(ids) - len(pieces) + first, 1)
@@ -836,7 +834,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def _listed(
         self, ids: list[int], place: int, alternatives: int, *, end: bool, usage: Usage
     ) -> tuple[IdScoring, list[list[Choice]]]:
-        """The probabilities of ids from a place on, and the others listed at each place and after the last one."""
+        """The probabilities of ids from a place on, and the other tokens listed at each place and after the last id."""
         client = self._client
         if client.room(ids, 1) < 1:
             raise client.too_long(ids)
@@ -859,7 +857,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         return Position(Choice(token_id, token), others[-1])
 
     async def encode(self, text: str) -> list[Piece]:
-        """See `TokenizingEngine.encode`; behind an anchor where a text alone would get a space of its own."""
+        """See `TokenizingEngine.encode`; after an anchor, if the tokenizer puts a space before every text."""
         facts = await self.facts()
         if not (text and facts.spaced):
             return await super().encode(text)
@@ -872,20 +870,20 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         raise UnsupportedError(words, endpoint=self._transport.endpoint)
 
     async def count_tokens(self, text: str) -> int:
-        """The number of ids, without their bytes; see `contract.TokenCounts`."""
+        """The number of ids, without finding out their bytes; see `contract.TokenCounts`."""
         await self.facts()
         [ids] = await self._client.ids([text])
         return len(ids)
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The server's own encoding, none added; how tokens share a character's bytes is not shown (`TokenTexts`)."""
+        """The server's own encoding, no tokens added; the split of a character's bytes is hidden (`TokenTexts`)."""
         await self.facts()
         if self._client.tokenizer is not None and not self._client.head.text:
             return await encoded(self._client.tokenizer, text)
         [ids] = await self._client.ids([text])
         found = await TokenTexts(self._client, Usage()).spelt(ids)
         joined = b"".join(found)
-        if joined == b" " + text.encode():  # which a SentencePiece tokenizer puts before a text
+        if joined == b" " + text.encode():  # SentencePiece tokenizers put this space before a text
             at = next(at for at, data in enumerate(found) if data)
             found[at], joined = found[at][1:], text.encode()
         if joined != text.encode():

@@ -1,8 +1,8 @@
-"""Engines whose server takes ids, encodes and decodes text for others, and renders conversations: vLLM and SGLang.
+"""Engines whose server takes ids, encodes and decodes text, and renders conversations: vLLM and SGLang.
 
-A rendered conversation is continued by a view of the engine (`TokenizingEngine._for_chat`): its beginning of sequence
-is in the text, and special tokens of an answer, such as `<think>`, are text. Where a message holds a special token as
-text, the start of the prompt is sent as ids (`Head`).
+A view of the engine (`TokenizingEngine._for_chat`) continues a rendered conversation: its beginning of sequence is in
+the text, and special tokens of an answer, such as `<think>`, are text. If a message holds a special token as text, the
+start of the prompt is sent as ids (`Head`).
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ __all__ = [
 _REMEMBERED = 32  # encodings that are kept: they are long
 _REFUSALS = (400, 422, 500)  # the status of an error of the chat template
 _MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # perhaps a special token
-_TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})  # with an end of turn, where there is
+_TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})  # with an end of turn, if any
 
 
 class Encoding(BaseModel):
-    """A text as ids, as a route for that answers.
+    """A text as ids, in the format of the server's route.
 
     Attributes:
         tokens: the ids.
-        token_strs: the entries of the vocabulary; None where the server does not show them.
+        token_strs: the entries of the vocabulary; None if the server does not show them.
         max_model_len: the model's context, in tokens.
     """
 
@@ -59,7 +59,7 @@ class Encoding(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The start of prompts that is sent as ids; empty where there is none.
+    """The start of prompts that is sent as ids; empty if all is sent as text.
 
     Attributes:
         text: its text.
@@ -77,7 +77,7 @@ class TokenizedFacts(ServerFacts):
     Attributes:
         beginning: the special tokens before every text.
         anchor: a plain token; tokens decoded after it keep the space before a word.
-        sought: the names of ends of sequence that the server was asked for; see `TokenizingClient.seek_ends`.
+        sought: the names of ends of sequence that were looked up; see `TokenizingClient.seek_ends`.
     """
 
     beginning: list[int]
@@ -94,13 +94,13 @@ class TokenizingClient(ABC, Generic[_F]):
     Args:
         transport: the server.
         extra: merged into every generation request.
-        special_tokens: special tokens are put before a text, where the model has some.
-        tokenizer: the model's own, where it was given.
+        special_tokens: special tokens are put before a text, if the model has some.
+        tokenizer: the model's own, if it was given.
 
     Attributes:
-        facts: what is known of the server, once it is.
+        facts: known facts about the server, after its discovery.
         model: the model's name.
-        head: the start of texts that has these ids, whatever it looks like.
+        head: the start of texts that is sent as these ids, whatever the text looks like.
         is_chat: texts are rendered conversations.
     """
 
@@ -157,7 +157,7 @@ class TokenizingClient(ABC, Generic[_F]):
 
     @abstractmethod
     def without_template(self, error: StatusError) -> UnsupportedError | None:
-        """The error to raise where a refusal means that the server renders nothing; None if it has another reason."""
+        """The error to raise if a refusal means that the server renders nothing; None if it has another reason."""
 
     @abstractmethod
     async def _try_ends(self, ids: Sequence[int], usage: Usage) -> None:
@@ -176,7 +176,7 @@ class TokenizingClient(ABC, Generic[_F]):
         self.facts.sought.update(ENDS)
 
     async def _named_ends(self) -> set[int]:
-        """The tokens that such a name is encoded to as a whole, perhaps behind a space."""
+        """The tokens that encode such a name as a whole, perhaps after a space."""
         own = self.tokenizer
         if own is None:
             found = [one.tokens for one in await self.encode_alone(ENDS)]
@@ -188,11 +188,11 @@ class TokenizingClient(ABC, Generic[_F]):
         return {ids[-1] for ids in found if 0 < len(ids) < 3}
 
     def split(self, text: str) -> tuple[Head, str]:
-        """The head of a text, and what follows it."""
+        """The head of a text, and its rest."""
         return (self.head, text[len(self.head.text) :]) if text.startswith(self.head.text) else (Head(), text)
 
     async def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens; those of the last texts are kept."""
+        """The ids of each text, without special tokens; the ids of recent texts are kept."""
         known = {text: self._ids[text] for text in texts if text in self._ids}
         new = [self.split(text) for text in dict.fromkeys(texts) if text not in known]
         if new:
@@ -207,16 +207,16 @@ class TokenizingClient(ABC, Generic[_F]):
         self._ids.keep(text, ids)
 
     async def path(self, context: Context) -> list[int]:
-        """A context by ids as it is sent: the encoding of the prompt by itself, and then the ids."""
+        """The ids to send for a context by ids: the encoding of the prompt by itself, then the context's ids."""
         [prompt] = await self.ids([context.prompt])
         found = [*(self.facts.beginning if self._special_tokens else ()), *prompt, *(context.ids or ())]
         self.check_something(found)
         return found
 
     async def headed(self, pieces: Sequence[str]) -> Head | None:
-        """All of the pieces but the last one as ids, each encoded by itself; None where that is another text.
+        """All of the pieces but the last as ids, each encoded by itself; None if these ids spell another text.
 
-        Some tokenizers put a space before whatever they encode.
+        Some tokenizers put a space before every text that they encode.
         """
         found = await self.encode_alone(pieces)
         if not await self.spell([n for one in found for n in one.tokens], "".join(pieces)):
@@ -224,13 +224,13 @@ class TokenizingClient(ABC, Generic[_F]):
         return Head("".join(pieces[:-1]), [n for one in found[:-1] for n in one.tokens])
 
     async def spell(self, ids: Sequence[int], text: str) -> bool:
-        """Test whether the text of ids is this one."""
+        """Test whether ids decode to this text."""
         return await self.decode(ids) == text
 
     async def template(self, content: str) -> str | None:
         """A user's message rendered by the model's chat template, up to the answer.
 
-        None without a template, or where it fails: some refuse what is asked here, and nothing depends on it.
+        None without a template, or if it fails: some templates refuse this message, and nothing depends on the result.
         """
         try:
             return await self.decode((await self.templated([{"role": "user", "content": content}])).tokens)
@@ -240,11 +240,11 @@ class TokenizingClient(ABC, Generic[_F]):
     async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A conversation rendered by the model's chat template, up to the answer.
 
-        It is the text of what the server's own chat route reads, and is read as that again.
+        The text decodes the ids that the server's own chat route reads, and encodes to the same ids again.
 
         Raises:
-            TemplateRefusal: the template does not take it.
-            UnsupportedError: the server does not render it; or its text is read as something else.
+            TemplateRefusal: the template refuses the conversation.
+            UnsupportedError: the server does not render it; or the text encodes to other ids.
         """
         try:
             found = await self.templated(messages)
@@ -265,10 +265,10 @@ class TokenizingClient(ABC, Generic[_F]):
 
 
 def unspaced(text: str, names: Iterable[str]) -> str:
-    """A decoded text without a space behind each of these special tokens.
+    """A decoded text without a space after each of these special tokens.
 
-    Some SentencePiece tokenizers put one before whatever follows a special token, and their decoders keep it: without
-    it, this is the text that was encoded.
+    Some SentencePiece tokenizers put a space after every special token, and their decoders keep it: without this space,
+    the result is the text that was encoded.
     """
     known = "|".join(sorted({re.escape(name) for name in names}))
     return re.sub(f"({known}) ", r"\1", text) if known else text
@@ -278,7 +278,7 @@ _C = TypeVar("_C", bound=TokenizingClient[Any])
 
 
 class TokenizingEngine(Engine[_F], Generic[_F, _C]):
-    """An engine whose server encodes, decodes and renders text; each class says what its arguments are for."""
+    """An engine whose server encodes, decodes and renders text; each class documents its arguments."""
 
     strategies = ("echo", "list", "singles")
     by_ids = True
@@ -301,7 +301,7 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         self._client = self._client_type(self._transport, self._extra, add_special_tokens, self._tokenizer)
 
     async def facts(self) -> _F:
-        """The facts, which the client of this view has from then on."""
+        """The facts, which the client of this view then has too."""
         self._client.take(await self.discovered())
         facts: _F = self._client.facts
         return facts
@@ -311,25 +311,25 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         return await self._client.rendered(messages)
 
     async def begun(self, prompt: str) -> str:
-        """A rendered prompt with the beginning of sequence, where a user's own template has not written it."""
+        """A rendered prompt with the beginning of sequence, even if a user's own template did not write it."""
         await self.facts()
         own = (await self.discovered()).beginning
         if self._template is None or not own:
             return prompt
         try:
             beginning = await self._client.decode(own)
-        except InvalidRequestError:  # older versions of SGLang decode nothing for others
+        except InvalidRequestError:  # older versions of SGLang have no route that decodes
             return prompt
         return prompt if prompt.startswith(beginning) else beginning + prompt
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:
-        """The model, given token ids for a prompt: each piece encoded by itself."""
+        """A view whose prompts are ids except for the last piece, each piece encoded by itself."""
         await self.facts()
         head = await self._client.headed(pieces)
         return None if head is None else cast("Provider", self._continuing(head))
 
     async def encode(self, text: str) -> list[Piece]:
-        """The encoding of a response, by that of a text; see `contract.IdContexts`.
+        """The encoding of a response, which is the encoding of a text; see `contract.IdContexts`.
 
         Raises:
             UnsupportedError: the text may hold a special token, which the server would parse.

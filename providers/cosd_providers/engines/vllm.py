@@ -2,25 +2,27 @@
 
 Observed on 0.8.5 and 0.32, run on the CPU, and read in the source:
 
-- A prompt is a text, ids, or a list of either; a text gets the model's special tokens, ids get nothing. Here it is
-  always ids. With `return_token_ids` (0.10.2 and newer) prompt and answer come with their ids, and with
-  `return_tokens_as_token_ids` all tokens that are listed; the strings that these replace hide each other where they are
-  equal. An older server is refused: it is asked by OpenAI's protocol.
-- The text of an answer is right. The text of one token is that of a whole character, or empty, if it leaves the
-  character unfinished. Behind ids that end inside a character the server repeats text of the prompt.
+- A prompt is a text, ids, or a list of either; a text gets the model's special tokens, ids get nothing. This engine
+  always sends ids. With `return_token_ids` (0.10.2 and newer) prompt and answer come with their ids; with
+  `return_tokens_as_token_ids` all listed tokens do, whose strings would hide each other if equal. An older server is
+  refused: use OpenAI's protocol for it.
+- The text of an answer is right. The text of one token is a whole character, or empty, if it leaves the character
+  unfinished. After ids that end inside a character the server repeats text of the prompt.
 - `/detokenize` shows special tokens, and takes one run of ids: many runs are joined by a text that no token has.
 - The end of sequence is a token with a probability; `finish_reason` is `"stop"`, `stop_reason` null or its id.
 - `prompt_logprobs` are keyed by id. They do not use the prefix cache, and are refused in a stream.
-- `max_tokens` beyond the context is cut in silence by new versions and refused by old ones: here it always fits.
-- `/tokenize` renders messages, and with `/detokenize` that is a text with its special tokens: its ids are those that
-  the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) Such a text has its beginning of
-  sequence; a second one is put before it unless `add_special_tokens` is off.
-- With `skip_special_tokens` off, special tokens are text in an answer; the one that ends it never is. What looks like a
-  special token is forced once, to see if it is one, and an end.
-- How many probabilities there may be at a place (`--max-logprobs`, 20 by default) is told when more are asked for.
-- No route tells the end of sequence. Tokens with its common names, and those of the chat template, are forced, to see.
-- Probabilities are those of the model itself at temperature 1 too. A request with a `seed` draws by random numbers of
-  its own, from their beginning: one that continues a draft gets another seed.
+- `max_tokens` beyond the context is cut in silence by new versions and refused by old ones: this engine keeps
+  it within the context.
+- `/tokenize` renders messages, and `/detokenize` turns the result into a text with its special tokens, which has the
+  ids that the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) Such a text has its beginning
+  of sequence; the server adds a second one unless `add_special_tokens` is off.
+- With `skip_special_tokens` off, special tokens are text in an answer, except the token that ends it. A token that
+  looks special is forced once, to see if it is special, and an end.
+- The server reveals its most probabilities per place (`--max-logprobs`, 20 by default) when a request wants more.
+- No route reports the end of sequence. Tokens with its common names, and tokens of the chat template, are forced, to
+  see.
+- Probabilities are the model's own at temperature 1 too. A request with a `seed` draws random numbers from their
+  beginning, so a request that continues a draft gets another seed.
 - 0.6 and older refuse fields that they do not know: such servers are refused.
 """
 
@@ -128,9 +130,9 @@ _OWNED = {
 }
 """Fields that a user's `extra_body` may not set."""
 
-_FORCE = 100.0  # added to a logit, this decides; the most that is allowed
-_MOST = 20  # probabilities at one place: the most that a server gives by default
-_ALL = 2**24  # more probabilities at one place than any vocabulary has: how many there may be is said in the refusal
+_FORCE = 100.0  # added to a logit, this decides; the greatest bias that is allowed
+_MOST = 20  # probabilities at one place: a server's default maximum
+_ALL = 2**24  # more probabilities at one place than any vocabulary has: the refusal reports the allowed number
 _LIMIT = re.compile(r"max allowed: (\d+)|more than (\d+) logprobs")
 _MANY = re.compile(r"maximum allowed count of (\d+)")
 _TOGETHER = 24  # runs that are decoded by one request
@@ -154,9 +156,9 @@ class VllmFacts(TokenIdsFacts):
     """Facts of a vLLM server.
 
     Attributes:
-        most: probabilities at one place that the server gives at most.
+        most: the server's maximum of probabilities at one place.
         between: ids that are put between runs of ids to decode, and their text.
-        forced: answers of one token, which was forced.
+        forced: answers of one forced token each.
     """
 
     most: int = field(default=_MOST, kw_only=True)
@@ -165,11 +167,11 @@ class VllmFacts(TokenIdsFacts):
 
 
 def _checked(answer: Completion, endpoint: str) -> Completion:
-    """An answer, or event, that ended as it should.
+    """Check that an answer, or event, ended properly.
 
     Raises:
-        UnsupportedError: there are no probabilities; or the server has a stop of its own.
-        ResponseError: it was broken off.
+        UnsupportedError: there are no probabilities; or the server has a stop string or token of its own.
+        ResponseError: the server broke it off.
     """
     if answer.logprobs is None and (answer.text or answer.token_ids):
         raise no_probs("logprobs", endpoint)
@@ -186,7 +188,7 @@ def _listed(answer: Completion, endpoint: str, *, sampled: bool = False) -> list
 
     Raises:
         ResponseError: a token has no id, or no usable probability.
-        UnsupportedError: the server does not decode greedily, although asked.
+        UnsupportedError: the server does not decode greedily, as the request wants.
     """
     found: list[IdStep] = []
     for step in steps(answer):
@@ -207,13 +209,13 @@ def _ranked(entry: Mapping[int, Ranked] | None, most: int) -> list[ListedId]:
     return sorted(listed, key=lambda one: -one[1])[:most]
 
 
-# What is sent.
+# Requests.
 
 
 class VllmClient(TokenIdsClient[VllmFacts]):
     """Requests to one server."""
 
-    _most_prompts = 2**31  # that the server takes in one request
+    _most_prompts = 2**31  # prompts that the server takes in one request
 
     def take(self, facts: VllmFacts) -> None:
         """Take the facts of the server."""
@@ -241,7 +243,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return found
 
     async def batch(self, prompts: Sequence[list[int]], wanted: int, usage: Usage, **more: object) -> list[Completion]:
-        """The answers to several prompts, in order; as many at once as the server takes."""
+        """The answers to several prompts, in order; each request has as many prompts as the server takes."""
         answers: list[Completion] = []
         while len(answers) < len(prompts):
             asked = prompts[len(answers) : len(answers) + self._most_prompts]
@@ -272,7 +274,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         attempt: int,
         usage: Usage,
     ) -> AsyncGenerator[IdAnswer, None]:
-        """See `TokenIdsClient.events`. Tokens without text come with the next one that has some."""
+        """See `TokenIdsClient.events`. Tokens without text come with the next token with text."""
         sampling: dict[str, object] = {"temperature": 1} if options.sampled else {}
         if options.sampled and (seed := options.seed_after(drawn)) is not None:
             sampling["seed"] = seed
@@ -304,7 +306,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
     ) -> IdScoring:
         """See `TokenIdsClient.scores`.
 
-        An end is put behind the ids, so that it is listed. A model with several may take one more request, where none
+        An end is put after the ids, so that it is listed. A model with several ends may take one more request, if none
         of them is among the most probable tokens.
         """
         if first >= len(ids) and not ends:
@@ -328,7 +330,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         found = {n: last[n] for n in ends if n in last}
         hidden = [n for n in ends if n not in last]
         best = max((prob(one.logprob) or 0.0 for one in found.values()), default=0.0)
-        if hidden and behind and best < behind[-1][1]:  # one that is not listed may be more probable
+        if hidden and behind and best < behind[-1][1]:  # an unlisted end may be more probable
             answers = await self.batch([[*ids, n] for n in hidden], 1, usage, prompt_logprobs=1)
             lists = [(one.prompt_logprobs or [None])[-1] or {} for one in answers]
             found |= {n: one[n] for n, one in zip(hidden, lists, strict=True) if n in one}
@@ -358,13 +360,13 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return parse(_Decoded, data, self.transport.endpoint).prompt
 
     async def decode_runs(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each run of ids, special tokens shown; many at once."""
+        """The text of each run of ids, special tokens shown; many runs by one request."""
         parts = [runs[at : at + _TOGETHER] for at in range(0, len(runs), _TOGETHER)]
         found = await concurrently([partial(self._joined, part) for part in parts])
         return [text for part in found for text in part]
 
     async def _joined(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """By one request, with a text between them that no token has; else by one for each."""
+        """Decode all runs by one request, separated by a text that no token has; otherwise by one request for each."""
         ids, text = self.facts.between
         joined = await self.decode([*ids, *ids, *(n for run in runs for n in (*run, *ids))])
         found = joined.split(text)
@@ -374,21 +376,21 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return [one.removeprefix(text) for one in alone]
 
     async def decode_plain(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each run of ids; a token that looks like a special one is forced, to see."""
+        """The text of each run of ids; a token that looks special is forced, to see."""
         texts, anchored = await self.decode_runs(runs), self.facts.anchored
         looks = [looks_special(text.removeprefix(anchored)) for text in texts]
-        special = [at for at, run in enumerate(runs) if looks[at] and len(run) == 2]  # behind the anchor
+        special = [at for at, run in enumerate(runs) if looks[at] and len(run) == 2]  # after the anchor
         for at, answer in zip(special, await self._force([runs[at][-1] for at in special]), strict=True):
             texts[at] = anchored + answer.text
         return texts
 
     async def ends(self, token_id: int, usage: Usage) -> bool:  # noqa: ARG002 - it costs as little as discovery
-        """An answer is over with this token: it is forced, to see."""
+        """True if an answer is over with this token: it is forced, to see."""
         [answer] = await self._force([token_id])
         return answer.finish_reason == "stop"
 
     async def _force(self, ids: Sequence[int]) -> list[Completion]:
-        """Answers of one token each, special ones without text; once, and billed to nobody."""
+        """Answers of one token each, special tokens without text; one request for each token, not billed."""
 
         async def one(token_id: int) -> None:
             fields = {"logit_bias": {str(token_id): _FORCE}, "skip_special_tokens": True}
@@ -410,7 +412,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return UnsupportedError("the model has no chat template", endpoint=self.transport.endpoint, hint=NO_TEMPLATE)
 
     async def _named_ends(self) -> set[int]:
-        """By one request, where the server shows strings."""
+        """By one request, if the server shows strings."""
         found = await self.encode("".join(ENDS))
         if found.token_strs is None:
             return await super()._named_ends()
@@ -418,7 +420,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
 
 
 def _twice(event: Answer, billed: Billed | None) -> bool:
-    """The event was sent before: it has tokens, and none were written since the last one."""
+    """True if the server repeated this event: it has tokens, but the count of written tokens did not grow."""
     written = event.usage and event.usage.completion_tokens
     return bool(billed and written and written == billed.completion_tokens and any(map(steps, event.choices)))
 
@@ -427,22 +429,22 @@ def _twice(event: Answer, billed: Billed | None) -> bool:
 
 
 class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
-    """A model behind vLLM's server. See `contract.Provider`.
+    """A model served by vLLM. See `contract.Provider`.
 
     Args:
         url: the server's URL, without `/v1`.
-        tokenizer: the model's own; what `load_tokenizer` takes. It saves the requests that encode texts, and those that
-            find out the bytes of tokens.
-        strategy: how proposals are asked (`strategies.Strategy`); by default a list, or `"echo"` at every boundary of
-            a text. All give the same answers. `"echo"` scores the text only where several places are asked: for one,
-            the prompt costs less, and is in the server's cache.
-        add_special_tokens: a prompt gets the model's beginning of sequence. Turn it off for prompts that were made by a
-            chat template, which have it already.
+        tokenizer: the model's own; anything that `load_tokenizer` takes. It saves the requests that encode texts, and
+            the requests that find out the bytes of tokens.
+        strategy: the requests of proposals (`strategies.Strategy`); by default a list, or `"echo"` at every boundary of
+            a text. All give the same answers. `"echo"` scores the text only if there are several places: for a single
+            place, the prompt costs less, and is in the server's cache.
+        add_special_tokens: a prompt gets the model's beginning of sequence. Turn it off for prompts rendered by a chat
+            template, which have it already.
         options: as in `engine.Adapter`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,
             `headers`, `extra_body` (e.g. `{"priority": 1}`), `timeout`, `http_client`, `limits`.
 
     Raises:
-        ValueError: `extra_body` sets what the fusion itself decides; or there is no such strategy.
+        ValueError: `extra_body` sets a field that the fusion itself decides; or there is no such strategy.
     """
 
     _client_type = VllmClient
@@ -453,7 +455,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
     _idle = MANY_IDLE
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The server's own encoding, none added; each token has its own bytes, where the server shows strings."""
+        """The server's own encoding, no tokens added; each token has its own bytes, if the server shows strings."""
         await self.facts()
         if self._client.tokenizer is None and not (self._client.head.text and text.startswith(self._client.head.text)):
             found = await self._client.encode(text)
@@ -502,7 +504,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
             end_prob=True,
             tokenize=True,
             score=True,
-            top_k=most - 1,  # the server's own is one of them
+            top_k=most - 1,  # the server's own token counts
             score_top_k=most - 1,
             sampling=True,
             ids=True,
@@ -523,7 +525,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
 
 
 async def _limit(client: VllmClient, ids: list[int]) -> int:
-    """The number of probabilities at one place that the server gives at most (`--max-logprobs`), as it refuses more."""
+    """The server's maximum of probabilities at one place (`--max-logprobs`), which it reports when it refuses more."""
     try:
         await client.batch([ids], 1, Usage(), logprobs=_ALL)
     except InvalidRequestError as error:

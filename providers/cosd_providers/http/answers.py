@@ -28,14 +28,14 @@ class HttpAnswer(Protocol):
 
     @property
     def has_redirect_location(self) -> bool:
-        """True if the server redirects, and says where."""
+        """True if the server redirects, with a target."""
         ...
 
     def aiter_bytes(self) -> AsyncIterator[bytes]:
         """The body as it arrives: a generator.
 
         Raises:
-            httpx.HTTPError: the connection broke, or nothing more came in time.
+            httpx.HTTPError: the connection broke, or no more bytes came in time.
         """
         ...
 

@@ -1,8 +1,8 @@
-"""This library's own client of HTTP: what its requests need of httpx's, and no more.
+"""This library's own client of HTTP, with only the parts of httpx's client that it needs.
 
-They need headers, cookies and httpx's errors, but no redirects, no authentication and no hooks. What carries them is
-asked directly: `httpx.AsyncClient` takes as long as its transport does, and its objects for requests and answers refer
-to each other in circles that the garbage collector has to find. Proxies are left to that client (`stack`).
+Its requests need headers, cookies and httpx's errors, but no redirects, no authentication and no hooks. They use the
+carrier directly: `httpx.AsyncClient` takes as long as its transport does, and its objects for requests and answers
+refer to each other in cycles that the garbage collector has to find. Proxies are left to that client (`stack`).
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ IDLE_SECONDS = 5.0
 _ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_SECONDS)
 
 parsed_url = lru_cache(256)(httpx.URL)
-"""A URL, parsed once: that takes as long as sending a request."""
+"""A URL, parsed once: parsing takes as long as sending a request."""
 
 
 @cache
 def common_headers() -> Mapping[str, str]:
-    """The headers that a client of httpx sends with every request, by names in small letters."""
+    """The headers that a client of httpx sends with every request, by lower-case names."""
     nothing = httpx.MockTransport(lambda _: httpx.Response(200))
     return dict(httpx.AsyncClient(transport=nothing).headers)
 
 
 def certificates() -> ssl.SSLContext:
-    """The certificates that httpx believes; read once for each pair of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+    """The certificates that httpx trusts; read once for each pair of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
 
     Raises:
-        OSError: those that `SSL_CERT_FILE` names cannot be read.
+        OSError: the certificates that `SSL_CERT_FILE` names cannot be read.
     """
     return _certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
@@ -68,8 +68,8 @@ class Outgoing:
 
     Attributes:
         method: GET or POST.
-        url: where it goes.
-        headers: beside the common ones; names in small letters.
+        url: its target.
+        headers: headers beside the common ones; names in lower case.
         content: the body, JSON.
         timeout: its limits of time.
         extensions: for errors, see `errors.FIXED_WAIT`.
@@ -83,7 +83,7 @@ class Outgoing:
     extensions: Mapping[str, Any]
 
     def request(self) -> httpx.Request:
-        """The same for httpx, whole, so that it need not look for what is missing."""
+        """The same request for httpx, with all headers, so that httpx need not add any."""
         url = parsed_url(self.url)
         headers = {"host": url.netloc.decode("ascii"), **common_headers(), **self.headers}
         if self.content or self.method != "GET":
@@ -117,10 +117,10 @@ class DirectClient:
     """Client of one event loop.
 
     Args:
-        carrier: what carries its requests.
+        carrier: sends its requests.
 
     Attributes:
-        is_closed: True once it is closed.
+        is_closed: True after `aclose`.
     """
 
     def __init__(self, carrier: Carrier) -> None:
@@ -172,20 +172,19 @@ class DirectClient:
 class HttpxCarrier:
     """httpx's transports, one for each connection.
 
-    A pool of httpcore looks at all of its connections for each request, and at the sockets of those that are idle: with
-    64 of them a request takes three times as long.
+    A pool of httpcore checks all of its connections for each request, and the sockets of the idle ones: with 64 of them
+    a request takes three times as long.
 
     Args:
         idle: the number of connections kept for later requests, at most.
-        secure: whether URLs of https are asked. Otherwise no certificates are read, which takes 25 ms, and none is
-            believed.
+        secure: whether URLs are https. Otherwise no certificates are read, which takes 25 ms, and none is trusted.
     """
 
     def __init__(self, idle: Callable[[], int], *, secure: bool) -> None:
         self._idle = idle
         self._believed = certificates() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._all = set[httpx.AsyncHTTPTransport]()
-        self._free = deque[tuple[float, httpx.AsyncHTTPTransport]]()  # and since when; the last one is taken first
+        self._free = deque[tuple[float, httpx.AsyncHTTPTransport]]()  # with times of release; the last is taken first
 
     async def exchange(self, outgoing: Outgoing) -> HttpAnswer:
         """Send a request; see `Carrier`."""
@@ -213,7 +212,7 @@ class HttpxCarrier:
             await self._drop(transport)
 
     async def _left(self, transport: httpx.AsyncHTTPTransport, keeps: bool, complete: bool) -> None:
-        """Keep a connection, or close it; and close those that have been idle for too long."""
+        """Keep a connection, or close it; and close connections that have been idle for too long."""
         now = time.monotonic()
         surplus = list[httpx.AsyncHTTPTransport]()
         while self._free and self._free[0][0] < now - IDLE_SECONDS:
@@ -232,7 +231,7 @@ class HttpxCarrier:
 
 
 class _HttpxBody(httpx.AsyncByteStream):
-    """The body of an answer; it says whether all of it was read."""
+    """The body of an answer; it reports whether all of it was read."""
 
     def __init__(self, stream: httpx.AsyncByteStream, left: Callable[[bool], Awaitable[None]]) -> None:
         self._stream = stream

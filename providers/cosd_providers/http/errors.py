@@ -1,4 +1,4 @@
-"""The errors of one server: what the connection, the status or the answer says, in terms of `cosd_providers.errors`."""
+"""The errors of one server: its connection, status or answer in terms of `cosd_providers.errors`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from cosd_providers.http.keys import Strike, only_keys
 __all__ = ["BROKEN", "FIXED_WAIT", "Errors", "is_no_http"]
 
 FIXED_WAIT = "cosd_fixed_wait"
-"""The extension of a request whose limit for reading no setting changes."""
+"""The extension of a request with a fixed read limit, which no setting changes."""
 
 BROKEN = (httpx.HTTPError, ssl.SSLError)
 """Errors while an answer is read."""
@@ -53,13 +53,13 @@ _TOO_LONG = (
 """Servers' words for a text that is too long: llama.cpp and OpenAI, then vLLM and TGI, then SGLang."""
 
 _TOO_LARGE = "too large to process"
-"""llama.cpp's words for a text that it would have to read in one physical batch."""
+"""llama.cpp's words for a text that does not fit into one physical batch."""
 
 _TYPES = {"validation": 422, "generation": 424, "overloaded": 429}
-"""TGI's names of errors within a stream, where it does not repeat their status."""
+"""TGI's names of errors within a stream, which does not repeat their status."""
 
 _PARSERS = ("h11.", "aiohttp.http_exceptions")
-"""Modules of the errors of those who read HTTP, for httpx and for aiohttp."""
+"""Modules with the errors of HTTP parsers, for httpx and for aiohttp."""
 
 _HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
 
@@ -71,7 +71,7 @@ class Errors:
 
     Args:
         endpoint: the server's URL.
-        headers: what is sent to it; each value is struck out wherever it appears.
+        headers: the headers sent to it; each value is struck out wherever it appears.
     """
 
     def __init__(self, endpoint: str, headers: Mapping[str, str] | None = None) -> None:
@@ -80,7 +80,7 @@ class Errors:
         self._has_key = bool(only_keys(headers or {}))
 
     def make(self, kind: type[_E], words: str, response: HttpAnswer | None = None, hint: str = "") -> _E:
-        """An error of this endpoint."""
+        """Make an error of this endpoint."""
         error = kind(self._strike(words), endpoint=self._endpoint, hint=hint)
         if response is not None:
             error.status = response.status_code
@@ -91,7 +91,7 @@ class Errors:
     # Connections.
 
     def connection(self, error: Exception, *, answered: bool = False) -> ProviderError:
-        """The connection failed, before or after a part of the answer had arrived."""
+        """The error of a connection that failed, before or after a part of the answer had arrived."""
         misnamed = isinstance(error, httpx.TimeoutException) and not _timed_out(error)
         if isinstance(error, httpx.TimeoutException) and not misnamed:
             return self._timeout(error, answered)
@@ -134,7 +134,7 @@ class Errors:
         return failure
 
     def unusable_client(self, error: RuntimeError) -> ConnectError:
-        """The user's client is closed, or belongs to another event loop."""
+        """The error of a user's client that is closed, or belongs to another event loop."""
         hint = "Give an `http_client` that is open and belongs to this event loop."
         failure = self.make(ConnectError, f"the HTTP client cannot be used: {error}", hint=hint)
         failure.retryable = False
@@ -143,7 +143,7 @@ class Errors:
     # Refusals.
 
     def refusal(self, response: HttpAnswer, text: str) -> StatusError:
-        """The server answered with an HTTP error, or redirects."""
+        """The error of an HTTP error status, or of a redirect."""
         if response.has_redirect_location:
             return self.redirected(response)
         answer = None
@@ -152,7 +152,7 @@ class Errors:
         return self._status_error(response.status_code, answer, response)
 
     def event_error(self, event: dict[str, Any], response: HttpAnswer) -> StatusError | None:
-        """The error that an event, or an answer with a status of success, holds; None where it holds none."""
+        """The error that an event, or an answer with a status of success, holds; None if it holds no error."""
         error: Any = event.get("error")
         if error is None:
             return None
@@ -177,7 +177,7 @@ class Errors:
         return error
 
     def redirected(self, response: HttpAnswer | None = None) -> StatusError:
-        """The server redirects. No key follows there."""
+        """The error of a redirect, which no key follows."""
         words, hint = "the server redirects to what is not a URL", ""
         with suppress(ValueError):
             target = urlsplit("" if response is None else urljoin(self._endpoint, response.headers.get("location", "")))
@@ -197,12 +197,12 @@ class Errors:
         Args:
             response: the answer.
             text: its body.
-            generated: whether the model generated it. (Elsewhere an `error` in the answer is left to the caller: some
-                servers say in this way that a route is missing.)
+            generated: whether the model generated it. (Otherwise the caller handles an `error` in the answer: some
+                servers report a missing route in this way.)
 
         Raises:
             StatusError: the answer holds an error.
-            ResponseError: it is not JSON.
+            ResponseError: the answer is not JSON.
         """
         try:
             answer: dict[str, Any] | None = from_json(text)  # or anything else
@@ -213,7 +213,7 @@ class Errors:
         return answer
 
     def no_stream(self, response: HttpAnswer, text: str) -> ProviderError:
-        """Success, but no stream of events; perhaps an error in its place."""
+        """The error of a success without a stream of events, perhaps an error sent in its place."""
         with suppress(ValueError):
             answer: dict[str, Any] | None = from_json(text)  # or anything else
             if type(answer) is dict and (error := self.event_error(answer, response)) is not None:
@@ -237,20 +237,20 @@ def is_no_http(error: Exception) -> bool:
 
 
 def _timed_out(error: httpx.TimeoutException) -> bool:
-    """Test whether it is one: httpx-aiohttp reports a connection that was refused, or closed, as a timeout, too."""
+    """Test whether time ran out: httpx-aiohttp reports a connection that was refused, or closed, as a timeout, too."""
     cause = error.__cause__
     return cause is None or isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__
 
 
 def _system_error(error: BaseException) -> OSError | None:
-    """The innermost error of the operating system behind `error`."""
+    """The innermost error of the operating system among the causes of `error`."""
     return next((found for found in reversed([*_causes(error)]) if isinstance(found, OSError)), None)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and its causes; of several attempts to connect, the last one's.
+    """An error and its causes; for several attempts to connect, the causes of the last attempt.
 
-    The cause may be among the arguments instead. A mere context does not count: it may be what the caller was handling.
+    The cause may be among the arguments instead. A mere context does not count: the caller may have been handling it.
     """
     while error is not None:
         yield error
@@ -260,7 +260,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _words(error: OSError) -> tuple[str, str]:
-    """Message and hint."""
+    """The message and the hint for an error of the operating system."""
     said = error.strerror or str(error) or type(error).__name__
     if isinstance(error, ssl.SSLCertVerificationError):
         return said, "For a private certificate set SSL_CERT_FILE or give an `http_client`."
@@ -279,21 +279,21 @@ def _words(error: OSError) -> tuple[str, str]:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait before the next attempt, if the server asks for that."""
+    """Seconds to wait before the next attempt, if the server requests a wait."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "")
         if value.isascii() and value.replace(".", "", 1).isdigit():
             return float(value) * unit
     try:
         date = parsedate_to_datetime(headers.get("retry-after", ""))
-        date = date if date.tzinfo else date.replace(tzinfo=UTC)  # as dates of HTTP are
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)  # dates of HTTP are in UTC
         return max(date.timestamp() - time.time(), 0.0)
     except (ValueError, OverflowError):
         return None
 
 
 def _message(answer: object) -> str:
-    """The server's own message in an error's body, in any of the common shapes; never what was sent to it."""
+    """The server's own message in an error's body, in any of the common shapes; never the data sent to it."""
     if not isinstance(answer, dict):
         return ""
     fields = cast("dict[str, object]", answer)
@@ -308,7 +308,7 @@ def _message(answer: object) -> str:
 
 
 def _complaint(entry: object) -> str:
-    """One of several messages, without the input that it repeats."""
+    """One of several messages, without the quoted input."""
     if isinstance(entry, str):
         return entry
     fields = cast("dict[str, object]", entry) if isinstance(entry, dict) else {}
@@ -319,15 +319,15 @@ def _kind(status: int, message: str) -> tuple[type[StatusError], str]:
     """The class of an HTTP error, and a hint."""
     if status in (400, 413, 422) and any(words in message.lower() for words in _TOO_LONG):
         return ContextLengthError, "Shorten the prompt, or lower max_tokens."
-    if status == 500 and _TOO_LARGE in message:  # no other attempt would fit
+    if status == 500 and _TOO_LARGE in message:  # another attempt would not fit either
         return ContextLengthError, "Start the server with a larger --ubatch-size."
-    if status in (401, 403) or (status == 400 and "no connected db" in message.lower()):  # LiteLLM, of a wrong key
+    if status in (401, 403) or (status == 400 and "no connected db" in message.lower()):  # LiteLLM, for a wrong key
         return AuthenticationError, ""
     if status == 429:
         return RateLimitError, ""
     if status in (502, 504):
         return ServerError, "A proxy answered: is the server behind it running?"
-    if status in (408, 424) or (status >= 500 and status != 501):  # 424: TGI's generation has failed
+    if status in (408, 424) or (status >= 500 and status != 501):  # 424: TGI's generation failed
         return ServerError, ""
     if status == 404:
         return InvalidRequestError, "Is this the URL of the API, and the model's name right?"

@@ -1,16 +1,16 @@
-"""aiohttp as what carries HTTP (extra `fast`): a third of the processor time of a request.
+"""aiohttp as the carrier of HTTP (extra `fast`): a third of the processor time of a request.
 
-Its errors become those that httpx's transport would raise. Observed of aiohttp 3.14:
+Its errors become errors of httpx's transport. Observed on aiohttp 3.14:
 
-- It has no limit for writing a request, none behind an answer of the kind of `100 Continue`, and none on idle
-  connections; all are kept here.
-- Its limit for reading cancels a timer and starts another whenever something arrives. It is in force until an answer
-  begins; then `_Answer` has a timer of its own, which looks once in a while.
-- A chunk that it cannot read, in a packet of its own, closes the connection; whoever waits for the body is not told:
-  the timer of `_Answer` finds out.
-- Once a connection is lost, its stream hides what had arrived before. `_Answer` gives that first.
-- If more comes in the same packet than an answer's `Content-Length` says, it takes none of the answer; httpx takes the
-  answer without the rest.
+- It has no limit for writing a request, none after an answer like `100 Continue`, and none on idle connections; this
+  module enforces all three.
+- Its limit for reading cancels a timer and starts another at each arrival of bytes. It is in force until an answer
+  begins; then `_Answer` has a timer of its own, which checks once in a while.
+- A chunk that it cannot read, in a packet of its own, closes the connection without an error for a waiting reader: the
+  timer of `_Answer` notices.
+- After a lost connection, its stream hides the bytes that had arrived before. `_Answer` yields these first.
+- If a packet holds more bytes than an answer's `Content-Length`, it drops the answer; httpx takes the answer without
+  the rest.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from cosd_providers.http.direct import IDLE_SECONDS, Outgoing, certificates, com
 __all__ = ["AiohttpCarrier"]
 
 _LONGEST_HEADER = 1 << 16  # bytes
-_SMALL = 1 << 15  # bytes of a body that the operating system takes at once
+_SMALL = 1 << 15  # bytes of a body that the operating system takes in one call
 _LARGE = 1 << 20  # bytes of a body that aiohttp wants as a file, so that the event loop writes it in parts
-_LOOK_SECONDS = 2.0  # between two looks at whether an answer's connection is still there
+_LOOK_SECONDS = 2.0  # between two checks of an answer's connection
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
@@ -45,8 +45,8 @@ class AiohttpCarrier:
     """Carrier of one event loop, made within it.
 
     Args:
-        idle: the number of connections kept for later requests, at most: of so many requests at the same time the
-            connection is kept, of others it is closed.
+        idle: the number of connections kept for later requests, at most: this number of simultaneous requests keep
+            their connections, further requests close theirs.
     """
 
     def __init__(self, idle: Callable[[], int]) -> None:
@@ -63,7 +63,7 @@ class AiohttpCarrier:
         )
         self._forgotten = weakref.finalize(self, _forget, self._session)
         self._idle = idle
-        self._kept = 0  # requests under way whose connections are kept
+        self._kept = 0  # requests in progress whose connections will be kept
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -96,10 +96,10 @@ class AiohttpCarrier:
             self._kept -= keeps
             if isinstance(error, aiohttp.ClientError):
                 raise _translated(error) from error
-            if isinstance(error, TimeoutError):  # that of all three
+            if isinstance(error, TimeoutError):  # the common limit of all three
                 kind = httpx.WriteTimeout if len(content) > _SMALL else httpx.ReadTimeout
                 raise kind(str(error)) from error
-            if isinstance(error, UnicodeError):  # of the host's name; the operating system is not asked then
+            if isinstance(error, UnicodeError):  # in the host's name; the operating system never saw it
                 raise httpx.ConnectError(str(error)) from socket.gaierror(socket.EAI_NONAME, "not a host's name")
             raise
         found = _Answer(answer, outgoing, self._left if keeps else _nothing)
@@ -112,7 +112,7 @@ class AiohttpCarrier:
 
 
 class _Response(aiohttp.ClientResponse):
-    """An answer of aiohttp; its connection is closed if the request said so, whatever the server does."""
+    """An answer of aiohttp; its connection is closed if the request says so, whatever the server does."""
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """Wait for the beginning of the answer."""
@@ -130,7 +130,7 @@ class _Answer(httpx.AsyncByteStream):
         self._outgoing = outgoing
         self._left: Callable[[], None] | None = left
         self._timer: asyncio.TimerHandle | None = None
-        self._since: float | None = None  # time of the loop since which somebody waits for the next bytes
+        self._since: float | None = None  # the loop's time since which a reader waits for the next bytes
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -145,15 +145,15 @@ class _Answer(httpx.AsyncByteStream):
 
     @property
     def has_redirect_location(self) -> bool:
-        """True if the server redirects, and says where."""
+        """True if the server redirects, with a target."""
         return self.status_code in _REDIRECTS and "location" in self.headers
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
         content, limit, loop = self._answer.content, self._outgoing.timeout.read, None
         if limit is not None and (connection := self._answer.connection) and connection.protocol is not None:
             connection.protocol.read_timeout = None
-            connection.protocol.start_timeout()  # with none: the one that was started is cancelled
-            loop = asyncio.get_running_loop()  # without a connection, all of the answer is here
+            connection.protocol.start_timeout()  # without a limit: this cancels the timer that was started
+            loop = asyncio.get_running_loop()  # without a connection, the whole answer has arrived
         try:
             while True:
                 if loop is not None and limit is not None:
@@ -166,7 +166,7 @@ class _Answer(httpx.AsyncByteStream):
                     break
                 yield data
         except (aiohttp.ClientError, TimeoutError) as error:
-            content.set_exception(cast("BaseException", None))  # or what came before it could not be read
+            content.set_exception(cast("BaseException", None))  # otherwise earlier bytes could not be read
             if rest := content.read_nowait():
                 yield rest
             translated = _translated(error)
@@ -189,7 +189,7 @@ class _Answer(httpx.AsyncByteStream):
         self._timer = loop.call_later(min(seconds, _LOOK_SECONDS), self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End a wait that is too long. There is one timer for many waits; without one, the next wait starts it."""
+        """End a wait that is too long. There is one timer for many waits; without it, the next wait starts it."""
         self._timer = None
         if self._since is None:
             return
@@ -205,7 +205,7 @@ class _Answer(httpx.AsyncByteStream):
 
 @lru_cache(256)
 def _yarl(url: str) -> URL:
-    return URL(str(parsed_url(url)), encoded=True)  # which has encoded it
+    return URL(str(parsed_url(url)), encoded=True)  # httpx has encoded it
 
 
 @cache
@@ -220,13 +220,13 @@ def _in_all(limits: httpx.Timeout) -> float | None:
 
 
 def _forget(session: aiohttp.ClientSession) -> None:
-    """Drop a session that nobody has closed, as quietly as httpx does: aiohttp would report it as an error."""
+    """Drop a session that its owner left open, as quietly as httpx does: aiohttp would report an error."""
     connector = session.connector
     session.detach()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # nothing can wait for it here
+        warnings.simplefilter("ignore", DeprecationWarning)  # no coroutine can be awaited here
         if connector is not None:
-            aiohttp.BaseConnector.close(connector)  # that of its subclasses is a coroutine
+            aiohttp.BaseConnector.close(connector)  # its subclasses have a coroutine instead
 
 
 def _nothing() -> None:
@@ -234,7 +234,7 @@ def _nothing() -> None:
 
 
 def _translated(error: Exception) -> httpx.TransportError:
-    """The error as httpx's own transport would raise it."""
+    """The error that httpx's own transport would raise."""
     kind: type[httpx.TransportError] = httpx.RemoteProtocolError
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         kind = httpx.ConnectTimeout

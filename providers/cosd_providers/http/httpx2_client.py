@@ -1,4 +1,4 @@
-"""A user's `httpx2.AsyncClient` behind httpx's interface. httpx2 is not imported here: who has such a client has it."""
+"""httpx's interface around a user's `httpx2.AsyncClient`. httpx2 is not imported here: the user of it has done so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def behind_httpx(client: Any) -> httpx.AsyncClient:
     timeout = httpx.Timeout(**client.timeout.as_dict())
     made = httpx.AsyncClient(transport=_Transport(client), timeout=timeout, trust_env=False)
     for name in [*made.headers]:
-        del made.headers[name]  # those of the user's client are sent
+        del made.headers[name]  # the user's client has its own
     return made
 
 
@@ -48,7 +48,7 @@ class _Transport(httpx.AsyncBaseTransport):
             raise _translated(error) from error
         except self._httpx2.InvalidURL as error:
             raise httpx.InvalidURL(str(error)) from error
-        coded = (b"content-encoding", b"content-length")  # which it undoes
+        coded = (b"content-encoding", b"content-length")  # httpx2 has decoded the body
         headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in coded]
         return httpx.Response(answer.status_code, headers=headers, stream=_Httpx2Body(answer, self._httpx2.HTTPError))
 

@@ -1,4 +1,4 @@
-"""Keys and other headers: which can be sent, and how they are struck out of all words that are shown."""
+"""Keys and other headers: checks that they can be sent, and a filter that strikes them out of all shown words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def checked_headers(api_key: str | None, headers: Mapping[str, str] | None) -> d
     """The headers to send. White space around the key is removed: keys are often read from files.
 
     Raises:
-        ValueError: one cannot be sent, or there are two keys; no value is shown.
+        ValueError: a header cannot be sent, or there are two keys; no value is shown.
     """
     found = dict(headers or {})
     for name, value in found.items():
@@ -70,15 +70,15 @@ def sets_authorization(headers: Mapping[str, str] | None) -> bool:
 
 
 def only_keys(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those of the headers that hold keys."""
+    """The headers that hold keys."""
     return {name: value for name, value in headers.items() if name.lower() in _KEYS}
 
 
 class Strike:
-    """Filter that strikes header values, and each word of one, out of a text; capitals or not.
+    """Filter that strikes header values, and each word of a value, out of a text, in capitals or not.
 
     Args:
-        values: what may be a secret, but for what has no more than three characters.
+        values: possible secrets; parts of at most three characters are ignored.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -88,7 +88,7 @@ class Strike:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE) if found else None
 
     def __call__(self, words: str) -> str:
-        """The words with `***` in each such place."""
+        """The words with `***` in place of each secret."""
         return self._pattern.sub("***", words) if self._pattern else words
 
 

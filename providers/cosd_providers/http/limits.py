@@ -1,6 +1,6 @@
-"""Rate limits of one server, kept by waiting before it has to refuse. The only module that knows the library for it.
+"""Rate limits of one server: requests wait before it has to refuse them. Only this module imports the limiter library.
 
-Generation requests count; others do not.
+Generation requests count; other requests do not.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that one provider sends to its server, in one event loop. None means no limit.
+    """The greatest load of one provider on its server, in one event loop. None means no limit.
 
     Only generation requests count; retries count for the rates.
 
     Attributes:
-        concurrency: requests in flight. A draft's stream counts until it is closed. If a server both drafts and
-            assists there may be more: questions to the assistant do not wait for streams that nobody is reading at
-            the moment, since these may wait for its answer.
+        concurrency: requests in flight. A draft's stream counts until it is closed. If a server both drafts and assists
+            there may be more: requests to the assistant do not wait for streams without a reader at the moment, since
+            these may wait for its answer.
         requests_per_minute: this number may be sent at once, then one after each share of a minute.
-        tokens_per_minute: tokens read and written. The cost of a request is known when it has ended, so later requests
-            pay for it: each waits until the tokens billed before it are within the rate.
+        tokens_per_minute: tokens read and written. The cost of a request is known after its end, so later requests pay
+            for it: each waits until the tokens billed before it are within the rate.
 
     Raises:
         ValueError: a limit is not above zero.
@@ -89,7 +89,7 @@ class Limiter:
         """Wait for a place among the requests in flight; `Slot.leave` gives it to the next one.
 
         Args:
-            usage: where the request is billed; None if it does not count.
+            usage: the ledger of the request; None if it does not count.
             draft: whether it is a draft's stream, which may stay open while it waits for other requests.
 
         Returns:
@@ -117,7 +117,7 @@ class Limiter:
 
 
 class Slot:
-    """The place of one request among those in flight."""
+    """The place of one request among the requests in flight."""
 
     def __init__(self, loop: _Loop, usage: Usage, *, draft: bool) -> None:
         self._loop = loop
@@ -132,23 +132,23 @@ class Slot:
         self._loop.over(self._usage)
 
     def pause(self) -> None:
-        """Nobody reads the stream until `resume`."""
+        """Note that the stream has no reader until `resume`."""
         if self._pauses and not self._paused:
             self._paused = True
             self._queue.paused += 1
             self._queue.wake()
 
     def resume(self) -> None:
-        """Somebody reads the stream."""
+        """Note that the stream is read again."""
         if self._paused:
             self._paused = False
             self._queue.paused -= 1
 
 
 class _Queue:
-    """Requests in flight and those that wait: drafts until a request ends, others also until a draft pauses.
+    """Requests in flight and requests that wait: drafts until a request ends, other requests also until a draft pauses.
 
-    So no request waits for a stream that waits for it: a paused draft resumes when the others are answered, and
+    So no request waits for a stream that waits for it: a paused draft resumes when the other requests are answered, and
     these wait only for one another and for drafts that are being read.
     """
 
@@ -177,12 +177,12 @@ class _Queue:
             raise
 
     def leave(self) -> None:
-        """A request has ended."""
+        """Note that a request has ended."""
         self.in_flight -= 1
         self.wake()
 
     def wake(self) -> None:
-        """Admit those whose turn it is, first those that a draft may wait for."""
+        """Admit the requests whose turn it is, first the requests that a draft may wait for."""
         for waiting, draft in ((self._others, False), (self._drafts, True)):
             while waiting and self._free(draft):
                 self.in_flight += 1
@@ -199,10 +199,10 @@ class _Loop:
         self.queue = _Queue(limits.concurrency)
         self._requests = _limiter(limits.requests_per_minute)
         self._tokens = _limiter(limits.tokens_per_minute)
-        self._turn = anyio.Lock()  # one after the other, in the order in which they came
+        self._turn = anyio.Lock()  # in the order of arrival
         self._counted: WeakKeyDictionary[Usage, int] = WeakKeyDictionary()  # billed tokens already counted
-        self._over: set[Usage] = set()  # of requests that have ended: their bill must outlive their caller
-        self._debt = 0.0  # tokens billed and not yet waited for
+        self._over: set[Usage] = set()  # of ended requests: their bill must outlive their caller
+        self._debt = 0.0  # billed tokens not yet waited for
 
     def over(self, usage: Usage) -> None:
         if self._tokens is not None:
@@ -235,7 +235,7 @@ class _Loop:
 
 
 def _limiter(rate: float | None) -> AsyncLimiter | None:
-    """A limiter for a rate per minute; below one, it admits one in the minutes that this takes."""
+    """A limiter for a rate per minute; a rate below 1 admits one request per 1 / rate minutes."""
     if rate is None:
         return None
     return AsyncLimiter(rate, _MINUTE) if rate >= 1 else AsyncLimiter(1, _MINUTE / rate)

@@ -1,4 +1,4 @@
-"""Trace context of requests: W3C's `traceparent` of the current span, where the application uses OpenTelemetry."""
+"""Trace context of requests: W3C's `traceparent` of the current span, if the application uses OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["trace_headers"]
 
 
 def trace_headers() -> dict[str, str]:
-    """Headers by which a server continues the caller's trace; none without a current span.
+    """Headers by which a server continues the caller's trace; empty without a current span.
 
-    They are those of the propagators that OpenTelemetry is set to (`OTEL_PROPAGATORS`). Nothing is imported unless
-    the application has imported OpenTelemetry itself.
+    They come from OpenTelemetry's configured propagators (`OTEL_PROPAGATORS`). Nothing is imported unless the
+    application has imported OpenTelemetry itself.
     """
     if "opentelemetry.trace" not in sys.modules:
         return {}

@@ -1,4 +1,4 @@
-"""Retries: of which errors, how many, and after how long. The only module that knows the retry library."""
+"""Retries: their errors, their number and their pauses. Only this module imports the retry library."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cosd_providers.errors import ProviderError, ServerError
 __all__ = ["resumed", "until_answered"]
 
 _ATTEMPTS = 4
-_LOADING_SECONDS = 120.0  # how long to wait for a server that loads its model
-_LONGEST_WAIT = 30.0  # seconds between two attempts, even if the server asks for more
+_LOADING_SECONDS = 120.0  # the longest wait for a server that loads its model
+_LONGEST_WAIT = 30.0  # seconds between two attempts, even if the server requests more
 
 _BACKOFF = tenacity.wait_exponential(multiplier=0.25, max=8.0) + tenacity.wait_random(0.0, 0.25)
 
@@ -31,9 +31,9 @@ async def until_answered(
     *,
     few: int = 2,
 ) -> _T:
-    """The result of the first attempt that succeeds; else the error of the last one is raised.
+    """The result of the first attempt that succeeds; otherwise raise the error of the last attempt.
 
-    Only a `ProviderError` that is `retryable` is retried, and one that is `stale` at once after the first attempt.
+    Only a `retryable` `ProviderError` is retried; a `stale` error is retried at once after the first attempt.
 
     Args:
         attempt: makes one attempt, given its number, from 1.
@@ -70,7 +70,7 @@ async def until_answered(
         error = _error(state)
         if _loading(error):
             return (state.seconds_since_start or 0.0) >= _LOADING_SECONDS
-        failures += 1  # not those while it was loading
+        failures += 1  # failures while loading do not count
         return failures >= (few if isinstance(error, ProviderError) and error.lasting else _ATTEMPTS)
 
     attempts = tenacity.AsyncRetrying(
@@ -85,14 +85,14 @@ async def until_answered(
 
 
 async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[_T]:
-    """The items of an answer that may break off: the rest is requested again, from where it broke off.
+    """The items of an answer that may break off: the rest is requested again, from the break on.
 
     Args:
-        begin: requests what follows the items given so far, which it keeps itself. It gets the number of the attempt,
-            from 1; each item starts the count again.
+        begin: requests the items after the items so far, which it keeps itself. It gets the number of the attempt, from
+            1; each item starts the count again.
 
     Raises:
-        ProviderError: no further item came; its message says how many attempts were made.
+        ProviderError: no further item came; its message gives the number of attempts.
     """
     answer: AsyncGenerator[_T] | None = None
     broken: ProviderError | None = None
@@ -101,7 +101,7 @@ async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[
     async def step(number: int) -> object:
         nonlocal answer, broken, last
         last = number
-        if broken is not None:  # that was the first attempt
+        if broken is not None:  # the stream itself was the first attempt
             error, broken, answer = broken, None, None
             raise error
         if answer is None:
@@ -109,12 +109,12 @@ async def resumed(begin: Callable[[int], AsyncGenerator[_T]]) -> AsyncGenerator[
         try:
             return await anext(answer, _END)
         except ProviderError:
-            answer = None  # it is over with its error
+            answer = None  # the generator ended with its error
             raise
 
     try:
         while (item := await until_answered(step, _log_resumed)) is not _END:
-            yield item  # type: ignore[misc]  # what `begin` gives
+            yield item  # type: ignore[misc]  # an item of `begin`
             assert answer is not None
             try:
                 async for item in answer:

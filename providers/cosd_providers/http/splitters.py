@@ -13,20 +13,20 @@ _BOM = b"\xef\xbb\xbf"
 class EventSplitter:
     """Splitter of server-sent events, as the HTML standard defines them (section 9.2.6, Interpreting an event stream).
 
-    Of their fields only `data` counts. An event without data is none, nor is one whose empty line does not come.
+    Only the field `data` counts. An event without data is ignored, and so is an event without its final empty line.
 
     Attributes:
-        size: bytes taken since the last empty line, without the rest of the chunk that had it.
+        size: bytes taken since the last empty line, without the rest of that line's chunk.
     """
 
     __slots__ = ("_after_cr", "_data", "_first", "_parts", "size")
 
     def __init__(self) -> None:
         self.size = 0
-        self._parts: list[bytes] = []  # of a line that is not complete
-        self._data: list[bytes] = []  # lines of an event that is not complete
+        self._parts: list[bytes] = []  # of an incomplete line
+        self._data: list[bytes] = []  # lines of an incomplete event
         self._first = True  # the next line is the first one
-        self._after_cr = False  # a line feed that comes now belongs to the end of the last line
+        self._after_cr = False  # a line feed at the front of the next chunk belongs to the end of the last line
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Take the next bytes of the stream; return the data of the events that are complete now."""
@@ -63,10 +63,10 @@ class EventSplitter:
 
 
 class LineSplitter:
-    """Splitter of a stream with one object on each line. Only a line feed ends one: a rest behind the last was cut off.
+    """Splitter of a stream with one object on each line. Only a line feed ends a line: a rest after it was cut off.
 
     Attributes:
-        size: bytes of the line that is not complete.
+        size: bytes of the incomplete line.
     """
 
     __slots__ = ("_parts", "size")

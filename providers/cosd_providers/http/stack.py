@@ -1,4 +1,4 @@
-"""The choice of what extra `fast` brings: aiohttp in place of httpx, and uvloop where a command has the event loop."""
+"""The libraries of extra `fast`: aiohttp in place of httpx, and uvloop if a command owns the event loop."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ EventLoop: TypeAlias = Literal["asyncio", "uvloop"]
 
 
 def carrier() -> str:
-    """The library that carries HTTP: `"aiohttp"` where it is installed, else `"httpx"`.
+    """The library that carries HTTP: `"aiohttp"` if it is installed, else `"httpx"`.
 
-    With `COSD_HTTP=httpx` in the environment, and where the environment names a proxy, it is httpx.
+    With `COSD_HTTP=httpx` in the environment, and if the environment names a proxy, it is httpx.
     """
     off = _off() or not _installed("aiohttp") or proxied()
     return "httpx" if off else "aiohttp"
@@ -35,7 +35,7 @@ def proxied() -> bool:
 
 
 def event_loop() -> EventLoop:
-    """The event loop of a `cosd` command: `"uvloop"` where it is installed, else `"asyncio"`.
+    """The event loop of a `cosd` command: `"uvloop"` if it is installed, else `"asyncio"`.
 
     With `COSD_HTTP=httpx` in the environment it is asyncio. A program that uses the library chooses its own.
     """

@@ -22,7 +22,7 @@ __all__ = ["close", "events", "read"]
 
 _LONGEST = 64 << 20  # bytes of an answer, or of one event
 _LONGEST_ERROR = 64 << 10  # bytes read of an answer without success
-_LAST_SECONDS = 0.05  # for the end of a stream behind `[DONE]`
+_LAST_SECONDS = 0.05  # for the end of a stream after `[DONE]`
 _LINES = "application/x-ndjson"  # a stream with one JSON object on each line
 
 
@@ -58,7 +58,7 @@ async def events(
         response: the answer.
         errors: makes the errors.
         usage: notes when the first event comes.
-        slot: paused while nobody asks for the next event.
+        slot: paused while the caller does not read the next event.
 
     Raises:
         StatusError: an event is an error.
@@ -101,16 +101,16 @@ async def events(
 
 
 async def close(response: HttpAnswer) -> None:
-    """Close an answer, even for who is being cancelled."""
+    """Close an answer, even if the caller is being cancelled."""
     if not isinstance(response, httpx.Response):
-        await response.aclose()  # at once
+        await response.aclose()  # without waiting
     elif not response.is_closed:
         with anyio.CancelScope(shield=True):
             await response.aclose()
 
 
 def _chunks(response: HttpAnswer) -> AsyncGenerator[bytes]:
-    """The body as it arrives. Where nothing is to be decoded, httpx is spared the way to it."""
+    """The body as it arrives. If it needs no decoding, skip httpx's decoder."""
     if isinstance(response, httpx.Response) and not (
         response.is_stream_consumed or "content-encoding" in response.headers
     ):
@@ -119,20 +119,20 @@ def _chunks(response: HttpAnswer) -> AsyncGenerator[bytes]:
 
 
 async def _read_on(chunks: AsyncGenerator[bytes]) -> None:
-    """Read the end of a stream behind its last event: without it the connection could not be used again."""
+    """Read the end of a stream after its last event: otherwise the connection could not be used again."""
     with anyio.move_on_after(_LAST_SECONDS), suppress(httpx.HTTPError):
         async for _ in chunks:
             pass
 
 
 def _parsed(data: bytes, errors: Errors, response: HttpAnswer) -> dict[str, Any] | None:
-    """The object of an event; None where it has none: a sign of life, or a server that greets with null."""
+    """The object of an event; None if it has none: a sign of life, or a server that greets with null."""
     if not data or data.isspace():
         return None
     try:
         try:
             event: dict[str, Any] | None = from_json(data)
-        except ValueError:  # perhaps for bytes that are no characters, which stand as U+FFFD
+        except ValueError:  # perhaps bytes that are no characters, which become U+FFFD
             event = from_json(data.decode(errors="replace"))
     except ValueError as error:
         raise errors.make(ResponseError, "an event of the stream is not JSON", response) from error

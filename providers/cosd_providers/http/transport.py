@@ -45,14 +45,14 @@ DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0, pool=None)
 
 FEW_IDLE = 4
 """Idle connections of a server that may have a thread for each: with a hundred of them, some requests to llama.cpp's
-were seen to stall for 5 s."""
+server were seen to stall for 5 s."""
 
 MANY_IDLE = 64
-"""Idle connections of a server that has no thread for each. A new one costs as much processor time as a request does,
+"""Idle connections of a server that has no thread for each. A new connection costs as much processor time as a request,
 and over TLS several times as much."""
 
 _SMALL = 60.0  # seconds between two bytes of an answer that the model does not generate
-_QUICK = 10.0  # the same for a question of what the server is
+_QUICK = 10.0  # the same for a request that identifies the server
 
 _FAST = "cosd_providers.http.fast"  # which imports aiohttp
 
@@ -66,16 +66,16 @@ class Transport:
         base_url: the server's URL, without credentials, query and trailing slash.
         api_key: sent as a bearer token, to this server alone; white space around it is ignored.
         headers: sent with every request.
-        timeout: seconds for each of connecting (at most 5), writing, and waiting for bytes (at most 60 where nothing
-            is generated), or an `httpx.Timeout`.
-        http_client: used as it is, with its own timeouts unless `timeout` is given, and never closed. An
+        timeout: seconds for each of connecting (at most 5), writing, and waiting for bytes (at most 60 if nothing is
+            generated), or an `httpx.Timeout`.
+        http_client: used unchanged, with its own timeouts unless `timeout` is given, and never closed. An
             `httpx2.AsyncClient` will do, too.
         limits: the server's rate limits, see `limits.Limits`; none by default.
         idle: connections kept for later requests, at most.
 
     Attributes:
         endpoint: the server's URL.
-        http_client: the user's own client, if one was given; that of httpx2 behind httpx's interface.
+        http_client: the user's own client, if it was given; an httpx2 client is wrapped in httpx's interface.
 
     Raises:
         ValueError: the URL, the key or a header cannot be used.
@@ -110,7 +110,7 @@ class Transport:
         self._clients = _Clients(base_url, timeout, idle)
         self._limiter = Limiter(limits)
         if http_client is None and carrier() != "httpx":
-            import_module(_FAST)  # now: it would take longer than a request does
+            import_module(_FAST)  # import now: it takes longer than a request
 
     def __repr__(self) -> str:
         return f"Transport({self.endpoint!r})"
@@ -127,7 +127,7 @@ class Transport:
 
     @property
     def idle(self) -> int:
-        """Connections kept for later requests, at most. Behind a proxy the next client takes a change."""
+        """Connections kept for later requests, at most. Behind a proxy, a change applies to the next client."""
         return self._clients.idle
 
     @idle.setter
@@ -153,7 +153,7 @@ class Transport:
         await self._clients.leave()
 
     async def get(self, path: str, *, once: bool = False, quick: bool = False) -> Any:
-        """GET a route; its parsed JSON answer.
+        """GET a route; return its parsed JSON answer.
 
         Args:
             path: the route.
@@ -163,23 +163,23 @@ class Transport:
         return await self._whole(_Call("GET", path, once=once, quick=quick))
 
     async def post(self, path: str, body: object, *, usage: Usage | None = None) -> Any:
-        """POST JSON; its parsed JSON answer. With `usage` it counts there as a generation request."""
+        """POST JSON; return the parsed JSON answer. With `usage` the request counts there as a generation."""
         return await self._whole(_Call("POST", path, body, usage))
 
     @asynccontextmanager
     async def stream(
         self, path: str, body: object, *, usage: Usage, keep_alive: bool = True, attempt: int = 0, draft: bool = True
     ) -> AsyncGenerator[AsyncIterator[dict[str, Any]]]:
-        """POST JSON; the parsed events of the answer, server-sent or one on each line. Leaving the block closes it.
+        """POST JSON; yield the parsed events of the answer, server-sent or one a line. Leaving the block closes it.
 
-        The events end where the server's do, or at `[DONE]`; whether the answer is complete, the adapter knows.
+        The events end with the server's, or at `[DONE]`; the adapter decides whether the answer is complete.
 
         Args:
             path: the route.
-            body: what is sent, as JSON.
-            usage: where it counts.
-            keep_alive: False for servers that close the connection after a stream. (Ignored with a user's client,
-                which may speak HTTP/2, where this does not exist.)
+            body: the data to send, as JSON.
+            usage: the ledger that counts the request.
+            keep_alive: False for servers that close the connection after a stream. (Ignored with a user's client, which
+                may speak HTTP/2, which has no such option.)
             attempt: the number of the attempt of a caller that retries by itself (`retries.resumed`). With 0 the
                 request is retried here until an answer begins.
             draft: whether the reader may wait for other requests before it reads on (`limits`).
@@ -208,14 +208,14 @@ class Transport:
             await self._end(call)
 
     async def _begin(self, call: _Call) -> tuple[HttpAnswer, Any]:
-        """Send a request and count it; the answer, parsed already unless it is a stream. `_end` must follow."""
+        """Send a request and count it; return the answer, parsed already unless it is a stream. `_end` must follow."""
         usage = call.usage
         if usage is not None:
             call.slot = await self._limiter.enter(usage, draft=call.draft)
             await self._limiter.admit(usage)
             usage.sent(time.monotonic())
             call.counted = True
-            if call.again:  # it is an attempt of a request that was counted
+            if call.again:  # the request itself was counted before
                 usage.requests -= 1
                 usage.retries += 1
         call.start = time.monotonic()
@@ -224,7 +224,7 @@ class Transport:
         return call.response, answer
 
     async def _end(self, call: _Call) -> None:
-        """Close what `_begin` has begun."""
+        """Close everything that `_begin` opened."""
         try:
             if call.response is not None:
                 await close(call.response)
@@ -239,7 +239,7 @@ class Transport:
                 call.slot.leave()
 
     async def _send_until_answered(self, call: _Call) -> tuple[HttpAnswer, Any]:
-        """Send, and retry what may succeed later. Nothing of an answer has been used yet."""
+        """Send, and retry failures that may pass. No part of an answer has been used yet."""
         if call.once:
             return await self._send(call)
 
@@ -267,11 +267,11 @@ class Transport:
             failure = self._errors.connection(error)
             if not is_no_http(error):
                 raise failure from error
-        except httpx.InvalidURL as error:  # ours is valid, so the server redirects to it
+        except httpx.InvalidURL as error:  # our URL is valid, so the server redirects to an invalid one
             raise self._errors.redirected() from error
         except RuntimeError as error:
             raise self._errors.unusable_client(error) from error
-        if failure is not None:  # raised above it would have a context that quotes headers, or the answer
+        if failure is not None:  # if raised above, its context would quote headers, or the answer
             raise failure
         assert response is not None
         if call.stream and response.is_success:
@@ -295,7 +295,7 @@ class Transport:
             timeout = httpx.Timeout(connect=timeout.connect, read=wait, write=timeout.write, pool=timeout.pool)
         try:
             content = b"" if call.body is None else encoded(call.body)
-        except UnicodeEncodeError:  # which holds the whole body
+        except UnicodeEncodeError:  # this error holds the whole body
             words = "the text has half a surrogate pair, which is not a character and cannot be sent"
             fault = self._errors.make(InvalidRequestError, words, hint="Read it with errors='replace'.")
         else:
@@ -305,7 +305,7 @@ class Transport:
         raise fault
 
     def _sent_with(self, call: _Call) -> Mapping[str, str]:
-        """The headers of a request; one of the user's own goes before that of a trace."""
+        """The headers of a request; the user's own headers override trace headers."""
         traced = trace_headers()
         if not traced:
             return {**self._headers, **(call.headers or {})}
@@ -331,17 +331,17 @@ class _Call:
     Attributes:
         method: GET or POST.
         path: the route.
-        body: what is sent, as JSON.
-        usage: where it counts, if the model generates something.
-        headers: sent beside those of every request.
+        body: the data to send, as JSON.
+        usage: the ledger that counts it, if the model generates something.
+        headers: further headers of this request.
         stream: whether the answer is read as it arrives.
         draft: whether the reader of the stream may wait for other requests.
         once: whether it is never retried.
         again: whether it is itself a retry.
         quick: whether to give up soon.
-        slot: its place among the requests in flight, where these are limited.
+        slot: its place among the requests in flight, if these are limited.
         counted: whether it is in flight for `usage`.
-        response: the answer, once it has begun.
+        response: the answer, after its start.
         start: when it was sent, in seconds of a monotonic clock.
         waited: seconds until the answer began.
     """
@@ -382,7 +382,7 @@ class _Clients:
         self._users[loop] = self._users.get(loop, 0) + 1
 
     async def leave(self) -> None:
-        """A user leaves; the last one closes the client."""
+        """Drop a user; the last one to leave closes the client."""
         loop = asyncio.get_running_loop()
         self._users[loop] -= 1
         if not self._users[loop]:

@@ -1,4 +1,4 @@
-"""The probe: what a server can really do, found by questions with known answers."""
+"""The probe: the real abilities of a server, found by questions with known answers."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if not TYPE_CHECKING:
 
 
 async def probe(server: str | Provider, *, prompt: str = "", **options: Unpack[ConnectOptions]) -> ProbeReport:
-    """Find out what a server can really do, at the cost of some dozens of short requests.
+    """Find out the real abilities of a server, at the cost of some dozens of short requests.
 
-    Nothing is believed because of a server's name: each line of the report was found by a question with a known answer,
-    or by answers that have to fit together, and says which. What cannot be found out is unknown, with the reason.
+    A server's name proves nothing: each line of the report was found by a question with a known answer, or by answers
+    that have to fit together, and the line says which. A line without evidence is unknown, with the reason.
 
     Args:
-        server: a URL, or a provider; one of your own is asked by the contract alone.
-        prompt: the prompt of a short draft; one that the model answers in some words shows how it ends. Where it is
-            empty or answered with nearly nothing, the probe uses its own.
-        options: those of `connect`, for a URL.
+        server: a URL, or a provider; a provider of your own is checked by the contract alone.
+        prompt: the prompt of a short draft; a prompt with a short answer shows how the answer ends. If it is empty or
+            answered with nearly nothing, the probe uses its own.
+        options: options of `connect`, for a URL.
 
     Raises:
         ProviderError: the server cannot be reached, refuses the key, or has several models and none was named.
         ValueError: as `connect`.
         TypeError: the server is neither a URL nor a provider, the prompt is not a text, or an option is unknown.
     """
-    from cosd_providers.probe.run import run  # noqa: PLC0415 - its questions and the engines are needed here only
+    from cosd_providers.probe.run import run  # noqa: PLC0415 - only here the checks and the engines are needed
 
     return await run(server, prompt, options)

@@ -31,7 +31,7 @@ __all__ = ["draft", "propose", "score", "tokenizer", "ways"]
 
 _LEAST = 3  # tokens that an answer must have for the comparisons to mean something
 _OWN = (PROBE_PROMPT, "One, two, three, four, five, six, seven,")
-"""Prompts to fall back on, in turn, where the answer to the given one is too short."""
+"""Prompts to fall back on, in turn, if the answer to the given prompt is too short."""
 _EVEN = 0.55  # more than half, by noise
 
 _COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
@@ -39,7 +39,7 @@ _COSTS: dict[str, tuple[str, str, tuple[int, int]]] = {
     "list": ("1", "K x C", (1, EXAMPLE[1])),
     "singles": ("K", "K x C", (EXAMPLE[1], EXAMPLE[1])),
 }
-"""Requests and billed prompt tokens in words; for the example the requests, and the multiple of the context."""
+"""Requests and billed prompt tokens in words; for the example, the requests and the multiple of the context."""
 
 
 @check(
@@ -57,7 +57,7 @@ async def tokenizer(inquiry: Inquiry) -> Finding:
 
 @check("draft", f"a draft of {DRAFTED} tokens, and one of half as many that is then continued")
 async def draft(inquiry: Inquiry) -> Finding:
-    """Draft with probabilities, and pause: the draft has to continue as it does without a pause."""
+    """Draft with probabilities, and pause: the draft has to continue as without a pause."""
     given = inquiry.prompt
     try:
         await _find_draft(inquiry)
@@ -73,7 +73,7 @@ async def draft(inquiry: Inquiry) -> Finding:
 
 
 def _correct_logprobs(inquiry: Inquiry) -> None:
-    """Correct the line of probabilities, which was asked for without a stream, by what a stream shows."""
+    """Correct the line of probabilities, found without a stream, by the evidence of a stream."""
     shown = _has_probs(inquiry.draft)
     asked = "one token with 5 alternatives, and a streamed draft"
     if inquiry.value("logprobs") is True and not shown and not inquiry.short:
@@ -83,11 +83,11 @@ def _correct_logprobs(inquiry: Inquiry) -> None:
 
 
 async def _find_draft(inquiry: Inquiry) -> None:
-    """Draft some tokens: where the answer to the prompt is too short, after a text of our own."""
+    """Draft some tokens; if the answer to the prompt is too short, after a text of our own."""
     body: list[Token] = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
         tokens, end = await inquiry.drafted(prompt, b"", DRAFTED)
-        if end.reason == "end" and tokens and tokens[-1].end:  # counts more than that of a forced text
+        if end.reason == "end" and tokens and tokens[-1].end:  # counts more than the end of a forced text
             known = tokens[-1].prob is not None
             seen = "it has a probability" if known else "its probability is not shown"
             inquiry.note("end", known, "the end of a draft", seen)
@@ -163,7 +163,7 @@ async def propose(inquiry: Inquiry) -> Finding:
 
 
 async def _write(inquiry: Inquiry) -> bool:
-    """Have the model write an answer in one piece; False where that shows no probabilities."""
+    """Have the model write an answer in one piece; False if the answer shows no probabilities."""
     inquiry.own = []
     for prompt in dict.fromkeys((inquiry.prompt, *_OWN)):
         [said] = await inquiry.ask([prompt], limit=DRAFTED)
@@ -179,7 +179,7 @@ async def _write(inquiry: Inquiry) -> bool:
 
 
 async def _consistent(inquiry: Inquiry) -> Finding:
-    """Compare the proposals of a provider without a draft: several places together, and each by itself."""
+    """Compare the proposals of a provider without a draft: for several places together, and for each by itself."""
     text = _OWN[1].encode()
     questions = [Question(at.start(), (at.group(),)) for at in re.finditer(rb"[ ,]\w*", text)][:ASKED]
     together = await inquiry.provider.propose(Context("", text), questions, usage=inquiry.usage)
@@ -194,10 +194,10 @@ def _questions(tokens: Sequence[Token]) -> list[Question]:
 
 
 async def _judged(inquiry: Inquiry, found: Sequence[Proposal | None]) -> tuple[bool, str]:
-    """Compare the proposals at places of the model's own answer with what it says there.
+    """Compare the proposals at places of the model's own answer with that answer.
 
-    That is the answer's own token, or, where the text is read as other tokens than were written, the first token of a
-    draft from there.
+    The proposal has to equal the answer's own token. If the text is read as other tokens than were written, it has to
+    equal the first token of a draft from there.
     """
     same, other, wrong = 0, 0, list[int]()
     for (at, (start, own)), proposal in zip(places(inquiry.own).items(), found, strict=True):
@@ -248,11 +248,11 @@ async def _agreement(inquiry: Inquiry) -> Finding:
 
 
 async def ways(inquiry: Inquiry) -> list[Way]:
-    """Try and price each strategy, the proved ones first. The first that is proved is the measure of the others."""
+    """Try and price each strategy, the proved ones first. The first proved strategy is the measure of the rest."""
     if not inquiry.own:
         return []
     offered: Sequence[str] = getattr(inquiry.provider, "strategies", ())
-    if not offered:  # those that have answered
+    if not offered:  # the strategies that have answered
         names = [name for name in inquiry.usage.strategies if name in _COSTS and inquiry.value("propose")]
         return [_priced(inquiry, name, Usage(), proved=True, seen="what it is asked by") for name in names]
     found: list[Way] = []
@@ -286,7 +286,7 @@ async def _compared(
     measure: Sequence[Proposal | None] | None,
     usage: Usage,
 ) -> tuple[bool, str]:
-    """Compare the answers of a strategy with the model's own, and with those of the first proved strategy."""
+    """Compare the answers of a strategy with the model's own, and with the first proved strategy's."""
     right, seen = await _judged(inquiry, said)
     if right and measure is not None:
         same = [_same(one, other) for one, other in zip(said, measure, strict=True)]
@@ -301,7 +301,7 @@ def _priced(inquiry: Inquiry, name: str, usage: Usage, *, proved: bool, seen: st
     answered = sum(usage.strategies.values())
     left = 1 - usage.strategies.get(name, 0) / answered if answered else 0.0
     if left and "o" not in requests and (way := next((other for other in usage.strategies if other != name), None)):
-        # What it leaves open is asked by another one, for as many places as here.
+        # Another strategy answers the places that this one leaves open, for as many places as here.
         others = round(left * EXAMPLE[1])
         trips, contexts = trips + (others if way == "singles" else 1), contexts + others
         requests, tokens = f"1 + {'o' if way == 'singles' else '1'}", "(1 + o) x C"
@@ -323,12 +323,12 @@ def _has_probs(tokens: Sequence[Token]) -> bool:
 
 
 def _same_prob(one: float | None, other: float | None) -> bool:
-    """Two probabilities are equal but for a server's noise; an unknown one equals any."""
+    """True if two probabilities are equal but for a server's noise; an unknown one equals any."""
     return one is None or other is None or near(one, other)
 
 
 def _differs(one: Sequence[Token], other: Sequence[Token]) -> int | None:
-    """The index of the first token at which two answers differ; None where they are equal."""
+    """The index of the first token at which two answers differ; None if they are equal."""
     for at, (left, right) in enumerate(zip(one, other, strict=False)):
         if (left.data, left.end) != (right.data, right.end) or not _same_prob(left.prob, right.prob):
             return at
@@ -336,19 +336,19 @@ def _differs(one: Sequence[Token], other: Sequence[Token]) -> int | None:
 
 
 def _same(one: Proposal | None, other: Proposal | None) -> bool:
-    """A proposal begins with all tokens of another one."""
+    """True if a proposal begins with all tokens of another."""
     if one is None or other is None:
         return one is other
     return _differs(one.tokens[: len(other.tokens)], other.tokens) is None
 
 
 def _tied(one: Token, other: Token) -> bool:
-    """Two tokens may be about equally probable, so that noise decides which one is written."""
+    """True if two tokens may be about equally probable, so that noise decides which is written."""
     return one.data == other.data or max(one.prob or 0.0, other.prob or 0.0) <= _EVEN
 
 
 def _trimmed(one: Sequence[Token], other: Sequence[Token]) -> bool:
-    """The second token is the first one without the white space at its beginning."""
+    """True if the second token is the first token without the white space at its beginning."""
     return any(left.data != right.data == left.data.lstrip() for left, right in zip(one, other, strict=False))
 
 

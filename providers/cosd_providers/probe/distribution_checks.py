@@ -1,6 +1,6 @@
-"""Checks of what a provider shows of its distributions: alternatives, the end of a text, samples, hidden states.
+"""Checks of a provider's distributions: alternatives, the end of a text, samples, hidden states.
 
-All of them ask by the contract alone, and compare its answers with one another.
+All of them use the contract alone, and compare its answers with one another.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from cosd_providers.probe.inquiry import DRAFTED, TOO_SHORT, Finding, Inquiry, c
 __all__ = ["alternatives", "hidden_states", "sampling", "scored_end"]
 
 _LISTED = 5  # alternatives at a place
-_COMPARED = 3  # of them
+_COMPARED = 3  # of these alternatives
 _NOISE = 2e-2  # a probability up to which a token may be missing
 _ROUNDED = 1.001
 _SAMPLED = 8  # tokens of a draft that is drawn twice
 _DRAWS = 16  # of one token
-_UNSURE = 0.6  # probability of the most probable token, at most: so often it would seldom be drawn every time
-_SELDOM = 1e-3  # a probability below which a count of draws is no chance
-_CLOSE = 0.05  # a difference of two states as a part of their length: batches and quantised caches round otherwise
+_UNSURE = 0.6  # greatest probability of the most probable token: it would seldom be drawn every time
+_SELDOM = 1e-3  # a probability below which a count of draws is not due to chance
+_CLOSE = 0.05  # a difference of two states as a part of their length: batches and quantised caches round differently
 _OPENINGS = "The", "Her name was"  # after one of these nearly every model is unsure
 
 _Listed = Mapping[tuple[bytes, bool], float]
-"""Probabilities at one place, by the bytes of a token and whether it is an end."""
+"""Probabilities at one place, by the bytes of a token and a flag for an end."""
 
 
 @check(
     "alternatives", "other tokens beside those of a draft, of proposals and of a scored text, held against each other"
 )
 async def alternatives(inquiry: Inquiry) -> Finding:
-    """List alternatives by each method: at the same place they have to be the same, and to change nothing."""
+    """List alternatives by each method: they have to agree at the same place, and to change nothing."""
     able = inquiry.info.capabilities
     if not able.top_k or not _takes(inquiry.provider.propose, "alternatives"):
         return False, "drafts may list some, proposals and scores do not"
@@ -76,7 +76,7 @@ async def alternatives(inquiry: Inquiry) -> Finding:
 
 @check("scored_end", "the end of sequence after the text of a draft, scored and proposed", refused=False)
 async def scored_end(inquiry: Inquiry) -> Finding:
-    """Score the end of a text: it has to have the probability that it has among the proposals there."""
+    """Score the end of a text: its probability has to equal the probability among the proposals there."""
     able = inquiry.info.capabilities
     if not able.score or not _takes(inquiry.provider.score, "end"):
         return False, "the tokens of a text are scored, and not its end" if able.score else "it scores no text"
@@ -105,7 +105,7 @@ async def scored_end(inquiry: Inquiry) -> Finding:
 
 @check("sampling", f"two drafts of {_SAMPLED} tokens with one seed, and {_DRAWS} draws of one token", refused=False)
 async def sampling(inquiry: Inquiry) -> Finding:
-    """Draw tokens: one seed has to draw the same ones, and each to have the probability that greedy answers list."""
+    """Draw tokens: one seed has to repeat its tokens, and each needs the probability that greedy answers list."""
     able = inquiry.info.capabilities
     if not able.sampling or not _takes(inquiry.provider.generate, "temperature"):
         return False, "it is not known to draw from the model's own distribution"
@@ -133,7 +133,7 @@ async def sampling(inquiry: Inquiry) -> Finding:
 
 @check("hidden_states", "the hidden states of a draft, beside its tokens and of its text", refused=False)
 async def hidden_states(inquiry: Inquiry) -> Finding:
-    """Ask for hidden states in two ways: at the same place they have to be the same, and to change nothing."""
+    """Request hidden states in two ways: they have to agree at the same place, and to change nothing."""
     width, provider = inquiry.info.capabilities.hidden_states, inquiry.provider
     if not width or not isinstance(provider, HiddenStates):
         return False, "the server does not report them"
@@ -158,7 +158,7 @@ async def hidden_states(inquiry: Inquiry) -> Finding:
 
 
 def _close(one: State, other: State) -> bool:
-    """Two states are equal, but for noise."""
+    """True if two states are equal, but for noise."""
     difference = math.dist(one, other)
     return len(one) == len(other) and difference <= _CLOSE * max(math.hypot(*one), math.hypot(*other))
 
@@ -177,13 +177,13 @@ async def _unsure(inquiry: Inquiry) -> tuple[str, bytes, _Listed] | None:
 
 
 def _chance(count: int, draws: int, prob: float) -> float:
-    """The probability that so few draws, or so many, give a token of this probability; the lower of both."""
+    """The probability of at most, or of at least, `count` draws of a token of this probability; the lower of both."""
     each = [math.comb(draws, n) * prob**n * (1 - prob) ** (draws - n) for n in range(draws + 1)]
     return min(sum(each[: count + 1]), sum(each[count:]))
 
 
 def _takes(method: Callable[..., object], name: str) -> bool:
-    """A method takes this argument; that of an earlier provider may not."""
+    """True if a method takes this argument; an earlier provider's method may not."""
     known = signature(method).parameters
     return name in known or any(one.kind is Parameter.VAR_KEYWORD for one in known.values())
 
@@ -194,7 +194,7 @@ def _listed(token: Token) -> _Listed:
 
 
 def _ordered(token: Token) -> bool:
-    """No alternative is more probable than what is listed before it, but for noise."""
+    """True if no alternative is more probable than the token listed before it, but for noise."""
     probs = [one.prob or 0.0 for one in token.alternatives]
     own = token.prob if token.prob is not None else 1.0
     return all(one >= other for one, other in pairwise(probs)) and max(probs, default=0.0) <= own * _ROUNDED
@@ -205,7 +205,7 @@ def _same_token(one: Token, other: Token | None) -> bool:
 
 
 async def _agree(inquiry: Inquiry, text: bytes, drafted: Token, other: Token) -> bool:
-    """A token has the alternatives of a draft, or of one that begins there: the text may be read as other tokens."""
+    """True if a token has the alternatives of a draft, or of a draft from there if the text has other tokens."""
     if _equal(_listed(drafted), _listed(other)):
         return True
     found, _ = await inquiry.drafted(inquiry.prompt, text, 1, alternatives=_LISTED)
@@ -213,7 +213,7 @@ async def _agree(inquiry: Inquiry, text: bytes, drafted: Token, other: Token) ->
 
 
 def _equal(one: _Listed, other: _Listed) -> bool:
-    """Two lists of one place have the same probable tokens, with the same probabilities, but for noise."""
+    """True if two lists of one place have the same probable tokens and probabilities, but for noise."""
     return all(_has(first, second) for first, second in ((one, other), (other, one)))
 
 
@@ -223,7 +223,7 @@ def _has(one: _Listed, other: _Listed) -> bool:
 
 
 def _is_raw(token: Token, listed: _Listed) -> bool:
-    """The probability of a drawn token is the listed one, or a part of what is not listed."""
+    """True if the probability of a drawn token is the listed one, or fits into the unlisted rest."""
     if token.prob is None:
         return False
     expected = listed.get((token.data, token.end))

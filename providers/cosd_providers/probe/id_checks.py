@@ -1,4 +1,4 @@
-"""Checks of contexts by ids: what a server writes, held against what it says after reading the ids before it."""
+"""Checks of contexts by ids: tokens that a server writes, against its choices after reading the ids before them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cosd_providers.usage import Usage
 __all__ = ["MOST_TIE", "after_ids"]
 
 MOST_TIE = 0.1
-"""The greatest difference of two log probabilities that is called a tie."""
+"""The greatest difference of two log probabilities that counts as a tie."""
 
 _WRITTEN = 24  # tokens of each draft
 _PROMPTS = (
@@ -30,22 +30,22 @@ _PROMPTS = (
 """Prose, a list, code."""
 
 _LEAST = 3  # tokens that have to be compared, of all drafts together
-_EXACT = 1e-6  # a difference below it is none
-_FAR = 1e-3  # tokens less probable than this are tied with none
+_EXACT = 1e-6  # a smaller difference counts as none
+_FAR = 1e-3  # tokens less probable than this are in no tie
 _ASKED = f"three drafts of {_WRITTEN} tokens by ids, and the next token after the ids before each of theirs"
 _NO_IDS = "it takes no ids, or does not show those of its tokens"
 
 
 @dataclass
 class _Seen:
-    """Tokens that were written, and what was read at their places.
+    """Tokens that were written, and tokens that were read at their places.
 
     Attributes:
         equal: places at which they are the same.
-        tied: places at which the written one is the second choice, and nearly as probable.
+        tied: places at which the written token is the second choice, and nearly as probable.
         wrong: the other places, in words.
-        apart: by how much two log probabilities moved against each other, from writing to reading. That, and not by
-            how much one of them moved, decides which comes first; of a token of 0.99 it is a hundred times as much.
+        apart: the shift of two log probabilities against each other, from writing to reading. This shift decides which
+            of them comes first, not the shift of a single one; for a token of 0.99 it is a hundred times as large.
     """
 
     equal: int = 0
@@ -65,7 +65,7 @@ class _Seen:
         return most if most >= _EXACT else 0.0
 
     def compare(self, written: Token, read: Token) -> None:
-        """Compare a token as it was written with the most probable one that was read in its place."""
+        """Compare a written token with the most probable token read in its place."""
         second = next(iter(read.alternatives), None)
         if read.id == written.id or (read.end and written.end):
             self.equal += 1
@@ -81,7 +81,7 @@ class _Seen:
 
 @check("after_ids", _ASKED, refused=False)
 async def after_ids(inquiry: Inquiry) -> Finding:
-    """Draft by ids, and ask at every place: the model has to say what it wrote. Note the width of a tie, too."""
+    """Draft by ids, and ask at every place: the model has to repeat its own tokens. Note the width of a tie, too."""
     provider = inquiry.provider
     if not (inquiry.info.capabilities.ids and isinstance(provider, IdContexts)):
         inquiry.note("tie", None, _ASKED, _NO_IDS)
@@ -90,7 +90,7 @@ async def after_ids(inquiry: Inquiry) -> Finding:
     drafts = [await _written(inquiry, prompt) for prompt in _PROMPTS]
     if any(token.id is None for written in drafts for token in written):
         return False, "its tokens have no ids"
-    several, usage = _at_once(inquiry), Usage()  # of its own: these are no ways of asking an assistant
+    several, usage = _at_once(inquiry), Usage()  # its own ledger: these are no strategies for an assistant
     for places in zip_longest(*(_there_and_back(len(written)) for written in drafts)):
         asked = [(drafts[of], _PROMPTS[of], at) for of, at in enumerate(places) if at is not None]
         contexts = [_before(prompt, written, at) for written, prompt, at in asked]
@@ -117,7 +117,7 @@ async def _written(inquiry: Inquiry, prompt: str) -> list[Token]:
 
 
 def _at_once(inquiry: Inquiry) -> IdContexts:
-    """The provider, which asks several places in one request where it can: servers compute them together."""
+    """The provider, with several places in one request if it can: servers compute them together."""
     provider: Any = inquiry.provider
     several: IdContexts = provider.with_strategy("list") if "list" in getattr(provider, "strategies", ()) else provider
     return several
@@ -131,15 +131,15 @@ def _before(prompt: str, tokens: Sequence[Token], at: int) -> Context:
 def _there_and_back(count: int) -> Iterable[int]:
     """The last place, the first, the last but one, the second, ...
 
-    A server that keeps the text of its last request reads all ids between two places anew, as one batch: from the last
-    place to the first it would find all of them read.
+    A server that keeps the text of its last request reads all ids between two places again, as one batch: if the places
+    went from the last to the first, it would find all of them read.
     """
     for at in range(count):
         yield at // 2 if at % 2 else count - 1 - at // 2
 
 
 def _shifts(written: Token, read: Token) -> list[float]:
-    """The changes of log probabilities, from writing to reading, of the tokens that both list."""
+    """The changes of log probabilities, from writing to reading, for the tokens that both list."""
     tables = [{one.id: one.prob for one in (token, *token.alternatives)} for token in (written, read)]
     pairs = [(tables[0][key], tables[1].get(key)) for key in tables[0]]
     return [math.log(now) - math.log(then) for then, now in pairs if then and now and then > _FAR]
@@ -155,7 +155,7 @@ def _named(token: Token) -> str:
 
 
 def _tie(widest: float) -> float:
-    """The difference, rounded up to two digits; no more than what is called a tie."""
+    """The difference, rounded up to two digits; at most the greatest tie."""
     return min(MOST_TIE, float(_rounded(widest, decimal.ROUND_CEILING)))
 
 

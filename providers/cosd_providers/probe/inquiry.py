@@ -1,4 +1,4 @@
-"""The state of one probe: what it asks, what that costs, what was found."""
+"""The state of one probe: its questions, their cost, and the findings."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ PROBE_PROMPT = "Q: What is the capital of France?\nA:"
 """The default prompt of the short draft."""
 
 DRAFTED = 16
-"""Tokens of the short draft that other answers are compared with."""
+"""Tokens of the short draft, with which other answers are compared."""
 
 ASKED = 6
-"""Places of an answer that are asked about."""
+"""Places of an answer that the probe checks."""
 
 TOO_SHORT = "the answer was too short"
 
 STOPPING = (ConnectError, ProviderTimeoutError, AuthenticationError, RateLimitError, BudgetError)
-"""Failures that say nothing about what the server can do: they end the probe."""
+"""Failures that prove nothing about the server's abilities: they end the probe."""
 
 _DUMP = re.compile(r"\n|\{['\"]")
 """The place where a server's message becomes a dump of data."""
 
 Finding = tuple[Value, str]
-"""The value of a line, and what was seen."""
+"""The value of a line, and the evidence."""
 
 
 @dataclass
@@ -68,18 +68,18 @@ class Inquiry:
     """A provider under examination.
 
     Attributes:
-        provider: asked by the contract.
+        provider: the provider, called by the contract.
         info: its description of itself.
         client: an unchecked client of its server; None for a provider that has none.
         prompt: the prompt of the short draft.
         usage: the cost of everything so far.
-        lines: what was found, by name.
+        lines: the findings, by name.
         first: the server's answer to the first question, at temperature 0.
         draft: a short draft, streamed.
-        own: the model's own answer, at places of which it is asked as an assistant: the draft, or an answer in one
-            piece where streams show no probabilities.
+        own: the model's own answer, whose places it judges as an assistant: the draft, or an answer in one piece if
+            streams show no probabilities.
         fastest: seconds of the fastest request for one token.
-        settings: what the server reports of how it was started.
+        settings: the options that the server was started with, by its own report.
         short: whether every answer was too short to compare anything with.
     """
 
@@ -97,11 +97,11 @@ class Inquiry:
     short: bool = False
 
     def note(self, name: str, value: Value, asked: str, seen: str) -> None:
-        """Record what was found; a later note on the same line replaces an earlier one."""
+        """Record a finding; a later note on the same line replaces an earlier one."""
         self.lines[name] = Line(name=name, value=value, asked=asked, seen=seen)
 
     def value(self, name: str) -> Value:
-        """The value of a line; None where it is unknown or missing."""
+        """The value of a line; None if it is unknown or missing."""
         return self.lines[name].value if name in self.lines else None
 
     async def ask(
@@ -122,10 +122,10 @@ class Inquiry:
     async def drafted(
         self, prompt: str, text: bytes, limit: int, continuation: Any = None, **options: Any
     ) -> tuple[list[Token], DraftEnd]:
-        """A whole draft, by the contract; options are those of `generate`.
+        """Run a whole draft, by the contract; `options` go to `generate`.
 
         Raises:
-            UnsupportedError: the endpoint reports no probabilities, so that nothing can be held against it.
+            UnsupportedError: the endpoint reports no probabilities, so no answer can be compared with the draft.
         """
         if not self.info.capabilities.probs:
             raise no_probs("logprobs", self.info.endpoint)
@@ -164,10 +164,10 @@ class Check:
 
     Attributes:
         name: the line that it answers.
-        asked: the question in words.
-        find: returns the answer; None where there is nothing to ask with, or where it was recorded already.
-        refused: the value of the line where the server refuses the question.
-        refusals: the errors that count as such; any other leaves the line unknown.
+        asked: the question, in words.
+        find: returns the answer; None if there is nothing to send, or if the answer was recorded already.
+        refused: the value of the line if the server refuses the question.
+        refusals: the errors that count as a refusal; any other error leaves the line unknown.
     """
 
     name: str
@@ -184,8 +184,8 @@ def check(
 
     Args:
         name: the line that it answers.
-        asked: the question in words.
-        refused: the value of the line where the server refuses the question.
+        asked: the question, in words.
+        refused: the value of the line if the server refuses the question.
         also: further errors that count as a refusal.
     """
     return lambda find: Check(name, asked, find, refused, (UnsupportedError, InvalidRequestError, *also))
@@ -206,6 +206,6 @@ def places(tokens: Sequence[Token]) -> dict[int, tuple[int, Token]]:
 
 
 def reason(error: ProviderError) -> str:
-    """An error's message without endpoint, hint and data that the server dumped behind it."""
+    """An error's message without endpoint, hint and the data that the server dumped after it."""
     words = str(error.args[0])
     return _DUMP.split(words, maxsplit=1)[0].rstrip(" :;,") or words

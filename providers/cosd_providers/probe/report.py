@@ -34,7 +34,7 @@ EXAMPLE = (100, 4, 4000)
 """The example that strategies are priced for: verifications, places in each, tokens before them."""
 
 UNTRUSTED = "; with servers of this kind a fusion does not rely on it, and says so"
-"""Words behind what was seen of an end that the adapter takes for hidden."""
+"""Words after the finding of an end that the adapter treats as hidden."""
 
 _WIDTH, _INDENT = 80, 19
 _SHOWN = 4  # models that are named
@@ -72,7 +72,7 @@ _ALWAYS = (
     *("probabilities", "bytes", "cache", "draft", "propose", "after_ids", "scoring", "alternatives", "scored_end"),
     *("sampling", "hidden_states"),
 )
-"""Lines that show what was seen, whatever their value."""
+"""Lines that show the server's reaction, whatever their value."""
 
 
 class Line(BaseModel):
@@ -80,7 +80,7 @@ class Line(BaseModel):
 
     Attributes:
         name: the subject, e.g. `"lists"`.
-        value: the answer; None where it could not be found out.
+        value: the answer; None if it could not be found out.
         asked: the question.
         seen: the server's reaction, or why there was none.
     """
@@ -135,13 +135,13 @@ class Way(BaseModel):
 
     Attributes:
         name: the strategy.
-        proved: whether its answers were those of the other strategies and of a draft.
+        proved: whether its answers were equal to the answers of the other strategies and of a draft.
         wrong: whether the server answered, but differently.
-        seen: what was compared, or what is wrong.
+        seen: the comparison, or the fault.
         requests: of one verification of K places, of which a filter leaves o open.
-        tokens: prompt tokens billed for it, behind C tokens of prompt and text.
+        tokens: prompt tokens billed for it, after C tokens of prompt and text.
         cached: share of the prompt tokens that came from the server's cache here, from 0 to 1; None if not reported.
-        example: requests and billed prompt tokens of 100 verifications of 4 places each, behind 4,000 tokens.
+        example: requests and billed prompt tokens of 100 verifications of 4 places each, after 4,000 tokens.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -162,7 +162,7 @@ class Spent(BaseModel):
     Attributes:
         requests: requests that generate or score.
         prompt_tokens: tokens read by the model.
-        completion_tokens: tokens written by it.
+        completion_tokens: tokens written by the model.
         seconds: duration of the probe.
     """
 
@@ -179,23 +179,23 @@ class Spent(BaseModel):
 
 
 class ProbeReport(Snapshot):
-    """The abilities of a server. `str(report)` is for people; `report.model_dump_json()` shows how each was found.
+    """The abilities of a server. `str(report)` is for people; `report.model_dump_json()` shows the evidence for each.
 
     Attributes:
-        version: the server's version, where it reports one.
+        version: the server's version, if it reports one.
         lines: the answers, in order.
         can_draft: whether a fusion can use it as its draft.
         can_assist: whether a fusion can use it as an assistant.
-        by_agreement: whether an assistant only by agreement, as it reports no probabilities.
-        draft_lacks: what is missing for a draft, in words.
-        assistant_lacks: what is missing for an assistant.
+        by_agreement: whether it can assist only by agreement, as it reports no probabilities.
+        draft_lacks: missing abilities of a draft, in words.
+        assistant_lacks: missing abilities of an assistant.
         ways: the strategies that were tried, the proved ones first.
-        advice: what would make it better.
-        encoding: a digest of the test text's token ids; models with equal ones share a tokenizer.
-        vocabulary: a digest of what the server shows of its ids (`same_ids.vocabulary`); models with equal ones are
-            fused ids to ids. None where it takes no ids, or shows none.
-        tie: the difference of two log probabilities that counts as none on this server, for `Fusion(tie=...)`; None
-            where it was not found out.
+        advice: changes that would make it better.
+        encoding: a digest of the test text's token ids; models with equal digests share a tokenizer.
+        vocabulary: a digest of the vocabulary that the server's ids show (`same_ids.vocabulary`); models with equal
+            digests are fused ids to ids. None if the server takes or shows no ids.
+        tie: the greatest difference of two log probabilities that counts as none on this server, for `Fusion(tie=...)`;
+            None if it was not found out.
         spent: the cost of the probe.
     """
 
@@ -215,14 +215,14 @@ class ProbeReport(Snapshot):
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """The strategies by which it can be asked as an assistant."""
+        """The strategies that it answers as an assistant."""
         return tuple(way.name for way in self.ways if way.proved)
 
     def __getitem__(self, name: str) -> Line:
         """The line of that name.
 
         Raises:
-            KeyError: there is no such line; the message lists those that exist.
+            KeyError: there is no such line; the message lists the existing lines.
         """
         for line in self.lines:
             if line.name == name:
@@ -240,7 +240,7 @@ class ProbeReport(Snapshot):
         rows = [f"{self.endpoint}: {kind}{version}, model {self.model or 'unknown'}", ""]
         refused = False
         for line in self.lines:
-            if line.name == "server":  # a server that can be used is in the first row
+            if line.name == "server":  # a usable server is in the first row
                 refused = line.value is False
             if line.name in _TITLES and (line.name != "server" or refused):
                 rows += _wrapped(_TITLES[line.name], str(line))
@@ -267,10 +267,10 @@ class Definition:
     """The definition by which models are fused, and the reason.
 
     Attributes:
-        contexts: `"ids"` if all models are asked after ids; with `"text"` one of them is asked at single spaces alone.
-        unit: what is judged together.
+        contexts: `"ids"` if all models continue ids; with `"text"` at least one model is asked at single spaces alone.
+        unit: the unit that models judge, a token or a word.
         reason: in words.
-        tie: the greatest of the reports' ties, for `Fusion(tie=...)`; None after text, where none is needed.
+        tie: the greatest of the reports' ties, for `Fusion(tie=...)`; None for `"text"`, which needs none.
     """
 
     contexts: Literal["ids", "text"]
@@ -287,7 +287,7 @@ class Definition:
 
 
 def unit_of(reports: Sequence[ProbeReport]) -> Literal["token", "word"]:
-    """The default unit of a fusion of these models: `"token"` where all take ids, and these mean the same."""
+    """The default unit of a fusion of these models: `"token"` if all take ids with the same meaning."""
     found = {report.vocabulary for report in reports}
     return "token" if len(found) == 1 and None not in found else "word"
 
@@ -319,7 +319,7 @@ def in_digits(value: float) -> str:
 
 
 def _prices(ways: Sequence[Way]) -> list[str]:
-    """The costs of the strategies as a table, then those that were not proved."""
+    """The costs of the strategies as a table, then the strategies that were not proved."""
     proved = [way for way in ways if way.proved]
     rows: list[str] = []
     if proved:

@@ -55,10 +55,10 @@ _ADVICE: dict[str, Sequence[tuple[str, str]]] = {
     "tgi": (("scoring", "--enable-prefill-logprobs: it then scores a prompt"),),
     "ollama": (("context", "OLLAMA_CONTEXT_LENGTH: the model was trained for a longer context than it is given"),),
 }
-"""Advice against what is lacking, by the kind of server; "" is for all."""
+"""Advice against missing abilities, by the kind of server; "" is for all."""
 
 _SINCE = {"--logprobs-mode": (0, 10)}
-"""The first version with a flag, where older ones are still in use."""
+"""The first version with a flag, if older versions are still in use."""
 
 
 async def run(server: str | Provider, prompt: str, options: Mapping[str, Any]) -> ProbeReport:
@@ -114,7 +114,7 @@ async def _examined(provider: Provider, prompt: str, began: float) -> ProbeRepor
 
 
 async def _settings(client: ProbeClient) -> dict[str, int]:
-    """The options that the server was started with; empty where it does not report them."""
+    """The options that the server was started with; empty if it does not report them."""
     try:
         return await client.settings()
     except STOPPING:
@@ -124,7 +124,7 @@ async def _settings(client: ProbeClient) -> dict[str, int]:
 
 
 def _fill(inquiry: Inquiry) -> None:
-    """Give the lines that nothing was asked for their reason."""
+    """Give a reason to each line without an answer."""
     asked = {check.name: check.asked for check in _CHECKS}
     unended = f"no answer ended within {DRAFTED} tokens; give a prompt that is answered shortly"
     for name in _ORDER:
@@ -170,7 +170,7 @@ async def _reported(inquiry: Inquiry, began: float) -> ProbeReport:
 
 
 def _digest(shown: object) -> str | None:
-    """A digest of what a server shows of its tokenizer; None where it shows nothing."""
+    """A digest of the part of a tokenizer that a server shows; None if it shows nothing."""
     return sha256(repr(shown).encode()).hexdigest() if shown else None
 
 
@@ -185,7 +185,7 @@ def _spent(inquiry: Inquiry, began: float) -> Spent:
 
 
 def _refused(provider: Provider, error: UnsupportedError, began: float) -> ProbeReport:
-    """The report on a server that its adapter refuses; only the requests by which it got to know the server count."""
+    """The report on a server that its adapter refuses; only the requests of its discovery count."""
     engine, options = _connected(provider)
     line = Line(name="server", value=False, asked="what it is, and whether it can be used at all", seen=reason(error))
     return ProbeReport(
@@ -202,7 +202,7 @@ def _refused(provider: Provider, error: UnsupportedError, began: float) -> Probe
 
 
 def _connected(provider: Provider) -> tuple[str | None, dict[str, str]]:
-    """The engine and options with which `connect` makes such a provider; None for one that it does not make."""
+    """The engine and options with which `connect` makes such a provider; None for other providers."""
     options = provider.connect_options() if isinstance(provider, Adapter) else {}
     if isinstance(provider, OpenAICompatible):
         return "openai", options
@@ -223,7 +223,7 @@ def _missing(inquiry: Inquiry, found: Sequence[Way]) -> tuple[list[str], list[st
         both.append("the bytes of its tokens are not those of the text")
     drafts, assists, proved = [*both], [*both], any(way.proved for way in found)
     if inquiry.short:
-        if value("logprobs") is False:  # all that the short answers leave to go by
+        if value("logprobs") is False:  # the only evidence in short answers
             drafts.append(lines["logprobs"].seen)
         return drafts, assists
     if not value("draft"):
@@ -259,7 +259,7 @@ def _advice(inquiry: Inquiry, found: Sequence[Way]) -> list[str]:
 
 
 def _for_version(words: str, version: str | None) -> str:
-    """The advice, behind an update for a server that is too old for the flag."""
+    """The advice; for a server that is too old for the flag, the advice to update comes first."""
     since = _SINCE.get(words.partition(" ")[0])
     found = re.match(r"v?(\d+)\.(\d+)", version or "")
     if since is None or found is None or (int(found[1]), int(found[2])) >= since:

@@ -16,23 +16,23 @@ __all__ = ["WIRE"]
 
 _OPENING = "The capital of France is Paris, and the"
 _SENTENCE = f"{_OPENING} capital of Spain is Madrid."
-"""A model is sure at some of its places and unsure at others."""
+"""A text with places at which a model is sure, and others at which it is unsure."""
 
 _OTHER = "One, two, three, four, five, six, seven,"
 _KNOWN = " é 日本 😀"
 _PLAIN = " one, two"
 _READ = "The old man walked down to the river, sat in the sun and watched the boats. "
 _BREAKS = "\n\n"
-_TIMES = 4  # that the text is repeated, and then twice as often
+_TIMES = 4  # repetitions of the text, and then twice this number
 _DEEP = (20, 100)
-_APART = 0.5  # least logarithm of a ratio that is compared: smaller ones drown in noise
+_APART = 0.5  # least logarithm of a ratio to compare: smaller ratios drown in noise
 _SAME = 0.15  # noise of a power; a temperature of one half changes it by 1
 _SURE = 1 - 1e-6
-_JOINT = 4  # tokens: a text behind itself may be split differently, and something may stand before it
-_PLACES, _TRIED = 3, 6  # places of a scored text that have to agree, and that are tried at most
+_JOINT = 4  # tokens: a text after itself may be split differently, and a special token may precede it
+_PLACES, _TRIED = 3, 6  # places of a scored text that have to agree, and the most places to try
 _SHIFTS = (0, 1, -1)
 _FEW_IDS = [10, 11, 12]
-_MESSAGE = "Hello!"  # models are sure of their answer: one that is not may read the half of it otherwise
+_MESSAGE = "Hello!"  # models are sure of their answer; an unsure model may read its first half differently
 _REPLY = 12  # tokens
 _LEAST = 3  # characters that have to agree
 
@@ -48,7 +48,7 @@ async def models(inquiry: Inquiry) -> Finding:
 
 @check("logprobs", "one token, with 5 alternatives")
 async def logprobs(inquiry: Inquiry) -> Finding:
-    """Ask for one token with its probability and alternatives."""
+    """Request one token with its probability and alternatives."""
     inquiry.first = await inquiry.after(_OPENING)
     if not any(listed(position) for position in inquiry.first.positions):
         return False, "an answer without probabilities: the field is ignored, or refused"
@@ -60,7 +60,7 @@ async def logprobs(inquiry: Inquiry) -> Finding:
 
 @check("depth", "one token, with more and more alternatives")
 async def depth(inquiry: Inquiry) -> Finding | None:
-    """The number of alternatives that are listed at most."""
+    """Find the greatest number of alternatives that the server lists."""
     if not inquiry.first.positions:
         return None
     got = _count(inquiry.first)
@@ -120,7 +120,7 @@ async def lists(inquiry: Inquiry) -> Finding:
 
 @check("ids", "the ids of a text, held against the text", refused=False)
 async def ids(inquiry: Inquiry) -> Finding:
-    """Send the ids of a text: the answer has to be that to the text."""
+    """Send the ids of a text: the answer has to equal the answer to the text."""
     if not inquiry.info.capabilities.tokenize:
         [reply] = await inquiry.ask([_FEW_IDS])
         if reply.read is None:
@@ -135,10 +135,10 @@ async def ids(inquiry: Inquiry) -> Finding:
 
 @check("scoring", "a text to be scored in one request; then what is generated at places of it", refused=False)
 async def scoring(inquiry: Inquiry) -> Finding:
-    """Score a given text, and compare with what is generated at places of it.
+    """Score a given text, and compare it with text generated at some of its places.
 
-    The distribution of a neighbour looks like a right one, and so does one that a temperature has changed. So scoring
-    is believed only where it gives the same numbers as generating, and other numbers than at the places beside.
+    The distribution of a neighbouring place looks right, and so does a distribution changed by a temperature. So
+    scoring is believed only if its numbers equal the generated ones, and differ from the neighbouring places.
     """
     assert inquiry.client is not None
     scores = await inquiry.client.score(_SENTENCE, inquiry.usage)
@@ -148,18 +148,18 @@ async def scoring(inquiry: Inquiry) -> Finding:
     for at, before in places[:: max(1, len(places) // _TRIED)][:_TRIED]:
         reply = await inquiry.after(before.decode("utf-8", "ignore"))
         if reply.read is not None and reply.read != at + scores.specials:
-            added += 1  # it is encoded differently there, or something is put before one of the two
+            added += 1  # the prompt is encoded differently there, or a token is put before one of the two texts
             continue
         if not reply.positions:
             return False, f"{scores.way} is answered, and not believed: what is generated comes without probabilities"
         shown = reply.positions[0]
         own = scores.own[at].pick.token
         if not scores.own[at].top and (own.data, own.end) not in listed(shown):
-            continue  # only an improbable token is shown, which says nothing
+            continue  # only an improbable token is shown, which proves nothing
         entries = {shift: _entry(scores, at - shift) for shift in _SHIFTS}
         fitting = [(shift, one) for shift, one in entries.items() if one and agree(one, shown)]
         if len(fitting) > 1:
-            continue  # it cannot show a shift
+            continue  # this place cannot show a shift
         compared += 1
         for shift, one in fitting:
             agreeing[shift].append((one, shown))
@@ -174,9 +174,9 @@ async def scoring(inquiry: Inquiry) -> Finding:
 def _shift(
     agreeing: Mapping[int, Sequence[tuple[Position, Position]]], compared: int, added: int
 ) -> tuple[int | None, str]:
-    """The shift at which all places agree, and what was seen; None where there is none.
+    """The shift at which all places agree, and the evidence; None if no shift fits.
 
-    With a shift of 1, entry i has what belongs to place i + 1.
+    With a shift of 1, entry i holds the scores of place i + 1.
     """
     if compared < _PLACES - 1:
         more = f": at {added} the prompt was read as another number of tokens than was scored" if added else ""
@@ -192,13 +192,13 @@ def _shift(
 
 
 def _entry(scores: RawScores, at: int) -> Position | None:
-    """The scores of a place; the last one is behind the text."""
+    """The scores of a place; the last place is the end of the text."""
     return (*scores.own, scores.after)[at] if 0 <= at <= len(scores.own) else None
 
 
 @check("bytes", f"an answer that can only be {_KNOWN!r}")
 async def exact_bytes(inquiry: Inquiry) -> Finding:
-    """Force a known text with characters of several bytes: its tokens have to be these bytes. Note its end, too."""
+    """Force a known text with characters of several bytes: its tokens have to hold these bytes. Note its end, too."""
     assert inquiry.client is not None
     reply = await inquiry.client.recite(_KNOWN, inquiry.prompt, inquiry.usage)
     if reply.text != _KNOWN:
@@ -216,11 +216,11 @@ async def exact_bytes(inquiry: Inquiry) -> Finding:
 
 
 async def _forced_end(inquiry: Inquiry, reply: RawReply) -> None:
-    """Record whether the end of a forced answer is shown."""
+    """Record whether a forced answer shows its end."""
     assert inquiry.client is not None
     named = _end_shown(reply)
     if named == "" and not inquiry.info.capabilities.end_prob:
-        # Such an entry may be that of a part of the last character: plain letters have none.
+        # Such an entry may belong to a part of the last character: plain letters have no parts.
         try:
             reply = await inquiry.client.recite(_PLAIN, inquiry.prompt, inquiry.usage)
         except exact_bytes.refusals:
@@ -231,14 +231,14 @@ async def _forced_end(inquiry: Inquiry, reply: RawReply) -> None:
 
 
 def _end_shown(reply: RawReply) -> str | None:
-    """The name of the end in its entry, or ""; None where it has no entry or no probability."""
+    """The name of the end in its entry, or ""; None if it has no entry or no probability."""
     last = reply.positions[-1].pick.token if reply.positions else None
     return last.name or "" if last is not None and last.end and last.prob is not None else None
 
 
 @check("whole", "a text, the same text twice in a row, and with line breaks at its end: how many tokens are read")
 async def reading(inquiry: Inquiry) -> Finding:
-    """Send longer and longer prompts: all tokens have to be read. Note those that come from a cache, too."""
+    """Send longer and longer prompts: all tokens have to be read. Note tokens that come from a cache, too."""
     took: list[float] = []
     reply: list[RawReply] = []
     fitting = ((inquiry.info.context or 1 << 30) - len(_READ)) // len(_READ) // 2
@@ -266,13 +266,13 @@ async def reading(inquiry: Inquiry) -> Finding:
 
 @check("round_trip", "one token, several times")
 async def round_trip(inquiry: Inquiry) -> Finding | None:
-    """The duration of the shortest request."""
+    """Report the duration of the shortest request."""
     return None if inquiry.fastest is None else (round(inquiry.fastest, 4), "the fastest of them")
 
 
 @check("template", "a user's message, as the server's template writes it")
 async def template(inquiry: Inquiry) -> Finding:
-    """The text before an answer."""
+    """Report the text before an answer."""
     cue = inquiry.info.answer_cue
     if cue is None:
         return None, "the model has none of its own, or none can be seen"
@@ -308,7 +308,7 @@ async def prefill(inquiry: Inquiry) -> Finding:
 
 
 def _new(reply: RawReply, started: str, first: RawReply) -> str:
-    """The new text of a reply that may repeat its beginning; all of it where the reply began again."""
+    """The new text of a reply that may repeat its beginning; all of it if the reply began again."""
     fewer = reply.written is not None and first.written is not None and reply.written < first.written
     repeats = reply.text.startswith(started) and (len(reply.text) > len(first.text) or fewer)
     return reply.text.removeprefix(started) if repeats else reply.text
@@ -325,12 +325,12 @@ def _count(reply: RawReply) -> int:
 
 
 def _unsure(table: Mapping[tuple[bytes, bool], float]) -> bool:
-    """Some probabilities are neither 0 nor 1."""
+    """True if some probabilities are neither 0 nor 1."""
     return any(1e-30 < prob < _SURE for prob in table.values())
 
 
 def _power(one: Mapping[tuple[bytes, bool], float], other: Mapping[tuple[bytes, bool], float]) -> float | None:
-    """The power by which ratios of probabilities differ between two tables, from the largest one; None if unknown."""
+    """The power between the ratios of probabilities in two tables, taken at the largest ratio; None if unknown."""
     known = [key for key, prob in other.items() if prob > 0 and one.get(key, 0) > 0]
     if len(known) < 2:
         return None

@@ -1,22 +1,22 @@
-"""Any server that speaks OpenAI's protocol, by `/v1/completions` or, where an answer can be continued, by messages.
+"""Any server that speaks OpenAI's protocol, by `/v1/completions` or, if an answer can be continued, by messages.
 
-Such a server takes text only, and each shows its tokens in its own way: `logprobs` gives them their bytes, and
-`dialects` says what else differs. Consequences:
+Such a server takes text only, and each shows its tokens in its own way: `logprobs` gives tokens their bytes, and
+`dialects` lists the other differences. Consequences:
 
 - A draft has no continuation; the next one starts from its text.
 - Questions are sent as a list of prompts, as single prompts, or by echo, which scores the whole text in one request.
-  An echo answers in mid-text only with a local tokenizer, where the encoding of the text up to there is the start of
-  the encoding of the whole. Without one it answers at the end of the text; prompts do the rest.
-- A server without log probabilities can only be asked whether it agrees, word by word (`no_logprobs`).
+    An echo answers in mid-text only with a local tokenizer, at places whose encoding begins the encoding of the whole
+    text. Without a tokenizer it answers at the end of the text; prompts do the rest.
+- A server without log probabilities can only agree or disagree, word by word (`no_logprobs`).
 - Every server draws at temperature 1; only few are known to draw from the model's own distribution
-  (`Dialect.sampling`). The others do so in their own way, and may draw other tokens for the same seed.
+  (`Dialect.sampling`). Other servers draw in their own way, perhaps other tokens for the same seed.
 - A server may hide tokens that leave a character unfinished (llama.cpp does): the token that completes the character
   then has an unknown probability (None). That server's own adapter knows it.
-- Before the first use it is checked, where in doubt, that a prompt reaches the model as it is (`Dialect.templates`),
+- Before the first use the adapter checks, if in doubt, that a prompt reaches the model unchanged (`Dialect.templates`),
   and that an answer to continue keeps the white space at its end (`api="chat"`).
-- A conversation is rendered with a user's own template and sent as raw text; over the route for messages it is sent as
-  it is (`chat`).
-- Most servers send the usage of a stream with its last event: of one that is closed early, the received part counts.
+- A conversation is rendered with a user's own template and sent as raw text; over the route for messages it is sent
+  unchanged (`chat`).
+- Most servers send the usage of a stream with its last event: if a stream is closed early, the received part counts.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ __all__ = ["OpenAICompatible"]
 
 
 class OpenAICompatible(Engine[ServerFacts]):
-    """A model behind an API like OpenAI's. See `contract.Provider`.
+    """A model served by an API like OpenAI's. See `contract.Provider`.
 
-    Without log probabilities a token is what the server sends in one event. So it is where tokens are drawn and the
-    server is not known to draw from the model's own distribution: their probabilities would mean nothing.
+    Without log probabilities the text of each event counts as one token. The same holds for drawn tokens, unless the
+    server is known to draw from the model's own distribution: their probabilities would mean nothing.
 
     Args:
         url: the server's URL; a trailing `/v1` does no harm.
         tokenizer: the model's own, as in `tokenizers.load_tokenizer`: for `tokenize`, counting and `strategy="echo"`.
-        dialect: what kind of server it is: a name of `dialects.DIALECTS`, or a `Dialect`.
-        api: `"completions"` gives the model the prompt as it is; `"chat"` gives it as a user's message, and the
-            response so far as the start of the answer. `"messages"` is as `"chat"`, but continues no answer and asks
-            for no probabilities. By default what the dialect says.
-        context: tokens that fit, prompt and answer together, where the server does not tell.
-        strategy: how proposals are asked (`strategies.Strategy`); by default by a list where the server takes one, else
-            by singles. All give the same answers. `"echo"` answers more than the end of the text only with a
-            `tokenizer`.
-        options: as in `engine.Adapter`. `model` is needed where the server has several, or does not list them.
+        dialect: the kind of server: a name of `dialects.DIALECTS`, or a `Dialect`.
+        api: `"completions"` gives the model the prompt unchanged; `"chat"` gives it as a user's message, and the
+            response so far as the start of the answer. `"messages"` is like `"chat"`, but continues no answer and
+            requests no probabilities. The default comes from the dialect.
+        context: tokens that fit, prompt and answer together, if the server does not report them.
+        strategy: the requests of proposals (`strategies.Strategy`); by default a list if the server takes one, else
+            singles. All give the same answers. `"echo"` answers more than the end of the text only with a `tokenizer`.
+        options: as in `engine.Adapter`. `model` is needed if the server has several, or does not list them.
 
     Raises:
-        ValueError: the dialect or the strategy is not known, or `extra_body` sets what the fusion itself decides.
+        ValueError: the dialect or the strategy is not known, or `extra_body` sets a field that the fusion itself
+        decides.
     """
 
     strategies = ("echo", "list", "singles")
@@ -102,7 +102,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         base = url.strip().rstrip("/").removesuffix("/v1")
         super().__init__(base, owned=owned, strategy=strategy, tokenizer=tokenizer, **more)
         if known.keep_alive and (known.engine != "openai" or url.startswith("https:")):
-            self._transport.idle = MANY_IDLE  # a server that is not known may have a thread for each
+            self._transport.idle = MANY_IDLE  # an unknown server may have a thread for each
         self._api: str = wanted
         self._context = context
         partial = wanted != "messages"
@@ -116,9 +116,9 @@ class OpenAICompatible(Engine[ServerFacts]):
         return f"OpenAICompatible({self._transport.endpoint!r}, model={self._model!r}, dialect={engine!r})"
 
     async def describe(self) -> ServerInfo:
-        """Find out model and context, that prompts reach the model as they are, and whether the server can score.
+        """Find out model and context, that prompts reach the model unchanged, and whether the server can score.
 
-        Once; a few tokens are generated for it and billed to nobody.
+        This happens once; it generates a few tokens, which are not billed.
         """
         info = await super().describe()
         scores, listed = await self._scores(Usage()), self._listed(self._client.most)
@@ -152,7 +152,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
-        """Ask by the strategy; see `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores."""
+        """Use the strategy; see `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores."""
         await self.facts()
         client = self._client
         if not client.partial:
@@ -169,8 +169,8 @@ class OpenAICompatible(Engine[ServerFacts]):
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
         """One request to a server that is proved to score; see `contract.Provider`.
 
-        Without a beginning-of-sequence token, the first token of all has no probability (None). The end has one where
-        it is among the most probable tokens; if it is not, one more request asks for as many as the server lists.
+        Without a beginning-of-sequence token, the first token has no probability (None). The end has a probability if
+        it is listed; if not, one more request wants as many tokens as the server lists.
         """
         await self.facts()
         if not await self._scores(usage):
@@ -194,7 +194,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         return end_at(positions[0] if positions else None, listed)
 
     def _listed(self, alternatives: int) -> int:
-        """The alternatives that are given where this number is asked for: none where the lists are not known."""
+        """The number of alternatives in an answer to a request for this number: 0 if the lists are unknown."""
         ranked = self._client.dialect.ranked and self._client.facts.probs
         return min(alternatives, self._client.most - 1) if ranked else 0
 
@@ -246,7 +246,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         return await self._kept(self._client.facts, self._client.facts.model)
 
     async def discovered(self) -> ServerFacts:
-        """The facts about the server, found out before its first use and billed to nobody; the client has more."""
+        """The facts about the server, found out before its first use and not billed; the client has more."""
         return await self._found.get(self._discover)
 
     async def _discover(self) -> ServerFacts:
@@ -265,7 +265,7 @@ class OpenAICompatible(Engine[ServerFacts]):
             token_ids=False,
             end_prob=dialect.end_prob if client.api == "completions" else dialect.chat_end_prob,
             tokenize=tokenizer is not None,
-            score=False,  # this is tested when it is asked
+            score=False,  # tested in `describe`, and when a score is requested
             probs=facts.probs,
             sampling=client.samples,
             draws=True,
@@ -274,5 +274,5 @@ class OpenAICompatible(Engine[ServerFacts]):
         return ServerFacts(ServerInfo(client.endpoint, dialect.engine, facts.model, None, facts.context, able))
 
     async def _scores(self, usage: Usage) -> bool:
-        """The server is proved to give the probabilities of a text's own tokens."""
+        """True if the server is proved to give the probabilities of a text's own tokens."""
         return self._client.api == "completions" and self._client.facts.probs and await self._echo.can_score(usage)

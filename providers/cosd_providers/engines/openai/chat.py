@@ -1,12 +1,12 @@
 """Conversations over a route for messages, which renders them with a template of its own.
 
-What has to be known of that template is found out once, with a few tokens:
+Facts about that template are found out once, with a few tokens:
 
-- Some refuse system messages, or system messages after the first, or neighbours of one role; some drop system messages
-  silently. Such conversations are folded (`chat.rendering.folded`).
-- Some models begin their answers with a space that their template writes, too. It is not part of the answer. Where an
-  answer is continued, some servers write that space (vLLM); others need it in the message (llama.cpp, SGLang).
-- A special token in a user's message is read as such: it is warned of, or refused.
+- Some templates refuse system messages, or system messages after the first, or neighbours of one role; some drop system
+  messages silently. Such conversations are folded (`chat.rendering.folded`).
+- Some models begin their answers with a space that their template writes, too. It is not part of the answer. Before an
+  answer that is continued, some servers write that space (vLLM); others need it in the message (llama.cpp, SGLang).
+- A special token in a user's message is read as such: it causes a warning, or a refusal.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _PROBES: Mapping[_Kind, tuple[Message, ...]] = {
 """Conversations that not every template accepts."""
 
 _GREETING = "Hello"
-_FEW = 4  # tokens of an answer, enough for one behind its first word
-_SAME = 1e-3  # of a probability: less is rounding
+_FEW = 4  # tokens of an answer, enough to reach the token after its first word
+_SAME = 1e-3  # of a probability: a smaller difference is rounding
 
 
 class ChatRouteRenderer(ChatRenderer):
@@ -88,7 +88,7 @@ class ChatRouteRenderer(ChatRenderer):
         return Conversation(before, asked.role, lead=written), asked.content, self._lead, warnings
 
     async def _accepts(self, messages: Sequence[Message]) -> bool:
-        """Send such a conversation: the server answers it, and reads more of it than without its system message."""
+        """Send such a conversation: the server has to answer it, and to read its system message."""
         try:
             whole = await self._size(messages)
         except InvalidRequestError:
@@ -103,7 +103,7 @@ class ChatRouteRenderer(ChatRenderer):
         return whole != await self._size(without)
 
     async def _size(self, messages: Sequence[Message]) -> int | None:
-        """Tokens that the server reads of a conversation; None where it does not report them."""
+        """Tokens that the server reads for a conversation; None if it does not report them."""
         *earlier, last = messages
         answer = await self._one(Conversation(tuple(earlier), last.role), last.content, "", 1)
         return (answer.usage.prompt_tokens or None) if answer.usage else None
@@ -129,9 +129,9 @@ class ChatRouteRenderer(ChatRenderer):
         return "", False
 
     async def _space_of_text(self) -> tuple[str, bool]:
-        """The same where no tokens are shown: by the text of an answer, and of others that its first word begins.
+        """The same for answers without tokens: by the text of an answer, and of answers that its first word begins.
 
-        The space is taken to be the message's where both continue alike.
+        The server is assumed to write the space if the answer continues alike without it, but not with it.
         """
         if not self._client.partial:
             return "", False
@@ -154,18 +154,18 @@ class ChatRouteRenderer(ChatRenderer):
         return [one for choice in answer.choices[:1] for one in self._client.positions(choice)]
 
     async def _one(self, conversation: Conversation, prompt: str, text: str, limit: int) -> Answer:
-        """At most `limit` raw tokens of an answer, billed to nobody."""
+        """At most `limit` raw tokens of an answer, not billed."""
         return await self._client.of_chat(conversation).one(Prefix(prompt, text), limit, Usage(), check=False)
 
 
 def no_partial(endpoint: str) -> UnsupportedError:
-    """The error for an answer that is to be continued over a route that cannot."""
+    """The error of a partial answer over a route that continues none."""
     words = "with api='messages' a partial answer is not continued"
     return UnsupportedError(words, endpoint=endpoint, hint="End the conversation with a message of the user's.")
 
 
 def _same(one: str, other: str) -> bool:
-    """Test whether two texts begin alike, as far as both go."""
+    """Test whether two texts begin alike, up to the end of the shorter."""
     return bool(one) and bool(other) and one[: len(other)] == other[: len(one)]
 
 

@@ -1,8 +1,8 @@
 """Requests to a server that speaks OpenAI's protocol: one answer, a stream, a list of prompts; the whole prompt read.
 
-A stream may hide what a whole answer has. llama-cpp-python decodes each token of a stream by itself and drops bytes
-that are no character; some servers end a stream silently where they would refuse a whole answer with an error. So
-where the dialect does not exclude it, a stream that hides something is followed by the same request without a stream.
+A stream may hide parts that a whole answer shows. llama-cpp-python decodes each token of a stream by itself and drops
+bytes that are no character; some servers end a stream silently instead of refusing it with an error. So unless the
+dialect excludes it, a stream that hides something is followed by the same request without a stream.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OWNED = {
     *("max_tokens", "messages", "model", "n", "prompt", "stop", "stream", "stream_options", "suffix", "temperature"),
     *("top_logprobs", "top_p", "tools", "response_format", "best_of", "return_tokens_as_token_ids"),
 }
-"""Fields that a user's `extra_body` may not set, beside those of the dialect."""
+"""Fields that a user's `extra_body` may not set, beside the dialect's own."""
 
 _LIST = 64  # prompts in one request
 _LONG = 2000  # bytes; a shorter text fits everywhere
@@ -72,7 +72,7 @@ class Prefix:
 
     @classmethod
     def of(cls, context: Context) -> Self:
-        """The input that continues a context, as far as it can be sent as text."""
+        """The input that continues a context, as far as text can represent it."""
         return cls(context.prompt, sendable(context.text))
 
 
@@ -85,7 +85,7 @@ class EchoProof:
     """The outcome of testing a server's `echo`.
 
     Attributes:
-        shift: by how many tokens it is shifted; None where it cannot be used.
+        shift: the shift of its entries, in tokens; None if it cannot be used.
         lists: it lists the most probable tokens at each place, beside the text's own.
     """
 
@@ -99,15 +99,15 @@ class OpenAIFacts:
 
     Attributes:
         model: id of the model.
-        context: tokens that fit, prompt and answer together; None where unknown.
+        context: tokens that fit, prompt and answer together; None if unknown.
         probs: the server returns log probabilities.
-        lists: one request may hold a list of prompts; None before that was tried.
+        lists: one request may hold a list of prompts; None before a test.
         repeats: the answer to a continued message repeats it.
-        trims: answers lack the white space at their start; None before that was tried.
+        trims: answers lack the white space at their start; None before a test.
         ends: strings and ids of ends of sequence.
-        echo: the tested `echo`; None before that was tested.
-        tokenizer: name of the local tokenizer that was checked against the server; None for none.
-        most: the most alternatives that the server lists, where it has refused more.
+        echo: the tested `echo`; None before a test.
+        tokenizer: name of the local tokenizer that was checked against the server; None without one.
+        most: the most alternatives that the server lists, if it has refused more.
         spaced: strings of listed tokens keep the space before a word.
     """
 
@@ -129,7 +129,7 @@ class OpenAIClient:
 
     Args:
         transport: the server.
-        dialect: its ways.
+        dialect: the server's variant of the protocol.
         api: the route to use.
         tokenizer: counts tokens; None for no local tokenizer.
         extra: fields merged into every request.
@@ -139,7 +139,7 @@ class OpenAIClient:
         endpoint: the server's URL.
         api: the route in use.
         partial: as given.
-        facts: what is known of the server; grows.
+        facts: known facts about the server; they grow.
         tokenizer: the local tokenizer.
         conversation: the messages around prompt and text, over the route for messages.
     """
@@ -193,7 +193,7 @@ class OpenAIClient:
         return self.facts.probs and self.dialect.sampling is not None
 
     def without_probs(self) -> Self:
-        """The same client, which asks for no probabilities."""
+        """The same client, which requests no probabilities."""
         view = copy(self)
         view.facts = replace(self.facts, probs=False)
         return view
@@ -218,10 +218,10 @@ class OpenAIClient:
         alternatives: int = 0,
         check: bool = True,
     ) -> Answer:
-        """At most `limit` raw tokens after a prefix, each with `alternatives` others, as far as the server lists them.
+        """At most `limit` raw tokens after a prefix, each with `alternatives` other tokens, if the server lists them.
 
         Raises:
-            ContextLengthError: the server read less than the prefix, and `check` is set.
+            ContextLengthError: the server read only a part of the prefix, and `check` is set.
         """
         body = {**self.body(prefix, limit), **self._listed(alternatives), **fields}
         answer = self.read(await self._posted(body, usage))
@@ -236,7 +236,7 @@ class OpenAIClient:
         return answer
 
     async def _posted(self, body: Mapping[str, object], usage: Usage) -> Any:
-        """The answer to a request; to one with fewer alternatives where the server refuses their number."""
+        """The answer to a request; if the server refuses its number of alternatives, to a request with fewer."""
         try:
             return await self._transport.post(self.path, body, usage=usage)
         except InvalidRequestError as error:
@@ -245,7 +245,7 @@ class OpenAIClient:
         return await self._transport.post(self.path, {**body, **self.shown(_number(body))}, usage=usage)
 
     def _lists_fewer(self, body: Mapping[str, object], error: InvalidRequestError) -> bool:
-        """The server refuses this number of alternatives; how many it lists is known from then on."""
+        """True if the server refuses this number of alternatives; note how many it lists."""
         asked, says = _number(body), str(error)
         if asked <= TIES or "logprobs" not in says:
             return False
@@ -263,7 +263,7 @@ class OpenAIClient:
         attempt: int = 0,
         alternatives: int = 0,
     ) -> AsyncGenerator[AsyncIterator[Answer]]:
-        """The same as events; `attempt` as in `Transport.stream`."""
+        """The same as `one`, as events; `attempt` as in `Transport.stream`."""
         options = self.dialect.stream_options
         more = {"stream_options": dict(options)} if options else {}
         body = {**self.body(prefix, limit), **self._listed(alternatives), **fields, "stream": True, **more}
@@ -294,7 +294,7 @@ class OpenAIClient:
         body: Mapping[str, object],
         again: Callable[[], Awaitable[AsyncIterator[dict[str, Any]]]],
     ) -> AsyncGenerator[Answer]:
-        """The events as answers; those of another request if the first one refuses the number of alternatives."""
+        """The events as answers; if the server refuses the number of alternatives, the events of a second request."""
         begun = False
         try:
             async for event in events:
@@ -312,7 +312,7 @@ class OpenAIClient:
         return parse(Answer, data, self.endpoint)
 
     def positions(self, choice: Completion, alternatives: int = 0) -> list[Position]:
-        """The positions of a whole answer, asked with this number of alternatives; raises as `CheckedAligner.feed`."""
+        """The positions of a whole answer to a request with these alternatives; raises as `CheckedAligner.feed`."""
         aligner = self.aligner(alternatives)
         positions = [*aligner.feed(choice)]
         self.facts.spaced = self.facts.spaced or aligner.spaced
@@ -321,9 +321,9 @@ class OpenAIClient:
     def aligner(
         self, alternatives: int, *, ranked: bool = True, streamed: bool = False, drawn: bool = False
     ) -> CheckedAligner:
-        """The reader of an answer that was asked with this number of alternatives; arguments as there.
+        """The reader of an answer to a request with this number of alternatives; arguments as in `CheckedAligner`.
 
-        Without `ranked`, where nobody looks at the listed tokens, these are not put in order.
+        Without `ranked`, if no caller reads the listed tokens, these are not put in order.
         """
         listing, ends = self.listing(alternatives) if ranked else None, self.facts.ends
         return CheckedAligner(self.endpoint, ends, listing=listing, streamed=streamed, drawn=drawn)
@@ -341,12 +341,12 @@ class OpenAIClient:
 
     @property
     def most(self) -> int:
-        """The largest number of most probable tokens that the server lists at a place, its own among them."""
+        """The largest number of most probable tokens that the server lists at a place, including its own token."""
         known = self.dialect.most if self.api == "completions" else self.dialect.chat_most
         return known if self.facts.most is None else min(known, self.facts.most)
 
     def shown(self, listed: int = TIES) -> dict[str, object]:
-        """Fields that ask for the `listed` most probable tokens, or as many as the server allows."""
+        """Fields that request the `listed` most probable tokens, or as many as the server allows."""
         if not self.facts.probs:
             return {}
         if self.api == "completions":
@@ -354,11 +354,11 @@ class OpenAIClient:
         return {"logprobs": True, "top_logprobs": min(listed, self.most)}
 
     def _listed(self, alternatives: int) -> dict[str, object]:
-        """Fields that ask for this number of alternatives, or as many as the server allows."""
+        """Fields that request this number of alternatives, or as many as the server allows."""
         return self.shown(max(TIES, 1 + alternatives))
 
     def listing(self, alternatives: int) -> Listing:
-        """The tokens that are listed where this number of alternatives is asked for."""
+        """The tokens that the server lists for a request with this number of alternatives."""
         asked, dialect = min(max(TIES, 1 + alternatives), self.most), self.dialect
         return Listing(asked, dialect.ranked, dialect.end_prob, self.facts.spaced)
 
@@ -382,7 +382,7 @@ class OpenAIClient:
     async def singles(
         self, prefixes: Sequence[Prefix], limit: int, usage: Usage, alternatives: int = 0
     ) -> list[Completion]:
-        """One request for each prefix, several at once."""
+        """One request for each prefix, several at a time."""
         ask = partial(self.one, alternatives=alternatives)
         answers = await concurrently([partial(ask, prefix, limit, usage) for prefix in prefixes])
         return [choice for answer in answers for choice in answer.choices]
@@ -390,9 +390,9 @@ class OpenAIClient:
     async def _list(
         self, prefixes: Sequence[Prefix], limit: int, usage: Usage, alternatives: int
     ) -> list[Completion] | None:
-        """The answers to a list of prompts; None where the server takes none.
+        """The answers to a list of prompts; None if the server takes no lists.
 
-        The first time, the last prompt is also asked alone: the answers may come in another order.
+        The first time, the last prompt is also sent alone: the answers may come in another order.
         """
         facts = self.facts
         plain = {**self.body(prefixes[0], limit), **self._listed(alternatives)}
@@ -421,7 +421,7 @@ class OpenAIClient:
         return None if facts.lists is False else choices
 
     def _of_all(self, answer: Answer, prefixes: Sequence[Prefix]) -> Billed | None:
-        """The bill of a list. Where it is that of the first prompt, the others follow from their tokens, or bytes."""
+        """The bill of a list. If it covers the first prompt only, the rest follows from token counts, or bytes."""
         billed = answer.usage
         if billed is None or not self.dialect.list_bills_first:
             return billed
@@ -436,7 +436,7 @@ class OpenAIClient:
     # The whole prompt.
 
     def count(self, prefix: Prefix) -> int | None:
-        """Tokens of a prefix, without those of a chat template; None without a tokenizer."""
+        """Tokens of a prefix, without the tokens of a chat template; None without a tokenizer."""
         if self.tokenizer is None or self.api == "chat":
             return None
         key = _key(prefix)
@@ -445,7 +445,7 @@ class OpenAIClient:
         return self._counted[key]
 
     async def count_first(self, prefixes: Sequence[Prefix]) -> None:
-        """Count long prefixes in a thread, before `count` is asked for them: others wait for the event loop."""
+        """Count long prefixes in a thread, before `count` needs them, so that the event loop stays free."""
         if self.tokenizer is None or self.api == "chat":
             return
         for prefix in prefixes:
@@ -456,7 +456,7 @@ class OpenAIClient:
         """Compare the billed prompt with the local tokenizer's count.
 
         Raises:
-            ContextLengthError: the server read less than the prefix.
+            ContextLengthError: the server read only a part of the prefix.
         """
         if not (billed and billed.prompt_tokens):
             return
@@ -470,10 +470,10 @@ class OpenAIClient:
     async def check_whole(self, prefix: Prefix, usage: Usage) -> None:
         """Find out whether the server cuts this text silently; again only after it has grown by a few thousand bytes.
 
-        Without a tokenizer the text is sent twice, once with words before it that must make it longer.
+        Without a tokenizer the text is sent twice, once after filler words that must make it longer.
 
         Raises:
-            ContextLengthError: it does.
+            ContextLengthError: the server cuts it.
         """
         size = len(prefix.whole.encode())
         key = sha256(prefix.prompt.encode()).digest()
@@ -499,12 +499,12 @@ def _key(prefix: Prefix) -> bytes:
 
 
 def is_too_long(error: InvalidRequestError | ContextLengthError) -> bool:
-    """A shorter answer may be granted: some servers refuse a prompt and an answer that do not fit together."""
+    """True if a shorter answer may be granted: some servers refuse a prompt and an answer that do not fit together."""
     return isinstance(error, ContextLengthError) or "max_tokens" in str(error) or "max_completion" in str(error)
 
 
 def _number(body: Mapping[str, object]) -> int:
-    """The number of most probable tokens that a request asks for."""
+    """The number of most probable tokens that a request wants."""
     asked = body.get("top_logprobs", body.get("logprobs"))
     return asked if isinstance(asked, int) else 0
 
@@ -512,14 +512,14 @@ def _number(body: Mapping[str, object]) -> int:
 async def _whole_characters(
     answers: AsyncGenerator[Answer], stream: AsyncExitStack, ask: Callable[[], Awaitable[Answer]], endpoint: str
 ) -> AsyncGenerator[Answer]:
-    """The events of a stream up to one that hides something, then the rest of the same answer as one event.
+    """The events of a stream before the first that hides something, then the rest of the same answer as one event.
 
-    A token that shows nothing hides a part of a character. So do text offsets where a token holds both a character and
-    a part of the next: they count what the stream has not shown, one event later. So an event is held until the next.
+    A token without text hides a part of a character. Text offsets reveal a token with both a character and a part of
+    the next: one event later, they count the hidden part. So an event is held until the next.
 
     Args:
         answers: the events.
-        stream: closes the stream, before anything is asked: a server may do one thing at a time.
+        stream: closes the stream, before the next request: a server may do one thing at a time.
         ask: requests the whole answer.
         endpoint: the server's URL, for errors.
 
@@ -572,12 +572,12 @@ def _text(answer: Answer) -> str:
 
 
 def _is_silent(answer: Answer) -> bool:
-    """True for an answer with a token that shows nothing."""
+    """True for an answer with a token without text."""
     found = [step.pick for choice in answer.choices for step in steps(choice)]
     return not _text(answer) and any(not pick.text and not pick.data for pick in found)
 
 
 def _offset(answer: Answer) -> int | None:
-    """Characters before the answer, where the server counts them."""
+    """Characters before the answer, if the server counts them."""
     offsets = [choice.logprobs.text_offset for choice in answer.choices if choice.logprobs]
     return offsets[0][0] if offsets and offsets[0] else None

@@ -1,8 +1,8 @@
-"""One table of how servers that speak OpenAI's protocol differ: adding a server is adding a row.
+"""One table of the differences between servers that speak OpenAI's protocol: a new server is a new row.
 
-The adapter reads fields and never names. A field of None is found out by asking. The hosted services are written from
-their documentation of November 2026; none was seen live. An outdated row costs one request, or a refusal that names
-what is missing.
+The adapter reads fields and never names. A field of None is found out by a request. The rows of hosted services follow
+their documentation of November 2026; none was seen live. An outdated row costs one request, or a refusal that names the
+missing ability.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The ways of one kind of server.
+    """The properties of one kind of server.
 
     Attributes:
         engine: its name.
-        completions: path of the route for raw text; None where there is none.
-        chat: path of the route for messages; None where there is none.
+        completions: path of the route for raw text; None if there is no such route.
+        chat: path of the route for messages; None if there is no such route.
         api: the default route.
-        models: path of the list of models; None where there is none.
+        models: path of the list of models; None if there is no list.
         all_listed: the list is complete, so that a name missing from it is wrong.
-        hosts: host names that identify it; one that begins with a dot is a suffix.
+        hosts: host names that identify it; a name that begins with a dot is a suffix.
         base: prefix of the paths, for a URL that is the host alone.
         key_header: header of the API key.
         extra: fields of every request, unless the user gives them.
@@ -66,34 +66,35 @@ class Dialect:
         most: largest number of alternatives per token (`logprobs`).
         chat_most: the same for messages (`logprobs: true`, `top_logprobs`).
         ranked: these lists are known to be the most probable tokens, each with its text or without any.
-        spaced: the strings in them are known to keep the space before a word; elsewhere one that has it shows that.
-        sampling: fields that draw from the model's full distribution, where the probabilities of drawn tokens are known
-            to be raw; None elsewhere.
-        seed: field with the seed of the draws; None where none may be sent.
-        stream_options: fields that ask for the usage in a stream; empty where it comes unasked or must not be asked.
+        spaced: the strings in them are known to keep the space before a word; otherwise a string with such a space
+            proves it.
+        sampling: fields that draw from the model's full distribution, if the probabilities of drawn tokens are known to
+            be raw; otherwise None.
+        seed: field with the seed of the draws; None if no seed may be sent.
+        stream_options: fields that request the usage in a stream; empty if it always comes, or must not be requested.
         lists: one request may hold a list of prompts.
-        list_bills_first: the usage of a list is that of its first prompt alone.
-        echo: `echo` with `logprobs` may give the probabilities of a prompt; used only once it is proved. False saves
-            the attempt.
+        list_bills_first: the usage of a list covers its first prompt alone.
+        echo: `echo` with `logprobs` may give the probabilities of a prompt; used only after a proof. False saves the
+            attempt.
         least: the smallest `max_tokens`; 0 is unlimited on some servers.
-        continues: fields of a request that continues its last message; None where no message can be continued.
+        continues: fields of a request that continues its last message; None if no message can be continued.
         continued: fields of the message that is continued.
-        no_reply: hint where no message can be continued.
+        no_reply: hint if no message can be continued.
         repeats: the answer to a continued message repeats it, unless it is streamed.
         whole: fields that forbid cutting a prompt that is too long.
         truncates: the server may cut a prompt that is too long silently.
         templates: the route for raw text may put a chat template around a prompt; checked before the first use.
         longer: hint against a cut prompt.
         probs: the server returns log probabilities.
-        no_probs: parts of a refusal, in lower case, that say there are none.
+        no_probs: parts of a refusal, in lower case, that mean that there are none.
         refusals: other refusals of known reason.
         end_prob: the probability of the end of sequence is known.
         chat_end_prob: the same for a stream of messages.
         special: fields that keep special tokens and thinking in a conversation's answer.
-        shows_parts: a stream shows characters made of several tokens. Elsewhere the answer is requested again without
-            a stream at the first token that shows nothing.
+        shows_parts: a stream shows characters made of several tokens. Otherwise the answer is requested again without a
+            stream at the first token without text.
         keep_alive: a connection may be used again after a stream.
-        known_text: text that `echo` is proved with.
+        known_text: text for the proof of `echo`.
         sample: text that a tokenizer and its server must encode into equally many tokens.
     """
 
@@ -139,8 +140,8 @@ class Dialect:
     sample: str = "The quick fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve Übergröße Привет 東京 🙂"
 
 
-# 5 alternatives on `/v1/completions`, 20 over messages; the end of sequence has no entry; the first refuses chat models
-# with 404. `echo` with `logprobs` is refused for gpt-3.5-turbo-instruct; unverified for davinci-002. An
+# 5 alternatives on `/v1/completions`, 20 over messages; the end of sequence has no entry; the first route refuses chat
+# models with 404. `echo` with `logprobs` is refused for gpt-3.5-turbo-instruct; unverified for davinci-002. An
 # assistant's last message is a closed turn. Also the default for unknown servers, such as Ollama behind a gateway: so
 # only the plainest fields are sent, and templates are checked.
 _OPENAI = Dialect(
@@ -186,8 +187,8 @@ DIALECTS: Mapping[str, Dialect] = {
         shows_parts=True,
         keep_alive=False,
     ),
-    # Seen live: 0.32.0 and 0.8.5 on the CPU. Up to 0.8.5 `top_k: 0` is refused; -1 is valid in every version. More than
-    # 20 alternatives, or what --max-logprobs says, are refused.
+    # Seen live: 0.32.0 and 0.8.5 on the CPU. Up to 0.8.5 `top_k: 0` is refused; -1 is valid in every version. It
+    # refuses more than 20 alternatives, or the number in --max-logprobs.
     "vllm": Dialect(
         "vllm",
         all_listed=True,
@@ -270,7 +271,7 @@ DIALECTS: Mapping[str, Dialect] = {
         templates=True,
     ),
     # An answer is continued on the beta route alone, by a field of the last message; the reasoning model has no
-    # probabilities (400). Some users report 0 for the chosen token and -9999 for all others, as of a model that is
+    # probabilities (400). Some users report 0 for the chosen token and -9999 for all others, like a model that is
     # always certain (unverified).
     "deepseek": Dialect(
         "deepseek",
@@ -301,9 +302,9 @@ DIALECTS: Mapping[str, Dialect] = {
     # Messages only; 400 on `logprobs`. An assistant's last message is continued ("prefilling"). Temperature 0 becomes
     # 1e-8.
     "groq": Dialect("groq", completions=None, api="chat", hosts=("api.groq.com",), base="/openai", continues={}),
-    # The provider behind a model changes between requests: so only providers that know every field are allowed, and
-    # cutting the middle out of a long prompt is forbidden. A user's own `provider` setting is kept. A seed would rule
-    # out the providers that take none.
+    # The provider of a model changes between requests: so only providers that know every field are allowed, and cutting
+    # the middle out of a long prompt is forbidden. A user's own `provider` setting is kept. A seed would rule out
+    # providers that take none.
     "openrouter": Dialect(
         "openrouter",
         hosts=("openrouter.ai",),
@@ -321,7 +322,7 @@ DIALECTS: Mapping[str, Dialect] = {
 
 
 def dialect_of(given: str | Dialect) -> Dialect:
-    """The dialect of that name, or the given one.
+    """The dialect of that name, or the given dialect.
 
     Raises:
         ValueError: no dialect has that name.
@@ -336,7 +337,7 @@ def dialect_of(given: str | Dialect) -> Dialect:
 
 
 def dialect_at(host: str) -> Dialect | None:
-    """The hosted service at that host, if it is a known one."""
+    """The hosted service at that host, if it is known."""
     host = host.lower()
     for dialect in DIALECTS.values():
         if any(host == one or (one.startswith(".") and host.endswith(one)) for one in dialect.hosts):

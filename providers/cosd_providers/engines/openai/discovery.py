@@ -1,4 +1,4 @@
-"""Discovery: the model, and proof that the route in use does what a fusion needs. Asked once, and billed to nobody."""
+"""Discovery: the model, and proof that the route in use does what a fusion needs. Done once, and not billed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _BEGINNING = re.compile(r"<s>|<bos>|<\|(begin_of_text|startoftext)\|>|<ï½œbeginâ
 
 
 async def discover(client: OpenAIClient, transport: Transport, model: str | None, context: int | None) -> OpenAIFacts:
-    """Find out which model is served, and that the route in use does what is asked.
+    """Find out which model is served, and check that the route in use obeys.
 
     Args:
         client: requests to the server; its facts are filled in.
         transport: the server.
         model: the model's id; None for the only one.
-        context: tokens that fit; None for what the server reports.
+        context: tokens that fit; None for the number that the server reports.
 
     Raises:
         UnsupportedError: the server cannot be used.
@@ -53,7 +53,7 @@ async def discover(client: OpenAIClient, transport: Transport, model: str | None
         )
         hint = f"{dialect.no_reply} A method that continues no answer takes it as it is: connect(url, api='messages')."
         raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
-    if not client.partial:  # nothing compares its probabilities
+    if not client.partial:  # its probabilities have no use
         facts.probs = False
         return facts
     size = await check_probs(client) if dialect.probs is None else None
@@ -68,7 +68,7 @@ async def discover(client: OpenAIClient, transport: Transport, model: str | None
 
 
 async def choose(transport: Transport, dialect: Dialect, model: str | None) -> tuple[str, int | None]:
-    """The model's id and its context, from the server's list where it has one.
+    """The model's id and its context, from the server's list if it has one.
 
     Raises:
         ModelChoiceError: the named model is not there, or there are several and none was named.
@@ -94,10 +94,10 @@ async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> lis
 
 
 async def check_probs(client: OpenAIClient) -> int | None:
-    """Ask for one token after a letter, with its probability; where there is none, none is asked for again.
+    """Request one token after a letter, with its probability; if it has none, later requests want none.
 
     Returns:
-        Tokens of the letter as the server reads it; None where it does not report that.
+        Tokens of the letter in the server's encoding; None if it does not report their number.
 
     Raises:
         UnsupportedError: the model is refused for a known reason, or temperature 0 turns probabilities into 1 and 0.
@@ -114,7 +114,7 @@ async def check_probs(client: OpenAIClient) -> int | None:
                 _raise_known(error, refusal, dialect)
             return size
         except (ContextLengthError, ResponseError):
-            return size  # the next request will raise it
+            return size  # the next request will raise this error
         size = size or (answer.usage.prompt_tokens or None if answer.usage else None)
         [choice] = answer.choices
         if steps(choice) or (choice.logprobs and choice.logprobs.alone):
@@ -127,7 +127,7 @@ async def check_probs(client: OpenAIClient) -> int | None:
 
 
 async def _check_unsure(client: OpenAIClient, text: str, choice: Completion) -> None:
-    """Ask again at temperature 1 where a token is certain and others are listed with 0.
+    """Repeat the request at temperature 1 if a token is certain and others are listed with 0.
 
     Raises:
         UnsupportedError: temperature 0 made it certain, so that no drafted token would ever be replaced.
@@ -142,14 +142,14 @@ async def _check_unsure(client: OpenAIClient, text: str, choice: Completion) -> 
 
 
 def _certain(choice: Completion) -> bool:
-    """The first token has all of the probability, and others are listed with none."""
+    """True if the first token has all of the probability, and others are listed with none."""
     listed = [one.prob for step in steps(choice)[:1] for one in (step.pick, *step.top)]
     probs = [prob for prob in listed if prob is not None]
     return len(probs) > 1 and max(probs) >= _SURE and all(prob in (0.0, max(probs)) or prob < 1e-30 for prob in probs)
 
 
 def _raise_known(error: InvalidRequestError | AuthenticationError, refusal: str, dialect: Dialect) -> None:
-    """Raise the refusal of a model in words of our own; a refused key is raised as it is."""
+    """Raise the refusal of a model in words of our own; raise a refused key unchanged."""
     for known in dialect.refusals:
         if known.says in refusal:
             raise UnsupportedError(known.words, endpoint=error.endpoint, hint=known.hint) from error
@@ -158,13 +158,13 @@ def _raise_known(error: InvalidRequestError | AuthenticationError, refusal: str,
 
 
 async def check_raw(client: OpenAIClient, size: int | None = None) -> None:
-    """Make sure that a prompt reaches the model as it is: one letter is few tokens, and two line breaks are more.
+    """Make sure that a prompt reaches the model unchanged: one letter is few tokens, and two line breaks are more.
 
     A server that does not report its usage cannot be checked.
 
     Args:
         client: requests to the server.
-        size: tokens of the letter, where known.
+        size: tokens of the letter, if known.
 
     Raises:
         UnsupportedError: the server puts a template around every prompt, or takes white space off its end.
@@ -184,7 +184,7 @@ async def check_raw(client: OpenAIClient, size: int | None = None) -> None:
 
 
 async def check_tokenizer(client: OpenAIClient, tokenizer: Tokenizer) -> None:
-    """Compare the number of tokens of a test text; the server may add one, the beginning of the sequence.
+    """Compare the number of tokens of a test text; the server may add one for the beginning of the sequence.
 
     A server that does not report its usage cannot be checked.
 
@@ -200,12 +200,12 @@ async def check_tokenizer(client: OpenAIClient, tokenizer: Tokenizer) -> None:
 
 
 async def check_continuation(client: OpenAIClient) -> None:
-    """Continue two answers that differ in the line breaks at their ends; also see whether an answer is repeated.
+    """Continue two answers that differ in the line breaks at their ends; also test whether an answer is repeated.
 
     A server that does not report its usage cannot be checked.
 
     Raises:
-        UnsupportedError: the chat template takes white space off an answer that is continued.
+        UnsupportedError: the chat template strips white space from the end of an answer to continue.
     """
     plain, broken = await _size(client, Prefix("a", "a")), await _size(client, Prefix("a", "a\n\n"))
     client.facts.repeats = False
@@ -219,9 +219,9 @@ async def check_continuation(client: OpenAIClient) -> None:
 
 
 async def unbegun(client: OpenAIClient, prompt: str) -> str:
-    """A prompt without a beginning of sequence in front, where the server adds one to every text.
+    """A prompt without a beginning of sequence in front, if the server adds one to every text.
 
-    It does where it reads more than one token of a letter, or does not report how many.
+    The server adds one if it reads more than one token for a letter, or does not report their number.
     """
     found = _BEGINNING.match(prompt)
     if found is None or await _size(client, Prefix("a", "")) == 1:
@@ -230,7 +230,7 @@ async def unbegun(client: OpenAIClient, prompt: str) -> str:
 
 
 async def _size(client: OpenAIClient, prefix: Prefix) -> int | None:
-    """Tokens of a prefix as the server reads it; None where it does not report that, or refuses it."""
+    """Tokens of a prefix in the server's encoding; None if it does not report their number, or refuses the prefix."""
     try:
         answer = await client.one(prefix, 1, Usage(), check=False)
     except (ContextLengthError, InvalidRequestError, ResponseError):

@@ -27,22 +27,22 @@ _MARGIN = 8  # special tokens that a prompt may get
 _MORE = 3  # raw tokens that may be needed to finish a character
 _PARTS = 4  # raw tokens of a character, at most
 _OWN_WAY = {"temperature": 1}  # drawn by a server that is not known to draw from the model's own distribution
-_SEEDS = 2**32 - 1  # the last number of 32 bits stands for a random one on some servers
+_SEEDS = 2**32 - 1  # the last number of 32 bits means a random seed on some servers
 
 
 class Drafting:
     """One draft.
 
-    An answer ends at a number of raw tokens, a draft at a number of whole characters. Where an answer was too short for
-    that, the same text is sent again with a higher limit, so that the model continues from its own tokens. A server
-    that draws them does so from the same seed, and draws the same; behind a grown text it has another seed. One that
-    draws in its own way may draw others: it continues the grown text, or ends at its own number of tokens.
+    An answer ends at a number of raw tokens, a draft at a number of whole characters. If an answer was too short, the
+    same text is sent again with a higher limit, so that the model continues from its own tokens. A server that draws
+    tokens repeats them from the same seed; after a grown text it gets another seed. A server that draws in its own way
+    may draw other tokens: it continues the grown text, or ends at its own number of tokens.
 
     Args:
         client: requests to the server.
         context: the prompt, and the response so far.
-        usage: where requests are counted.
-        options: how tokens are chosen, and the number of alternatives to each, as far as the server lists them.
+        usage: the ledger that counts the requests.
+        options: the choice of tokens, and the number of alternatives to each, as far as the server lists them.
         max_tokens: whole-character tokens to give at most.
     """
 
@@ -61,8 +61,8 @@ class Drafting:
         self._known: list[bytes] = []  # raw tokens received after this text
         self._given: list[bytes] = []  # whole tokens given out after it
         self._before = 0  # whole tokens given out before
-        self._wanted = max_tokens  # raw tokens to ask for
-        self._refused = False  # more of them were refused
+        self._wanted = max_tokens  # raw tokens to request
+        self._refused = False  # the server refused a higher limit
         self._over: DraftEnd | None = None
 
     async def after(self) -> Sequence[DraftEnd]:
@@ -74,7 +74,7 @@ class Drafting:
     async def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
         """The new tokens of one answer; see `drafting.DraftRequests`.
 
-        A broken answer is requested again from the same text. If that breaks before anything new, the next attempt
+        A broken answer is requested again from the same text. If that breaks before a new token, the next attempt
         starts from the text received so far: the server may have a limit of its own.
         """
         if self._draft.over:
@@ -103,12 +103,12 @@ class Drafting:
             self._over = self._over or DraftEnd("context")
 
     def _start(self, left: int) -> None:
-        """Reset everything that belongs to one text."""
+        """Reset the state of one text."""
         self._draft, self._known, self._given = Draft(left), [], []
         self._wanted, self._refused = left, False
 
     def _grow(self, wanted: int) -> None:
-        """Append the tokens given out to the text, and ask for `wanted` raw tokens after it."""
+        """Append the tokens given out to the text, and request `wanted` raw tokens after it next."""
         self._text += b"".join(self._given)
         self._before += len(self._given)
         self._start(self._draft.left)
@@ -131,7 +131,7 @@ class Drafting:
             else:
                 self._over = DraftEnd("limit")
             return continues
-        if stream.differs and continues:  # with more than what is left, at least one whole token comes
+        if stream.differs and continues:  # with a limit above the rest, at least one whole token comes
             self._grow(max(self._wanted, left + _MORE))
             return True
         if full:
@@ -150,7 +150,7 @@ class Drafting:
         return continues
 
     async def _stream(self, prefix: Prefix, limit: int, stream: _Stream, attempt: int) -> AsyncGenerator[Token, None]:
-        """The whole tokens of one answer. The usage may come after the last of them."""
+        """The whole tokens of one answer. The usage may come after the last token."""
         if limit < 1:
             words = f"the text does not fit into the model's context of {self._client.facts.context} tokens"
             raise ContextLengthError(words, endpoint=self._client.endpoint)
@@ -174,7 +174,7 @@ class Drafting:
                 stream.bill(self._usage, 0 if stream.billed else self._client.count(prefix) or 0)
 
     def _drawn(self) -> Mapping[str, object]:
-        """Fields by which tokens are drawn; none for greedy decoding."""
+        """Fields for drawing tokens; empty for greedy decoding."""
         seed, dialect = self._options.seed_after(self._before), self._client.dialect
         if not self._options.sampled or seed is None:
             return {}
@@ -182,7 +182,7 @@ class Drafting:
         return {**(dialect.sampling or _OWN_WAY), **seeded}
 
     async def _limit(self, prefix: Prefix) -> int:
-        """The number of raw tokens to ask for; less than 1 where none fits."""
+        """The number of raw tokens to request; less than 1 if none fits."""
         context = self._client.facts.context
         if context is None or len(prefix.whole.encode()) + self._wanted + _MARGIN <= context:
             return self._wanted
@@ -198,13 +198,13 @@ class _Stream:
         client: requests to the server.
         draft: takes the new tokens.
         known: bytes of the raw tokens of earlier answers to the same text; grows.
-        options: how tokens are chosen, and the number of alternatives to each.
-        repeated: the answer so far, where the server repeats it.
+        options: the choice of tokens, and the number of alternatives to each.
+        repeated: the answer so far, if the server repeats it.
 
     Attributes:
-        finish: why the answer ended; None before that.
+        finish: the reason for the answer's end; None before the end.
         billed: its usage, as far as received.
-        differs: a token is another than in an earlier answer; nothing after it counts.
+        differs: a token differs from an earlier answer; nothing after it counts.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class _Stream:
 
     @property
     def _aligner(self) -> CheckedAligner | EventReader:
-        """Begun with the first event: with the request the client may learn how many tokens the server lists."""
+        """The reader, made at the first event: the request may have shown how many tokens the server lists."""
         if self._begun is None and not self._client.facts.probs:
             self._begun = EventReader(self._client.endpoint, self._repeated)
         elif self._begun is None:
@@ -235,7 +235,7 @@ class _Stream:
 
     @property
     def written(self) -> int:
-        """Raw tokens that the model has written, hidden ones included where they are billed."""
+        """Raw tokens that the model has written, including billed hidden tokens."""
         billed = self.billed.completion_tokens if self.billed else None
         return max(billed or 0, self._aligner.count)
 
@@ -255,7 +255,7 @@ class _Stream:
         return tokens
 
     def bill(self, usage: Usage, read: int) -> None:
-        """Count the usage; of a stream that was closed early, `read` prompt tokens and those received."""
+        """Bill the usage; for a stream that was closed early, `read` prompt tokens and the tokens received."""
         bill(usage, self.billed or Billed(prompt_tokens=read, completion_tokens=self._aligner.count))
 
     def _take(self, position: Position) -> list[Token]:
@@ -263,7 +263,7 @@ class _Stream:
         self._at += 1
         if at < len(self._known):
             before, self._known[at] = self._known[at], token.data
-            # A busy server may round differently, and two tokens be about equally probable.
+            # A busy server may round differently, and two tokens may be about equally probable.
             self.differs = bool(before) and before != token.data
             if before or not token.data:
                 return []

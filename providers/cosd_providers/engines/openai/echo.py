@@ -1,9 +1,9 @@
-"""Scoring a text in one request, by `echo` with `logprobs`: used only where it is proved.
+"""Scoring a text in one request, by `echo` with `logprobs`: used only after a proof.
 
-Servers may ignore the two fields, refuse them, or give each position the distribution of the next one. So a known text
-is scored first, and the server is asked at some places of it: only if both agree is anything scored. An echo that
-agrees one position later is *shifted*: its entries are read one place further on. It has what the model would have
-said there, but not the probability of each token of the text.
+Servers may ignore the two fields, refuse them, or give each position the distribution of the next position. So a known
+text is scored first, and the model is asked at some of its places: texts are scored only if both agree. An echo that
+agrees one position later is *shifted*: its entries are read one place further on. It shows the model's choice at each
+place, but not the probability of each token of the text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Echo", "Scored", "cannot_score", "end_at", "hidden_tokens", "spelt"]
 
-_GROWN = 4  # a text longer than what was proved by this factor is proved again
+_GROWN = 4  # a text longer than the proved length by this factor is proved again
 _PLACES = 3  # places to compare
 _AGREEING = 2  # places that have to agree
 _NOISE = 1e-3  # rounding of a sum of probabilities
@@ -39,9 +39,9 @@ class Scored:
     Attributes:
         specials: number of special tokens before the text.
         positions: one for each token of the text; the pick is the text's own token.
-        after: the position behind the text; None where the server does not show it.
-        all_told: no token is missing that is more probable than the listed ones, as a hidden end of sequence may be.
-        shifted: a token of the text that is not listed has no probability, and less than the listed ones.
+        after: the position after the text; None if the server does not show it.
+        all_told: no unlisted token is more probable than the listed ones, as a hidden end of sequence may be.
+        shifted: an unlisted token of the text has no probability, and is less probable than the listed tokens.
     """
 
     specials: int
@@ -53,7 +53,7 @@ class Scored:
     def tokens(self, alternatives: int = 0) -> list[Token]:
         """The tokens of the text, each with up to this number of alternatives.
 
-        Those that share a character, without bytes of their own, are joined, and have none.
+        Tokens that share a character, without bytes of their own, are joined, and have no alternatives.
         """
         tokens: list[Token] = []
         parts: list[Token] = []
@@ -65,10 +65,10 @@ class Scored:
         return tokens
 
     def likely(self) -> list[Position | None]:
-        """The model's greedy position at each token of the text, and after it; None where it is uncertain.
+        """The model's greedy position at each token of the text, and after it; None if it is uncertain.
 
-        The text's own tokens have id 0. Uncertain are equally probable tokens, and tokens without bytes: one string may
-        stand for several tokens.
+        The text's own tokens have id 0. Equally probable tokens are uncertain, and so are tokens without bytes, as one
+        string may represent several tokens.
         """
         found = [_likely(one, all_told=self.all_told, listed=self.shifted) for one in self.positions]
         return [*found, self.after]
@@ -87,7 +87,7 @@ class Echo:
         self._sound = len(client.dialect.known_text)  # bytes of the longest text whose echo was proved
 
     async def shift(self, usage: Usage) -> int | None:
-        """The shift of the echo in tokens, tested once; None where it cannot be used."""
+        """The shift of the echo in tokens, tested once; None if the echo cannot be used."""
         if self._client.dialect.echo is False:
             return None
         facts = self._client.facts
@@ -96,12 +96,12 @@ class Echo:
         return facts.echo.shift
 
     async def can_score(self, usage: Usage) -> bool:
-        """The echo has the probabilities of the text's own tokens: it is proved, and not shifted."""
+        """True if the echo has the probabilities of the text's own tokens: it is proved, and not shifted."""
         return await self.shift(usage) == 0
 
     @property
     def proved(self) -> bool:
-        """The echo was tested before, and can be used."""
+        """True if the echo was tested before, and can be used."""
         echo = self._client.facts.echo
         return echo is not None and echo.shift is not None
 
@@ -114,11 +114,11 @@ class Echo:
     async def score(self, prefix: Prefix, usage: Usage, alternatives: int = 0) -> Scored:
         """The text's own tokens with the model's distribution at each, and up to this number of alternatives.
 
-        An echo may be right for a short text and wrong for a long one: where the text has grown by much, two places
-        near its end are asked as well.
+        An echo may be right for a short text and wrong for a long one: if the text has grown by much, the model is
+        asked at two places near its end as well.
 
         Raises:
-            ResponseError: the echo does not hold what that of the known text did.
+            ResponseError: the echo is less complete than the echo of the known text.
         """
         shift = await self.shift(usage) or 0
         text = prefix.whole.encode()
@@ -135,7 +135,7 @@ class Echo:
         return scored
 
     def _read(self, answer: Answer, text: bytes, shift: int, alternatives: int = 0) -> Scored | None:
-        """The echo of `text`; None where the answer is not one."""
+        """The echo of `text`; None if the answer is no echo."""
         [choice] = answer.choices
         raw = steps(choice)
         if not raw or raw[0].pick.prob is not None:
@@ -143,7 +143,7 @@ class Echo:
         listing = self._client.listing(alternatives)
         shown, rest = spelt(choice, text, self._client.endpoint, self._client.facts.ends, listing)
         hidden = hidden_tokens(answer, len(shown))
-        # An open token may share its string with all the listed ones, which are then lost.
+        # An open token may share its string with all the listed tokens, which are then lost.
         known = all(position.top or position.pick.open or position.pick.token.prob for position in shown[1:])
         if not shown or not known or hidden is None:
             return None
@@ -157,7 +157,7 @@ class Echo:
         return scored
 
     async def _prove(self, usage: Usage) -> EchoProof:
-        """Score a known text, and ask at some places of it."""
+        """Score a known text, and ask the model at some of its places."""
         text = self._client.dialect.known_text
         try:
             answer = await self._client.one(Prefix(text, ""), 1, usage, _ECHO)
@@ -179,13 +179,13 @@ class Echo:
     async def _agreeing(
         self, scored: Scored, asked: dict[bytes, Answer], usage: Usage, most: int = 3 * _PLACES, *, since: int = 0
     ) -> list[tuple[Position, Position]] | None:
-        """Pairs of equal distributions, scored and asked, that differ from their neighbours'; None if any pair differs.
+        """Pairs of equal distributions, scored and asked, which differ from their neighbours; None if any pair differs.
 
         Args:
             scored: the text, scored.
             asked: answers so far; grows.
-            usage: where requests are counted.
-            most: places to ask, at most.
+            usage: the ledger that counts the requests.
+            most: places to ask at, at most.
             since: first byte of the text to ask at.
         """
         places = [(at, before) for at, before in cuts(scored.positions) if len(before) >= since]
@@ -197,12 +197,12 @@ class Echo:
             read_tokens = answer.usage.prompt_tokens if answer.usage else 0
             positions = self._client.positions(answer.choices[0])
             if (read_tokens and read_tokens != at + scored.specials) or not positions:
-                continue  # the text up to there is encoded differently
+                continue  # the text before this place is encoded differently
             if not agree(scored.positions[at], positions[0]):
                 return None
             beside = [scored.positions[at - 1], (*scored.positions, scored.after)[at + 1]]
             if any(other is not None and agree(other, positions[0]) for other in beside):
-                continue  # it cannot show a shift
+                continue  # this place cannot show a shift
             agreeing.append((scored.positions[at], positions[0]))
             if len(agreeing) == _PLACES:
                 break
@@ -212,9 +212,9 @@ class Echo:
 def spelt(
     choice: Completion, text: bytes, endpoint: str, ends: set[str | int], listing: Listing | None = None
 ) -> tuple[list[Position], list[Position]]:
-    """The tokens of an echoed text with the special ones before it, and those generated after it.
+    """The tokens of an echoed text with the special tokens before it, and the tokens generated after it.
 
-    A server may have no entry for a generated token. Both are empty where the answer is not an echo of the text.
+    A server may have no entry for a generated token. Both lists are empty if the answer is not an echo of the text.
     `listing` is as in `TokenAligner`.
     """
     written = choice.written.encode()
@@ -236,7 +236,7 @@ def spelt(
 
 
 def _tokens_of(text: bytes, positions: Sequence[Position]) -> int:
-    """Number of tokens, from the first on, that spell the text; 0 if none do."""
+    """Number of tokens, from the first on, that spell the text; 0 if they do not."""
     data = b""
     for count, position in enumerate(positions, 1):
         data += position.pick.token.data
@@ -246,14 +246,14 @@ def _tokens_of(text: bytes, positions: Sequence[Position]) -> int:
 
 
 def hidden_tokens(answer: Answer, shown: int) -> int | None:
-    """Number of tokens read but not shown: 0 or 1 (a beginning of sequence); None where there are more."""
+    """Number of tokens read but not shown: 0 or 1 (a beginning of sequence); None if there are more."""
     read_tokens = answer.usage.prompt_tokens if answer.usage else 0
     hidden = read_tokens - shown if read_tokens else 0
     return hidden if hidden in (0, 1) else None
 
 
 def _moved(scored: Scored, shown: Sequence[Position]) -> Scored:
-    """A shifted echo, corrected: an entry belongs to the token behind it."""
+    """A shifted echo, corrected: an entry belongs to the token after it."""
     first = len(shown) - len(scored.positions)  # special tokens shown
     before = [None, *shown][first : first + len(scored.positions)]
     positions = [_placed(own.pick, entry) for own, entry in zip(scored.positions, before, strict=True)]
@@ -268,13 +268,13 @@ def _placed(own: Choice, entry: Position | None) -> Position:
     known = [choice for choice in listed if choice.token.prob is not None]
     same = [c for c in known if not c.open and (c.token.data, c.token.end) == (own.token.data, own.token.end)]
     pick = replace(own, id=0, token=replace(own.token, prob=same[0].token.prob if same else None))
-    # An entry's own token is the wrong one for its list.
+    # An entry's own token does not belong to its list.
     others = [replace(choice, id=-n, sure=False) for n, choice in enumerate(known, 1) if choice not in same]
     return Position(pick, others)
 
 
 def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Position | None:
-    """The position with the model's own choice as its pick; None where uncertain. For `listed` see `Scored.shifted`."""
+    """The position with the model's own choice as its pick; None if uncertain. For `listed` see `Scored.shifted`."""
     choices = [position.pick, *position.top]
     best = max(choice.token.prob or 0.0 for choice in choices)
     first = [choice for choice in choices if choice.token.prob == best]
@@ -287,7 +287,7 @@ def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Posi
 
 
 def _among(position: Position) -> Choice:
-    """The text's own token as one of those listed; not sure where it is not as probable as they are."""
+    """The text's own token as a listed token; it is sure only if it is as probable as the listed ones."""
     pick, least = position.pick, min((choice.token.prob or 0.0 for choice in position.top), default=1.0)
     says = pick.sure and not pick.open and sendable(pick.token.data).encode() == pick.token.data
     return replace(pick, sure=says and (pick.token.prob or 0.0) >= least)
@@ -296,7 +296,7 @@ def _among(position: Position) -> Choice:
 def end_at(position: Position | None, alternatives: int) -> Token:
     """The end of sequence at a position, with up to this number of alternatives.
 
-    Of several the most probable; where none is listed it has neither a probability nor alternatives.
+    If there are several ends, the most probable; an unlisted end has neither a probability nor alternatives.
     """
     if position is None:
         return Token(b"", None, end=True)

@@ -2,11 +2,11 @@
 
 A server returns a text and, beside it, a string and a log probability for each token. The text is right; the strings
 often are not: a token that leaves a character unfinished has none, or U+FFFD; some servers drop the space before a
-word; the end of sequence has a string and no text, or no entry at all. `TokenAligner` gives each token the bytes that
-it has in the text, however many tokens an event of a stream holds.
+word; the end of sequence has a string and no text, or no entry at all. `TokenAligner` gives each token its bytes in the
+text, however many tokens an event of a stream holds.
 
-Strings are *bare* where each has lost the space at its front, as with SentencePiece vocabularies whose tokens are
-decoded one by one: two spaces become one, one becomes nothing. The spaces of the text show what they were.
+Strings are *bare* if each has lost the space at its front, as with SentencePiece vocabularies whose tokens are decoded
+one by one: two spaces become one, one becomes nothing. The text shows the lost spaces.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["CheckedAligner", "Listing", "TokenAligner", "ranked", "spells"]
 _LOST = LOST.encode()
 
 _OPEN = 3  # bytes of an unfinished character, at most
-_AHEAD = 16  # tokens looked at behind one whose place in the text is ambiguous
+_AHEAD = 16  # tokens looked at after a token whose place in the text is ambiguous
 _PART = 8  # bytes that a token without a string may add before an unfinished character that is never completed
-_WINDOW = 256  # bytes searched for the token behind an unfinished character
+_WINDOW = 256  # bytes searched for the token after an unfinished character
 _NO_PROBS = "Not every server, model and route has them; is there another one?"
 _NO_STREAMED = (
     "Not every server, model and route has them in a stream. LiteLLM, for example, drops them from streams of"
@@ -42,13 +42,13 @@ _NOISE = 1e-3  # rounding of a sum of probabilities
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The most probable tokens that a request asked for at each place.
+    """The most probable tokens that a request wants at each place.
 
     Attributes:
-        asked: their number.
-        ranked: it is to be known that no other token is more probable; `Dialect.ranked`.
-        ends: the end of sequence is among them where it is that probable.
-        spaced: their strings are known to keep the space before a word.
+        asked: the number that the request wants.
+        ranked: the caller must know that no other token is more probable; `Dialect.ranked`.
+        ends: the end of sequence is listed if it is that probable.
+        spaced: the listed strings are known to keep the space before a word.
     """
 
     asked: int
@@ -64,7 +64,7 @@ class TokenAligner:
         endpoint: the server's URL, for errors.
         ends: known strings and ids of ends of sequence; new ones are added.
         bare: the strings have lost a space at their front; None to find out.
-        listing: the listed tokens; with it those are `sure` whose text is known, and which are ranked rightly.
+        listing: the listed tokens; with it a listed token is `sure` if its text is known and its rank is right.
 
     Attributes:
         count: number of tokens received.
@@ -81,19 +81,19 @@ class TokenAligner:
         self._ends = ends
         self._bare = bare
         self._begun = False  # some text is assigned
-        self._trimmed = False  # the text lacks the space that its first token begins with
+        self._trimmed = False  # the text lacks the space at the front of its first token
         self._listed = False  # the last position came with its most probable tokens
         self._own_prob: float | None = None  # of the server's own token at the last position, as received
         self._steps: list[Step] = []  # tokens whose bytes are still unknown
         self._text = b""  # text that is not assigned to a token yet
-        self._lost = False  # the text has had U+FFFD in it, which may stand for any bytes
-        self._owed = b""  # bytes assigned to tokens before the text with them has come
+        self._lost = False  # the text had U+FFFD in it, which may represent any bytes
+        self._owed = b""  # bytes assigned to tokens before their text came
 
     def feed(self, answer: Completion) -> Iterator[Position]:
         """Take an event, or a whole answer; yield the positions whose bytes are now known.
 
         A token that leaves a character unfinished is `open`, unless the server sends its bytes. The end of sequence
-        comes with the last event; its probability is None where the server does not send it.
+        comes with the last event; its probability is None if the server does not send it.
 
         Raises:
             ResponseError: the tokens do not spell the text.
@@ -114,12 +114,12 @@ class TokenAligner:
             yield from self._rest(ended=ended)
 
     def _is_plain(self, step: Step) -> bool:
-        """Nothing waits before a token, and its string alone says its bytes."""
+        """True if no text or token waits before this token, and its string alone gives its bytes."""
         waits = self._steps or self._text or self._owed
         return not (waits or self._bare or step.pick.data) and bool(step.pick.text)
 
     def _known(self, *, ended: bool, over: bool) -> Iterator[Position]:
-        """The tokens at the front whose text has come."""
+        """The first tokens whose text has come."""
         while self._steps:
             self._settle()
             found = self._next(ended=ended, over=over)
@@ -131,7 +131,7 @@ class TokenAligner:
             del self._steps[: at + 1]
 
     def _next(self, *, ended: bool, over: bool) -> tuple[int, bytes] | None:
-        """Index and bytes of the first token that has bytes; None while the text leaves it open."""
+        """Index and bytes of the first token that has bytes; None while the text does not determine them."""
         for at, step in enumerate(self._steps):
             if step.pick.data:
                 self._owed += step.pick.data
@@ -178,9 +178,9 @@ class TokenAligner:
         return self._byte_by_byte(known, size) or (count - 1, self._take_first(size))
 
     def _is_space(self) -> bool:
-        """The token at the front, which has no string, is the space at the front of the text.
+        """True if the token at the front has no string and is the space at the front of the text.
 
-        An unfinished character cannot be one, but the token behind it may have lost its own.
+        A token of an unfinished character cannot be a space, but the token after it may have lost its own.
         """
         later = self._steps[1:]
         if self._bare is False or not self._text.startswith(b" ") or not any(_says(step.pick) for step in later):
@@ -192,9 +192,9 @@ class TokenAligner:
         return True
 
     def _byte_by_byte(self, count: int, size: int) -> tuple[int, bytes] | None:
-        """The first character of the text up to `size`, if `count` tokens without strings are one byte of it each.
+        """The first character of the text up to `size`, if `count` tokens without strings hold one byte of it each.
 
-        Such tokens are a space without its string, and the bytes of a character that is not in the vocabulary. Where
+        Such tokens are a space without its string, or the bytes of a character that is not in the vocabulary. If
         strings are bare, a space at the end may belong to the next token.
         """
         gap = self._text[:size]
@@ -213,13 +213,13 @@ class TokenAligner:
             self._bare = True
 
     def _completed(self, core: bytes, later: Sequence[Step], *, goes_on: bool) -> int:
-        """Length of the text up to the end of a token with the string `core` behind open characters; 0 if none fits.
+        """Length of the text up to the end of a token that has the string `core` after open characters; 0 if none fits.
 
-        `core` may occur more than once: the tokens behind it have to follow.
+        `core` may occur more than once: the later tokens have to follow.
 
         Args:
             core: the token's string, without the character that it completes.
-            later: the tokens behind it.
+            later: the tokens after it.
             goes_on: the token completes a character first.
         """
         for bare in (False, True):
@@ -231,7 +231,7 @@ class TokenAligner:
     def _take(self, string: str, later: Sequence[Step], *, over: bool) -> bytes | None:
         """Take a token's string off the text, with the space that it has there.
 
-        Where the string itself is spaces, the tokens behind it have to follow.
+        If the string itself is spaces, the later tokens have to follow.
         """
         while self._text.startswith(_LOST):
             self._text = self._text.removeprefix(_LOST)
@@ -261,7 +261,7 @@ class TokenAligner:
             self._owed, self._text = self._owed[same:], self._text[same:]
             if not self._owed or not self._text:
                 return
-            # The text cannot show bytes that are no character. Behind them an unfinished character may still come.
+            # The text cannot show bytes that are no character. After these bytes an unfinished one may come.
             size = whole(self._owed)
             shown = self._owed[:size].decode("utf-8", "replace").encode()
             if not self._text.startswith(shown):
@@ -271,7 +271,7 @@ class TokenAligner:
                 return
 
     def _rest(self, *, ended: bool) -> Iterator[Position]:
-        """The remaining tokens of a finished answer. Where it was cut off, no character is complete."""
+        """The remaining tokens of a finished answer. If it was cut off, no character is complete."""
         self._settle()
         left, self._steps = self._steps, []
         text, self._text = self._text.replace(_LOST, b""), b""
@@ -291,7 +291,7 @@ class TokenAligner:
 
     @staticmethod
     def _is_end(left: Sequence[Step]) -> bool:
-        """The last of several tokens with some text to share has none of it."""
+        """True if the last of several tokens has none of the remaining text."""
         pick = left[-1].pick
         return len(left) > 1 and (bool(pick.text) or pick.id is not None)
 
@@ -311,18 +311,18 @@ class TokenAligner:
         return Position(first, self._marked(self._listing, first, top, len(step.top) - beside))
 
     def _marked(self, listing: Listing, pick: Choice, top: Sequence[Choice], told: int) -> list[Choice]:
-        """The listed tokens, of which the server has `told`; sure are those that may be given as alternatives."""
+        """The listed tokens, of which the server sent `told`; a `sure` token may be given as an alternative."""
         if not listing.ranked:
             return [replace(choice, sure=self.spaced and self._reads(choice)) for choice in top]
         own, least, sure = pick.token, 0.0, pick.sure or pick.token.end
-        # Where tokens are keyed by their strings, one hides another with the same, and there are fewer.
+        # If tokens are keyed by their strings, a token hides another with an equal string, and the list is shorter.
         if not listing.ends or told < listing.asked:
             least = 1 - sum(choice.token.prob or 0.0 for choice in (pick, *top)) + _NOISE
         read = (replace(one, sure=sure and self._reads(one) and (one.token.prob or 0.0) > least) for one in top)
         return ranked(read, own)
 
     def _reads(self, choice: Choice) -> bool:
-        """The text of a listed token is known."""
+        """True if the text of a listed token is known."""
         data = choice.token.data
         return choice.token.end or (self.spaced and sendable(data).encode() == data and is_plain(readable(data)))
 
@@ -336,9 +336,9 @@ class TokenAligner:
 
 
 def _completes(step: Step, data: bytes) -> bool:
-    """The server may have hidden tokens before this one, and their probabilities: `data` is more than its own bytes.
+    """True if the server may have hidden tokens before this one, and their probabilities: `data` exceeds its own bytes.
 
-    The list shows its own. A drawn token need not be listed; if it begins with ASCII it begins a character.
+    The list shows the token's own bytes. A drawn token may be missing; if it begins with ASCII it begins a character.
     """
     if step.pick.id is None:
         return False
@@ -350,9 +350,9 @@ def _completes(step: Step, data: bytes) -> bool:
 
 
 def ranked(choices: Iterable[Choice], own: Token) -> list[Choice]:
-    """Choices at one place, the most probable first, of which none is sure behind one that is not.
+    """Choices at one place, the most probable first; none is sure after a choice that is not.
 
-    A list with a gap would not be one of the most probable tokens. One that reads like `own` leaves none.
+    A list with a gap would not hold the most probable tokens. A choice with the bytes of `own` leaves no gap.
     """
     found: list[Choice] = []
     sure = True
@@ -364,7 +364,7 @@ def ranked(choices: Iterable[Choice], own: Token) -> list[Choice]:
 
 
 def _keeps_spaces(step: Step) -> bool:
-    """The listed tokens have the space before a word. (The answer's own may have it from the text before.)"""
+    """True if the listed tokens have the space before a word. (The answer's own may have it from the text before.)"""
     return keeps_spaces(one.data.decode(errors="replace") if one.data else one.text for one in step.top)
 
 
@@ -381,20 +381,20 @@ def _same(candidate: Candidate, pick: Candidate) -> bool:
 
 
 def _spells(later: Sequence[Step], text: bytes, *, bare: bool) -> bool:
-    """These tokens may spell `text`, as far as they are looked at."""
+    """True if these tokens may spell `text`, as far as they are looked at."""
     strings = [step.pick.data or step.pick.text for step in later[:_AHEAD]]
     return spells(strings, text, bare=bare, open_end=len(later) > _AHEAD)
 
 
 class CheckedAligner(TokenAligner):
-    """An aligner that refuses an answer which a fusion cannot use.
+    """An aligner that refuses answers which a fusion cannot use.
 
     Args:
         endpoint: the server's URL, for errors.
         ends: known strings and ids of ends of sequence; new ones are added.
         listing: as in `TokenAligner`.
         streamed: the answer is a stream of `/v1/completions`.
-        drawn: tokens are drawn, and need not be the most probable ones.
+        drawn: tokens are drawn, and may be less probable than others.
     """
 
     def __init__(
@@ -415,7 +415,7 @@ class CheckedAligner(TokenAligner):
         """Take an event, or a whole answer; yield the checked positions whose bytes are now known.
 
         Raises:
-            UnsupportedError: the server does not do what was asked.
+            UnsupportedError: a fusion cannot use the server's answers.
             ResponseError: the answer is invalid.
         """
         self._check_probs(answer)
@@ -439,12 +439,12 @@ class CheckedAligner(TokenAligner):
             words = "the server sends the probability of its own token without the most probable tokens (logprobs)"
             hint = "Is there another server for this model, such as vLLM or llama.cpp's?"
             raise UnsupportedError(words, endpoint=self._endpoint, hint=hint)
-        # Of a text that breaks off within a character, all tokens may be hidden.
+        # If a text breaks off within a character, all its tokens may be hidden.
         if not (self.count or steps(answer) or not answer.written or answer.written.endswith(LOST)):
             raise no_probs("logprobs", self._endpoint, hint=_NO_STREAMED if self._streamed else _NO_PROBS)
 
     def _check_position(self, position: Position) -> None:
-        """Refuse a token that is not the most probable one, that has no usable probability, or has lost its space."""
+        """Refuse a token that is not the most probable, has no usable probability, or has lost its space."""
         own = position.pick.token.prob
         if self._trimmed:
             words = "the server takes white space off the beginning of its answers"
@@ -470,7 +470,7 @@ def readings(string: str, *, bare: bool) -> tuple[bytes, ...]:
 
 
 def endings(core: bytes, text: bytes, *, goes_on: bool = True) -> Iterator[int]:
-    """Ends of `core` in `text`, behind the first character if the token completes that one."""
+    """Ends of `core` in `text`; if the token completes the first character, after that character."""
     at = text.find(core, len(first_character(text).encode()) if goes_on else 0)
     while at >= 0:
         yield at + len(core)
@@ -480,13 +480,13 @@ def endings(core: bytes, text: bytes, *, goes_on: bool = True) -> Iterator[int]:
 def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end: bool = False) -> bool:
     """Decide whether tokens with these strings may spell `text`, or its beginning.
 
-    A token without a string leaves a character open, or is a space where strings are bare; any number of U+FFFD may
-    stand for bytes of such tokens that are no character. A token with U+FFFD and more behind it completes an open
+    A token without a string leaves a character open, or is a space if strings are bare. Any number of U+FFFD may
+    represent bytes of such tokens that are no character. A token whose string continues after U+FFFD completes an open
     character.
 
     Args:
-        strings: strings of the tokens, or their bytes where known.
-        text: the text as far as it has come.
+        strings: strings of the tokens, or their bytes if known.
+        text: the text received so far.
         bare: strings have lost the space at their front.
         open_end: more tokens follow.
     """
@@ -508,7 +508,7 @@ def spells(strings: Sequence[str | bytes], text: bytes, *, bare: bool, open_end:
             return True
         if any(core and text.startswith(data, at) for data in said):
             return False
-        if follow(index + 1, at):  # no character is complete, or a token without text
+        if follow(index + 1, at):  # an open character, or a token without text
             return True
         lost_at = text.find(_LOST, at, at + _PART + len(_LOST)) if not core else -1
         if lost_at >= 0 and follow(index, lost_at + len(_LOST)):  # its bytes, and the characters before them

@@ -1,10 +1,10 @@
-"""Answers without log probabilities. A draft has a token for each event: what the server sends at a time.
+"""Answers without log probabilities. A draft has a token for each event, with the event's text.
 
-The text of an assistant is cut into words, and a word either agrees or does not. So they work with `unit="word"` only:
-text alone does not show the tokens.
+The text of an assistant is cut into words, and a word either agrees or does not. So these servers work with
+`unit="word"` only: text alone does not show the tokens.
 
-Some servers (mlx_lm.server) take the space off the front of an answer. Whether this one does is found out at the first
-answer that would run into the text before it; the space is then put back.
+Some servers (mlx_lm.server) take the space off the front of an answer. The first answer that would run into the text
+before it is tested for this; the space is then put back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AGREE = (
     "So it cannot draft. As an assistant it can be asked whether it agrees, word by word: give"
     " verifier=AgreementVerifier(alpha=0.5). Or is there another server for this model, such as vLLM or llama.cpp's?"
 )
-"""A hint where a server has no log probabilities."""
+"""A hint for a server without log probabilities."""
 
 _WORD = re.compile(r"\s*(?:[^\W_]+|\S)|\s+\Z")
 """White space and a word, or one sign; white space alone at the very end."""
@@ -74,7 +74,7 @@ class EventReader:
             yield self._position(Token(b"", None, end=True))
 
     def _new(self, text: str, *, last: bool) -> str:
-        """Text without what is repeated: held until it is seen whether all of it is, and given back if it is not."""
+        """Text without the repeated front: held until the front is complete, and given back if it differs."""
         if not self._repeated:
             return text
         self._held += text
@@ -95,7 +95,7 @@ class Agreement:
     Args:
         client: requests to the server.
         context: the prompt, and the response so far.
-        usage: where requests are counted.
+        usage: the ledger that counts the requests.
     """
 
     def __init__(self, client: OpenAIClient, context: Context, usage: Usage) -> None:
@@ -106,7 +106,7 @@ class Agreement:
         self._limit = _FIRST
 
     async def ask(self, asked: list[Continuation]) -> list[Iterable[Position]]:
-        """The next words of each continuation; none where the server writes no whole word."""
+        """The next words of each continuation; none if the server writes no whole word."""
         self._limit = max(self._limit, *(len(one.ids) + 2 * one.wanted for one in asked))
         found: dict[int, list[Position]] = {}
         while left := [at for at in range(len(asked)) if at not in found]:
@@ -121,7 +121,7 @@ class Agreement:
         return [found[at] for at in range(len(asked))]
 
     async def _spaced(self, positions: list[Position], prefix: Prefix, question: Question) -> list[Position]:
-        """The words, the first one with the white space that the server took off it."""
+        """The words, the first word with the white space that the server took off it."""
         word = _text(positions[0]) if positions else ""
         client, facts = self._client, self._client.facts
         before = prefix.whole if client.api == "completions" else client.conversation.answer(prefix.text)

@@ -26,11 +26,11 @@ class CompletionsProbeClient(ProbeClient):
     Args:
         transport: the server.
         path: the route for raw text.
-        body: makes a request of a prompt (or several), a limit of tokens, and a number of alternatives.
+        body: makes a request from a prompt (or several), a limit of tokens, and a number of alternatives.
         ends: strings and ids of known ends of sequence.
         model: the model's id.
-        chat: the route for messages; None for none.
-        models: the list of models; None for none.
+        chat: the route for messages; None without one.
+        models: the list of models; None without one.
     """
 
     forcing: Forcing = (
@@ -65,7 +65,7 @@ class CompletionsProbeClient(ProbeClient):
         return [self._reply(choice, answer.usage if len(choices) == 1 else None) for choice in choices]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """The echo of a text."""
+        """Score by the echo of a text."""
         try:
             data = await self._post({**self._body(text, 1, TIES), "echo": True}, usage)
         except (InvalidRequestError, ServerError) as error:

@@ -25,15 +25,15 @@ _MORE = 3  # raw tokens that may be needed to finish a character
 class Proposing(Rounds):
     """One call of `propose`.
 
-    By default several questions are sent as a list where the server takes one, else one by one. An echo is the default
-    only for all boundaries of a text, where it is proved and a tokenizer shows which places it answers.
+    By default several questions are sent as a list if the server takes one, else one by one. An echo is the default
+    only for all boundaries of a text, if it is proved and a tokenizer shows which places it answers.
 
     Args:
         client: requests to the server.
         context: the prompt, and the response so far.
-        usage: where requests are counted.
-        echo: scores texts; None where the server cannot.
-        strategy: how to ask; None for the default.
+        usage: the ledger that counts the requests.
+        echo: scores texts; None if the server cannot.
+        strategy: the kind of requests; None for the default.
         alternatives: number of alternatives to each token.
     """
 
@@ -60,7 +60,7 @@ class Proposing(Rounds):
         """The proposals for some places, or for every boundary; see `contract.Provider`.
 
         Raises:
-            UnsupportedError: every boundary is asked, with neither a tokenizer nor a proved echo.
+            UnsupportedError: every boundary is wanted, with neither a tokenizer nor a proved echo.
         """
         facts, tokenizer, way = self._client.facts, self._client.tokenizer, self._strategy
         scored: Scored | None = None
@@ -80,11 +80,11 @@ class Proposing(Rounds):
         self._singly, self._echoed = way == "singles", scored if way == "echo" else None
         return await self.propose(questions, way, self._usage)
 
-    def _sent_by(self, way: Strategy) -> Strategy:  # noqa: ARG002 - of a list, the server may have refused it
+    def _sent_by(self, way: Strategy) -> Strategy:  # noqa: ARG002 - the server may have refused a list
         return "singles" if self._singly or self._client.facts.lists is False else "list"
 
     async def _score(self, *, must: bool = False) -> Scored | None:
-        """The whole text, scored; None where its echo is wrong, unless it `must` be right.
+        """The whole text, scored; None if its echo is wrong, unless it `must` be right.
 
         Raises:
             UnsupportedError: the server is not proved to score.
@@ -95,7 +95,7 @@ class Proposing(Rounds):
             return None
         try:
             return await self._echo.score(self._whole, self._usage, self._alternatives)
-        except ResponseError:  # the places are asked one by one
+        except ResponseError:  # the places get single requests instead
             if must:
                 raise
             return None
@@ -103,7 +103,7 @@ class Proposing(Rounds):
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
         """The continuations along the scored text.
 
-        In mid-text they are known where the encoding of the text up to there is the start of that of the whole text.
+        In mid-text they are known if the encoding of the text up to there begins the encoding of the whole text.
         """
         if self._echoed is None:
             return {}
@@ -129,11 +129,11 @@ class Proposing(Rounds):
         return ContextLengthError("the text does not fit into the model's context", endpoint=self._client.endpoint)
 
     def _skipped(self, one: Continuation) -> int:
-        """Tokens after the last one that differs from the server's: it generates them again."""
+        """Tokens after the last one that differs from the server's: the server generates them again."""
         return len(one.ids) - one.turned[0]
 
     async def _written(self, open_: Sequence[Continuation], count: int) -> list[Sequence[Position]]:
-        """The new positions; fewer where the server refuses so long an answer."""
+        """The new positions; fewer if the server refuses so long an answer."""
         prefixes = [Prefix(self._prompt, sendable(self._text[: one.question.start] + one.turned[1])) for one in open_]
         skipped = [self._skipped(one) for one in open_]
         try:
@@ -147,7 +147,7 @@ class Proposing(Rounds):
         return [positions[skip:] for positions, skip in zip(found, skipped, strict=True)]
 
     async def _many(self, prefixes: list[Prefix], skipped: list[int], wanted: int) -> list[list[Position]]:
-        """The positions after each prefix; asked again for a few more where none is new and the answer was cut."""
+        """The positions after each prefix; a cut answer without new ones is requested again with a few more tokens."""
         ask = self._client.singles if self._singly else self._client.many
         choices = await ask(prefixes, wanted, self._usage, self._alternatives)
         found = [self._positions(choice) for choice in choices]
@@ -166,7 +166,7 @@ class Proposing(Rounds):
     async def _shorter(
         self, one: Continuation, prefix: Prefix, wanted: int, error: ContextLengthError | InvalidRequestError
     ) -> list[list[Position]]:
-        """As many positions as fit; none where the continuation has reached the end of the context.
+        """As many positions as fit; none if the continuation has reached the end of the context.
 
         Raises:
             ContextLengthError: the text itself is too long.

@@ -1,8 +1,8 @@
 """The wire of OpenAI's `/v1/completions` and `/v1/chat/completions`, as many servers speak it.
 
-Two shapes of logprobs are in use, and a server may answer either route with either of them: the *legacy* one (lists
-side by side, alternatives keyed by their text) and the *chat* one (an object for each token, with its bytes and, on
-some servers, its id). Both become `Step`s here, and no other module knows the difference.
+Two shapes of logprobs are in use, and a server may answer either route with either of them: the *legacy* shape
+(parallel lists, alternatives keyed by their text) and the *chat* shape (an object for each token, with its bytes and,
+on some servers, its id). Both become `Step`s here, and no other module knows the difference.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 _ID = re.compile(r"token_id:(\d+)")
-"""A token in vLLM and others, asked for ids."""
+"""A token as an id, in vLLM and others, if the request wants ids."""
 
 _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
 """A token that is not text, in OpenAI's legacy shape."""
 
 _STOPS = ("eos", "eos_token", "end_turn")
-"""Reasons for the end of sequence on some servers; "stop" on the others."""
+"""Reasons for the end of sequence on some servers; the others say "stop"."""
 
 FINISHES = ("stop", "length", "content_filter")
 """Reasons for the end of an answer."""
@@ -53,22 +53,22 @@ def _alone(value: Any) -> Any:
 
 
 def _reason(value: Any) -> Any:
-    return "stop" if value in _STOPS else value or None  # an empty one is none
+    return "stop" if value in _STOPS else value or None  # an empty reason is no reason
 
 
 Number = Annotated[int, unless_none(0)]
 
 
-@dataclass(slots=True)  # not frozen: each token that is listed makes one
+@dataclass(slots=True)  # not frozen: there is one for each listed token
 class Candidate:
     """A token that a server names, with its probability.
 
     Attributes:
-        text: the server's string for it; empty, or with U+FFFD, where it leaves a character unfinished. Its leading
-            space may be missing.
-        prob: its probability; None where unknown.
-        data: its bytes; None where unknown.
-        id: its id; None where unknown.
+        text: the server's string for it; empty, or with U+FFFD, if it leaves a character unfinished. Its leading space
+            may be missing.
+        prob: its probability; None if unknown.
+        data: its bytes; None if unknown.
+        id: its id; None if unknown.
     """
 
     text: str
@@ -79,13 +79,13 @@ class Candidate:
 
 @dataclass(slots=True)
 class Step:
-    """One token of an answer, and the most probable ones at its position, in any order.
+    """One token of an answer, and the most probable tokens at its position, in any order.
 
     Attributes:
         pick: the server's own token.
         top: the most probable tokens.
         hides: the server left out tokens before it, gave it their bytes, and does not show their probabilities.
-        sure: its string is complete. Else it may have more bytes: the first ones of a character.
+        sure: its string is complete. Otherwise it may have more bytes: the first bytes of a character.
     """
 
     pick: Candidate
@@ -106,7 +106,7 @@ class Named(BaseModel):
 
 
 class Logprobs(BaseModel):
-    """Both shapes: `content` is the chat one, the others are the legacy one; `alone` if it was a bare number."""
+    """Both shapes: `content` is the chat shape, the other lists are the legacy shape; `alone`: a bare number."""
 
     alone: bool = False
     content: list[Named] | None = None
@@ -147,7 +147,7 @@ class Conversation:
     lead: str = ""
 
     def answer(self, text: str) -> str:
-        """The answer to continue, for a text of the model's own."""
+        """The answer to continue, for a text in the model's own form."""
         return self.started + (text.removeprefix(self.lead) or text)
 
     def messages(self, prompt: str, text: str, continued: Mapping[str, object]) -> list[dict[str, object]]:
@@ -215,7 +215,7 @@ class ModelList(BaseModel):
 
 
 def steps(answer: Completion) -> list[Step]:
-    """The tokens of an answer with their probabilities, from either shape; empty without any."""
+    """The tokens of an answer with their probabilities, from either shape; empty if the answer has none."""
     logprobs = answer.logprobs
     if logprobs is None:
         return []
@@ -240,7 +240,7 @@ def rest_of(answer: Completion, seen: Sequence[str], text: str) -> Completion | 
 
 
 def bill(usage: Usage, billed: Billed | None) -> None:
-    """Count the usage of an answer."""
+    """Bill the usage of an answer."""
     if billed is not None:
         details = billed.prompt_tokens_details
         cached = (details.cached_tokens or 0) if details else 0
@@ -254,7 +254,7 @@ def _chat(content: Sequence[Named]) -> list[Step]:
 def _named(entry: Named) -> Candidate:
     plain = _candidate(entry.token, entry.logprob)
     data = plain.data
-    # Bytes equal to the string are ignored: the text knows better where the string has lost its space. Those of an
+    # Bytes equal to the string are ignored: the text is more reliable if the string has lost its space. The bytes of an
     # unfinished character may be the bytes of U+FFFD.
     if entry.bytes and bytes(entry.bytes) != entry.token.encode():
         data = bytes(entry.bytes)
@@ -290,17 +290,17 @@ def _placed(found: list[Step], answer: Completion) -> list[Step]:
 def _with_text(step: Step, part: str) -> Step:
     if not part:
         return step
-    # Several tokens may have no string: a listed one without a string is not necessarily this one.
+    # Several tokens may have no string: a listed token without a string is not necessarily this token.
     top = [other for other in step.top if other.text != step.pick.text] if step.pick.text else step.top
     return replace(step, pick=replace(step.pick, data=part.encode()), top=top)
 
 
 def _marked(found: list[Step]) -> list[Step]:
-    """Mark tokens that a token without a string follows: they may end with parts of a character that are not shown."""
+    """Mark tokens before a token without a string: they may end with parts of a character that are not shown."""
     silent = [not step.pick.text and step.pick.data is None for step in found]
     if not any(silent):
         return found
-    after = [*silent[1:], True]  # unknown behind the last one
+    after = [*silent[1:], True]  # unknown after the last token
     return [replace(step, sure=not (step.pick.text and one)) for step, one in zip(found, after, strict=False)]
 
 
