@@ -243,7 +243,7 @@ def known_pairs(folder: Path = RESULTS) -> Table:
 
 
 def advice_in_words(folder: Path = RESULTS) -> str:
-    """The README's sentences on when fusing helped and when not."""
+    """The sentences of the page of comparisons on when fusing helped and when not."""
     advised, compared, *_ = tables("advice", folder)
     gain, advice = advised.columns.index("gain"), advised.columns.index("advice")
     difference = compared.columns.index("difference")
@@ -254,12 +254,9 @@ def advice_in_words(folder: Path = RESULTS) -> str:
         if row[advice] != "fuse them"
     ]
     return (
-        "Of the bundled models each knows what the others do not: on every pair of them, either drafting, `cosd "
-        "advise` said to fuse (in an earlier version, with another test), for a gain of "
-        f"{min(gains)} to {max(gains)} points over the better model alone on questions that had no part in the choice. "
-        "Beside a copy of itself, and beside one that noise had made worse, "
-        f"it said to use the one model alone; where the worse one drafts, CoSD loses {-min(losses)} points (`make "
-        "bench ARGS=advice`)."
+        "On every pair of the bundled models, either drafting, the advice was to fuse, and the advised way gained "
+        f"{min(gains)} to {max(gains)} points over the better model alone. Beside a copy, and beside a copy with noise, "
+        f"it was to use the one model alone; if the worse one drafts, CoSD loses {-min(losses)} points."
     )
 
 
