@@ -255,8 +255,8 @@ def advice_in_words(folder: Path = RESULTS) -> str:
     ]
     return (
         "On every pair of the bundled models, either drafting, the advice was to fuse, and the advised way gained "
-        f"{min(gains)} to {max(gains)} points over the better model alone. Beside a copy, and beside a copy with noise, "
-        f"it was to use the one model alone; if the worse one drafts, CoSD loses {-min(losses)} points."
+        f"{min(gains)} to {max(gains)} points over the better model alone. Beside a copy, and beside a copy with "
+        f"noise, it was to use the one model alone; if the worse one drafts, CoSD loses {-min(losses)} points."
     )
 
 

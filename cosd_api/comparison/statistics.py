@@ -149,8 +149,8 @@ def paired_difference(counts: PairedCounts, level: float = 0.95) -> Estimated:
         high = p1 - p2 + sqrt((u1 - p1)^2 - 2 phi (u1 - p1) (p2 - l2) + (p2 - l2)^2)
 
     Args:
-        counts: counts of both contestants; the difference is the first's accuracy minus the second's. Without questions, the
-            interval is [-1, 1].
+        counts: counts of both contestants; the difference is the first's accuracy minus the second's. Without
+            questions, the interval is [-1, 1].
         level: probability that the interval covers the true difference, about.
 
     Raises:

@@ -58,7 +58,7 @@ class FusionConfig(BaseModel):
         assistants: the models that are asked.
         models: instead of both, for methods in which all models are equal.
         method: a name, or a mapping with `name` and the method's own settings.
-        verifier: the verifier of CoSD: a kind, or a mapping with `kind` and its numbers, or the `file` of a trained verifier.
+        verifier: for CoSD: a kind, or a mapping with `kind` and its numbers, or the `file` of a trained verifier.
         limits: limits of every answer that gets no limits of its own.
 
     Raises:

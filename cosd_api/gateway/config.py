@@ -61,7 +61,7 @@ class GatewayLimits(BaseModel):
         first_token_timeout: seconds for one request, from its first byte to the first token; None leaves it to
             `timeout`.
         idle_timeout: most seconds between tokens, after the first token, while the client reads; None leaves it to
-            `timeout`. The default is as long as nginx waits for a silent server.
+            `timeout`. nginx, by default, closes a silent connection after half of this default.
         heartbeat_seconds: longest silence of a stream, after which a comment is sent, so that no proxy takes the stream
             for dead; before the first token the comment brings the headers. None sends no comments.
         unread_tokens: most tokens that wait for a slow client. At this number the models pause until it reads some.
