@@ -53,9 +53,9 @@ class Contrast:
 
     @property
     def holds(self) -> bool:
-        """True if it is as the criterion wants it."""
+        """True if it is as the criterion wants it, which is of each training by itself."""
         if self.cell == NOT_BEHIND:
-            return self.low > MARGIN if self.seed is None else self.value > MARGIN
+            return self.low > MARGIN
         return self.value > 0 and self.p <= LEVEL
 
 
@@ -84,7 +84,7 @@ def table(found: Sequence[Contrast]) -> Table:
             f"{100 * one.low:+.1f} to {100 * one.high:+.1f}",
             f"{one.won}:{one.lost}",
             "< 0.001" if one.p < 0.001 else f"{one.p:.3f}",
-            "yes" if one.holds else "no",
+            "" if one.seed is None else "yes" if one.holds else "no",
         ]
         for one in found
     ]
@@ -102,8 +102,8 @@ def verdict(found: Sequence[Contrast]) -> str:
 
 def _failed(found: Sequence[Contrast]) -> Iterator[str]:
     for one in found:
-        if not one.holds:
-            yield f"{one.cell} ({'all seeds' if one.seed is None else f'seed {one.seed}'})"
+        if one.seed is not None and not one.holds:
+            yield f"{one.cell} (seed {one.seed})"
 
 
 def confirmed(path: Path = KEPT) -> str:
