@@ -81,7 +81,7 @@ def table(found: Sequence[Contrast]) -> Table:
             f"{100 * accuracy(one.runs, SECOND).value:.1f}",
             f"{100 * accuracy(one.runs, FIRST).value:.1f}",
             f"{100 * one.value:+.1f}",
-            f"{100 * one.low:+.1f} to {100 * one.high:+.1f}",
+            f"[{100 * one.low:+.1f}, {100 * one.high:+.1f}]",
             f"{one.won}:{one.lost}",
             "< 0.001" if one.p < 0.001 else f"{one.p:.3f}",
             "" if one.seed is None else "yes" if one.holds else "no",

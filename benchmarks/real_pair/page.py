@@ -135,9 +135,10 @@ def _bare(table: Table) -> str:
 
 
 def _between(text: str, name: str, shown: str) -> str:
-    begin, end = (
-        f"<!-- {name}: `python -m benchmarks.real_pair --page` writes this table -->\n",
-        f"<!-- end of {name} -->",
-    )
+    """The text with something else between the two marks of this name, if it has them."""
+    begin = f"<!-- {name}: `python -m benchmarks.real_pair --page` writes this table -->\n"
+    end = f"<!-- end of {name} -->"
+    if begin not in text:
+        return text
     before, rest = text.split(begin)
     return f"{before}{begin}{shown}\n{end}{rest.split(end, 1)[1]}"

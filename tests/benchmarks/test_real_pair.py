@@ -12,7 +12,7 @@ import pytest
 from benchmarks.real_pair.arithmetic import KINDS, calculation, split_of
 from benchmarks.real_pair.cells import CELLS
 from benchmarks.real_pair.kept import ALL, RESULTS, keep, keep_journal, read, restore_journal
-from benchmarks.real_pair.page import router
+from benchmarks.real_pair.page import router, written
 from benchmarks.real_pair.questions import (
     COUNTS,
     FAMILIES,
@@ -141,6 +141,12 @@ def test_kept_results_are_of_these_questions() -> None:
     known = {one.key for one in TEST}
     for path in RESULTS.glob("*.json.xz"):
         assert {one.question for one in read(path)[ALL].answers} <= known, path
+
+
+@pytest.mark.extended
+def test_the_documents_have_the_tables_of_what_was_kept() -> None:
+    for path, text in written().items():
+        assert path.read_text(encoding="utf-8") == text, "run `python -m benchmarks.real_pair --page`"
 
 
 # The seam.
