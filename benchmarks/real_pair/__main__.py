@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -44,7 +45,7 @@ class Progress:
             print(f"{self._name}: {answered} of {sum(one.questions for one in tallies)}", file=sys.stderr, flush=True)
 
 
-async def ask(name: str, seed: int, share: float, adapters: Path) -> dict[str, Comparison]:
+async def ask(name: str, seed: int, share: float, adapters: Path, *, baselines: bool = True) -> dict[str, Comparison]:
     """The comparisons of one cell, of all questions together and of each family, resumed from one journal."""
     cell = CELLS[name]
     asked = questions("test", {family: round(share * count) for family, count in COUNTS.items()})
@@ -61,7 +62,7 @@ async def ask(name: str, seed: int, share: float, adapters: Path) -> dict[str, C
                 assistant=assistant,
                 methods=cell.methods,
                 both_ways=cell.both_ways,
-                baselines=cell.baselines and family == ALL,
+                baselines=baselines and cell.baselines and family == ALL,
                 grader=GRADER,
                 path=journal,
                 max_tokens=MAX_TOKENS,
@@ -78,6 +79,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, action="append", help="of the trainings (by default 1)")
     parser.add_argument("--share", type=float, default=1.0, help="of the questions, in (0, 1]")
     parser.add_argument("--adapters", type=Path, default=ADAPTERS)
+    parser.add_argument("--no-baselines", action="store_true", help="no random gate and no self-consistency yet")
     parser.add_argument("--page", action="store_true", help="write the tables of the documents from what is kept")
     given = parser.parse_args()
     if given.page:
@@ -87,7 +89,8 @@ def main() -> None:
         return
     for name in given.cells or CELLS:
         for seed in given.seed or [1]:
-            found = anyio.run(ask, name, seed, given.share, given.adapters)
+            run = partial(ask, name, seed, given.share, given.adapters, baselines=not given.no_baselines)
+            found = anyio.run(run)
             print(found[ALL])
             keep(found, kept(name, seed))
             keep_journal(WORK / f"{name}-{seed}.jsonl", kept(name, seed))
