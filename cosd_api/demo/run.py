@@ -112,8 +112,9 @@ def show_introduction(screen: Console, urls: Mapping[str, str], words: str = _IN
     screen.print(Text("Language models that write one answer", "bold"))
     screen.print(words)
     screen.print()
+    width = max(map(len, urls)) + 3
     for name, url in urls.items():
-        screen.print(Text.assemble("  ", (f"{name:8}", "bold"), url), soft_wrap=True)
+        screen.print(Text.assemble("  ", (f"{name:{width}}", "bold"), url), soft_wrap=True)
 
 
 # The examples.
