@@ -96,7 +96,7 @@ def router() -> Callable[[str], bool]:
 
 ROOT = Path(__file__).parents[2]
 _SHOWN = {"draft": "`products` alone", "assistant": "`numbers` alone"}
-_README = ("draft", "assistant", "cosd", "cosd-1-1", "average", ROUTER)
+_README = ("draft", "assistant", ROUTER, "cosd", "cosd-0.9-1", "cosd-1-1", "average")
 
 
 def written(seed: int = 1) -> dict[Path, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from benchmarks.page import advice_in_words, all_tables, client_in_words, excerpts, pages, tables, units_in_words
@@ -19,18 +18,12 @@ def test_the_pages_are_what_was_kept() -> None:
 
 
 def test_the_readmes_figures_are_what_was_kept() -> None:
-    lines = README.read_text(encoding="utf-8").splitlines()
-    cells = [[cell.strip().replace("`", "") for cell in line.strip("|").split(" | ")] for line in lines]
-    shown = {row[0]: " | ".join(row[1:]) for row in cells if len(row) == 3 and re.match(r"[\d.]+( %)?$", row[1])}
-    assert len(shown) >= 5
     kept = excerpts()
     words = " ".join(README.read_text(encoding="utf-8").split())
     times, requests = kept["a: cosd-api"].split(" | ")
     assert f"takes {times} times as long as the draft alone and sends {requests} requests" in words
     times, requests = kept["c: one by one"].split(" | ")
     assert f"one token at a time would take {times} times and {requests} requests" in words
-    for name, figures in shown.items():
-        assert figures == kept[name], f"{name}: run `make bench ARGS=--page`"
 
 
 def test_the_words_on_advice_are_what_was_kept() -> None:
