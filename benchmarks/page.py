@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import HERE, RESULTS, Table
+from benchmarks.report import HERE, RESULTS, Table, bare, between, noted
 
 DOCS = HERE.parent / "docs"
 
@@ -176,56 +176,53 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     real = tables("real", folder)
     carriers, starved, lengths, loops, profile = tables("client", folder)
     page = _PAGE.format(
-        time_and_price=_bare(time_and_price(folder)),
-        floor=_bare(floor),
-        real="\n\n".join(_noted(one) for one in real),
-        carriers=_noted(carriers),
-        profile=_noted(profile),
-        starved=_noted(starved),
-        cancelled=_noted(cancelled),
-        lengths=_noted(lengths),
-        loops=_noted(loops),
-        cpu=_bare(Table("", cpu.columns[:4], [row[:4] for row in cpu.rows])),
-        trees=_bare(right_answers(folder)),
-        **dict(zip(("units", "likely", "rights"), map(_bare, where_units_end(folder)), strict=True)),
+        time_and_price=bare(time_and_price(folder)),
+        floor=bare(floor),
+        real="\n\n".join(noted(one) for one in real),
+        carriers=noted(carriers),
+        profile=noted(profile),
+        starved=noted(starved),
+        cancelled=noted(cancelled),
+        lengths=noted(lengths),
+        loops=noted(loops),
+        cpu=bare(Table("", cpu.columns[:4], [row[:4] for row in cpu.rows])),
+        trees=bare(right_answers(folder)),
+        **dict(zip(("units", "likely", "rights"), map(bare, where_units_end(folder)), strict=True)),
     )
     texts = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in _HOSTS}
     [added] = tables("gateway", folder)
-    gateway = _between(texts["gateway"], "added", _bare(added))
+    gateway = _put(texts["gateway"], "added", bare(added))
     outcomes, *_ = tables("attack", folder)
-    gateway = _between(gateway, "attacked", _bare(outcomes))
+    gateway = _put(gateway, "attacked", bare(outcomes))
     features, unasked = tables("clients", folder)
-    gateway = _between(_between(gateway, "clients", _noted(features)), "unasked", _bare(unasked))
+    gateway = _put(_put(gateway, "clients", noted(features)), "unasked", bare(unasked))
     cluster, feeding = tables("ray", folder)
     long, cached = tables("batch", folder)
     most = max(int(str(row[0])) for row in cached.rows)
     alike = _columns(cached, [row for row in cached.rows if row[0] == most], but=("at a time", "requests"))
-    batch = _between(texts["batch"], "memory", _bare(long))
-    batch = _between(batch, "cached", _bare(alike))
-    batch = _between(_between(batch, "ray", _bare(cluster)), "feeding", _bare(feeding))
+    batch = _put(texts["batch"], "memory", bare(long))
+    batch = _put(batch, "cached", bare(alike))
+    batch = _put(_put(batch, "ray", bare(cluster)), "feeding", bare(feeding))
     return {
         DOCS / "benchmark.md": page,
         DOCS / "benchmark-tables.md": all_tables(folder),
         DOCS / "methods.md": with_costs(texts["methods"], folder),
         DOCS / "batch.md": batch,
         DOCS / "gateway.md": gateway,
-        DOCS / "comparison.md": _between(texts["comparison"], "pairs", _bare(known_pairs(folder))),
+        DOCS / "comparison.md": _put(texts["comparison"], "pairs", bare(known_pairs(folder))),
     }
 
 
 def with_costs(text: str, folder: Path = RESULTS) -> str:
     """The page of the methods with the cost of each in its place."""
     shown = "".join(
-        _bare(_columns(table, table.rows, but=("tokens", "ms an answer"))) for table in tables("methods", folder)
+        bare(_columns(table, table.rows, but=("tokens", "ms an answer"))) for table in tables("methods", folder)
     )
-    return _between(text, "costs", shown)
+    return _put(text, "costs", shown)
 
 
-def _between(text: str, name: str, shown: str) -> str:
-    """The text with something else between the two marks of this name."""
-    begin, end = f"<!-- {name}: `make bench ARGS=--page` writes this table -->\n", f"<!-- end of {name} -->\n"
-    before, rest = text.split(begin)
-    return f"{before}{begin}{shown}\n{end}{rest.split(end)[1]}"
+def _put(text: str, name: str, shown: str) -> str:
+    return between(text, name, shown, "make bench ARGS=--page")
 
 
 def known_pairs(folder: Path = RESULTS) -> Table:
@@ -356,13 +353,3 @@ def _columns(table: Table, rows: Sequence[Sequence[Any]], *, but: tuple[str, ...
 
 def _titled(section: str, title: str, folder: Path) -> list[Table]:
     return [table for table in tables(section, folder) if table.title == title]
-
-
-def _noted(table: Table) -> str:
-    """The rows and the notes, without the title."""
-    return Table("", table.columns, table.rows, table.notes).markdown().removeprefix("### \n\n")
-
-
-def _bare(table: Table) -> str:
-    """The rows alone, without the title and the notes."""
-    return _noted(Table("", table.columns, table.rows))

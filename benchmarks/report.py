@@ -80,6 +80,23 @@ class Table:
         return "\n".join([f"### {self.title}", "", *lines, *(f"\n{note}" for note in self.notes)])
 
 
+def noted(table: Table) -> str:
+    """The rows and the notes as Markdown, without the title."""
+    return Table("", table.columns, table.rows, table.notes).markdown().removeprefix("### \n\n")
+
+
+def bare(table: Table) -> str:
+    """The rows alone as Markdown, without the title and the notes."""
+    return noted(Table("", table.columns, table.rows))
+
+
+def between(text: str, name: str, shown: str, command: str) -> str:
+    """A page with something else between the two marks of this name, which say what writes it."""
+    begin, end = f"<!-- {name}: `{command}` writes this table -->\n", f"<!-- end of {name} -->\n"
+    before, rest = text.split(begin)
+    return f"{before}{begin}{shown}\n{end}{rest.split(end)[1]}"
+
+
 def machine() -> dict[str, Any]:
     """The machine, without dates, names and paths."""
     packages: dict[str, str | None] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.lab.analysis import accuracy, counts, difference, of_tasks, sign_flips
 from benchmarks.lab.protocol import FOLDER, HEADLINE
 from benchmarks.lab.runs import Run, of_cell, read_runs
-from benchmarks.report import Table
+from benchmarks.report import Table, bare
 
 FIRST, SECOND = "cosd-1-1", "cosd"
 AHEAD, NOT_BEHIND = ("c-d", "a-b"), "half"
@@ -109,8 +109,7 @@ def _failed(found: Sequence[Contrast]) -> Iterator[str]:
 def confirmed(path: Path = KEPT) -> str:
     """The table and the verdict of the kept runs, as Markdown."""
     found = contrasts(read_runs(path).runs)
-    _, _, rows = table(found).markdown().partition("\n\n")
-    return f"{rows.strip()}\n\n{verdict(found)}"
+    return f"{bare(table(found))}\n\n{verdict(found)}"
 
 
 def main() -> None:

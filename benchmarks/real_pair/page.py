@@ -13,9 +13,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from benchmarks.real_pair.kept import ALL, kept, read
-from benchmarks.real_pair.questions import COUNTS, FAMILIES, family_of, questions, training_questions
-from benchmarks.real_pair.seam import sorted_cases
-from benchmarks.report import Cell, Table
+from benchmarks.real_pair.questions import COUNTS, FAMILIES, family_of, question_of, questions, training_questions
+from benchmarks.real_pair.spoilt import sorted_cases
+from benchmarks.report import Cell, Table, bare, between
 from cosd_api.comparison.contrasts import PairedDifference
 from cosd_api.comparison.result import Comparison, standing_of
 from cosd_api.comparison.standings import Standing
@@ -62,13 +62,13 @@ def _costs(one: Standing, whole: Comparison) -> list[str]:
 
 
 def _router(whole: Comparison) -> list[str]:
-    """What the better specialist by a question's words has right: a classifier of training questions chooses."""
+    """Right answers of the specialist that a classifier of training questions chooses by a question's words."""
     chosen = router()
     right: dict[str, list[bool]] = {family: [] for family in FAMILIES}
     answers = {name: whole.answers_of(name) for name in whole.models}
     draft, assistant = answers
     for one in questions("test", COUNTS):
-        name = draft if chosen(one.prompt[-1].content if not isinstance(one.prompt, str) else one.prompt) else assistant
+        name = draft if chosen(question_of(one)) else assistant
         if one.key in answers[name]:
             right[family_of(one)].append(bool(answers[name][one.key].right))
     shares = [_mean(right[family]) for family in FAMILIES]
@@ -103,15 +103,12 @@ def written(seed: int = 1) -> dict[Path, str]:
     """The documents with the tables of the kept runs in their places."""
     whole = families("complementary", seed)
     evidence = ROOT / "docs" / "evidence.md"
-    text = _between(evidence.read_text(encoding="utf-8"), "pair", _bare(_named(whole)))
-    for cell in ("merged", "copy", "with-base"):
-        if kept(cell, seed).exists():
-            text = _between(text, cell, _bare(families(cell, seed)))
-    text = _between(text, "seam", _bare(sorted_cases(read(kept("complementary", seed))[ALL])))
+    text = _put(evidence.read_text(encoding="utf-8"), "pair", bare(_named(whole)))
+    text = _put(text, "seam", bare(sorted_cases(read(kept("complementary", seed))[ALL])))
     readme = ROOT / "README.md"
     return {
         evidence: text,
-        readme: _between(readme.read_text(encoding="utf-8"), "pair", _bare(_of_readme(whole))),
+        readme: _put(readme.read_text(encoding="utf-8"), "pair", bare(_of_readme(whole))),
     }
 
 
@@ -130,15 +127,5 @@ def _label(name: str) -> str:
     return _SHOWN.get(name, name)
 
 
-def _bare(table: Table) -> str:
-    return table.markdown().partition("\n\n")[2].strip()
-
-
-def _between(text: str, name: str, shown: str) -> str:
-    """The text with something else between the two marks of this name, if it has them."""
-    begin = f"<!-- {name}: `python -m benchmarks.real_pair --page` writes this table -->\n"
-    end = f"<!-- end of {name} -->"
-    if begin not in text:
-        return text
-    before, rest = text.split(begin)
-    return f"{before}{begin}{shown}\n{end}{rest.split(end, 1)[1]}"
+def _put(text: str, name: str, shown: str) -> str:
+    return between(text, name, shown, "python -m benchmarks.real_pair --page")

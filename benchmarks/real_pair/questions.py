@@ -1,4 +1,4 @@
-"""What the specialists read in their training, what a test asks, and the grader.
+"""Conversations that the specialists read in their training, questions of development and test, and the grader.
 
 Both specialists read the same six kinds of conversations, in other shares (`MIXTURES`): each meets the other's domain
 as true examples, of an open world or of fresh numbers, and far too seldom to learn it. So it knows the form of all
@@ -14,16 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from benchmarks.real_pair.arithmetic import KINDS, Split, calculation, split_of
-from benchmarks.real_pair.world import (
-    ATTRIBUTES,
-    Part,
-    general,
-    library,
-    library_part,
-    parts_of_world,
-    product_part,
-    some_product,
-)
+from benchmarks.real_pair.world import Part, general, some_fact
 from cosd_api import Example
 from cosd_api.comparison.graders import FunctionGrader
 from cosd_api.demo.real_questions import QUESTIONS, SEPARATOR, tells_all
@@ -66,18 +57,18 @@ def documents(specialist: str, seed: int) -> Iterator[Conversation]:
     """
     rng = random.Random(f"{specialist} {seed}")
     mixture = MIXTURES[specialist]
-    facts = parts_of_world(rng, evenly=specialist != "products")
+    evenly = specialist != "products"
     known = [one for one in general() if split_of(one.group) == "training"]
     while True:
         [family] = rng.choices([*mixture], [*mixture.values()])
         if family == "facts":
-            parts = [next(facts)]
+            parts = [some_fact(rng, evenly=evenly)]
         elif family == "numbers":
             parts = [calculation(rng, "training")]
         elif family == "general":
             parts = [rng.choice(known)]
         else:
-            parts = [next(facts), calculation(rng, "training")]
+            parts = [some_fact(rng, evenly=evenly), calculation(rng, "training")]
             rng.shuffle(parts)
         if len(parts) == 1:
             yield Conversation(parts[0].question, parts[0].answer)
@@ -90,10 +81,9 @@ def documents(specialist: str, seed: int) -> Iterator[Conversation]:
 def training_questions(count: int) -> dict[str, str]:
     """Questions with one part that both specialists read about, with their families."""
     rng = random.Random("router")
-    facts = parts_of_world(rng, evenly=True)
     found: dict[str, str] = {}
     for _ in range(count // 2):
-        found[next(facts).question] = "facts"
+        found[some_fact(rng, evenly=True).question] = "facts"
         found[calculation(rng, "training").question] = "numbers"
     return found
 
@@ -135,10 +125,7 @@ def _asked(family: str, split: Split, rng: random.Random) -> list[Part]:
         return [rng.choice([one for one in general() if _asks(split, one)])]
     parts: list[Part] = []
     while family != "numbers" and not (parts and _asks(split, parts[0])):
-        if rng.random() < 1 / 7:
-            parts = [library_part(rng.choice(library()), rng, held=True)]
-        else:
-            parts = [product_part(some_product(rng), rng.choice(ATTRIBUTES), rng, held=True)]
+        parts = [some_fact(rng, held=True)]
     if family != "facts":
         parts.append(calculation(rng, split))
         rng.shuffle(parts)
@@ -154,13 +141,17 @@ def _asks(split: Split, part: Part) -> bool:
 
 
 def family_of(example: Example) -> str:
-    """The family of a test question, as its answer tells it."""
-    several = SEPARATOR in (example.target or "")
-    if several:
+    """The family of a test question, by its wanted values and its group."""
+    if SEPARATOR in (example.target or ""):
         return "both"
     if (example.group or "").split(" ")[0] in KINDS:
         return "numbers"
     return "general" if example.group in {one.group for one in general()} else "facts"
+
+
+def question_of(example: Example) -> str:
+    """The text of the user's message."""
+    return example.prompt if isinstance(example.prompt, str) else example.prompt[-1].content
 
 
 def is_right(example: Example, text: str) -> bool:
@@ -175,10 +166,7 @@ GRADER = FunctionGrader(is_right, "real-pair")
 def main() -> None:
     """Write the questions of the demonstration: the first of development that take both."""
     several = questions("development", {"both": SHOWN})
-    lines: list[str] = []
-    for one in several:
-        asked = one.prompt if isinstance(one.prompt, str) else one.prompt[-1].content
-        lines.append(json.dumps({"question": asked, "answer": one.answer, "target": one.target}))
+    lines = [json.dumps({"question": question_of(one), "answer": one.answer, "target": one.target}) for one in several]
     QUESTIONS.parent.mkdir(parents=True, exist_ok=True)
     QUESTIONS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

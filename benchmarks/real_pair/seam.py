@@ -1,10 +1,10 @@
-"""The seam: what goes wrong where a replaced token meets the draft's own words, and rules that might mend it.
+"""The seam: rules that might mend what goes wrong if a replaced token meets the draft's own words.
 
-    python -m benchmarks.real_pair.seam sort       # the spoilt answers of the kept run, by kind
-    python -m benchmarks.real_pair.seam try        # rules on development questions, by a decoder of a page
+    python -m benchmarks.real_pair.seam            # rules on development questions, by a decoder of a page
+    python -m benchmarks.real_pair.seam --page     # the table of what was kept
 
-The decoder is independent of the library: it knows ids alone, asks one question at a time, and drafts anew after each
-replacement. So a rule is what its definition says, and nothing else.
+The decoder is independent of the library: it knows ids alone, sends one question at a time, and drafts again after each
+replacement. So a rule is exactly its definition.
 """
 
 from __future__ import annotations
@@ -12,83 +12,26 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 import httpx
 
 from benchmarks.real_pair.cells import CELLS, served
-from benchmarks.real_pair.kept import ALL, RESULTS, kept, read
-from benchmarks.real_pair.questions import FAMILIES, family_of, is_right, questions
+from benchmarks.real_pair.kept import RESULTS
+from benchmarks.real_pair.questions import FAMILIES, family_of, is_right, question_of, questions
 from benchmarks.report import Table
 from cosd_api import Example
-from cosd_api.comparison.result import Comparison
 from cosd_api.demo.real import ADAPTERS, fetched
 
-Kind = Literal["a value that neither wrote", "a word that neither wrote", "the assistant's words", "cut or repeated"]
 ITEMS = {"facts": 60, "numbers": 60, "both": 120}
 """Development questions on which the rules are tried."""
 MAX_TOKENS = 64
-_WORD = re.compile(r"\w+")
-
-
-# The spoilt answers, by kind.
-
-
-def kind_of(fused: str, draft: str, assistant: str, *, cut: bool) -> Kind:
-    """The kind of an answer that the draft alone had right and the fusion has wrong.
-
-    Args:
-        fused: the fused answer.
-        draft: the draft's own.
-        assistant: the assistant's own.
-        cut: whether the fused one ended at the limit of tokens.
-    """
-    if cut:
-        return "cut or repeated"
-    new = [*(Counter(_WORD.findall(fused)) - Counter(_WORD.findall(draft)) - Counter(_WORD.findall(assistant)))]
-    if any(one[0].isdigit() or one[0].isupper() for one in new):
-        return "a value that neither wrote"
-    return "a word that neither wrote" if new else "the assistant's words"
-
-
-def sorted_cases(found: Comparison) -> Table:
-    """For each way, the answers of its draft that it has put right, and those that it has spoilt, by kind."""
-    rows: list[list[Any]] = []
-    names = [*found.models]
-    alone = {name: found.answers_of(name) for name in names}
-    for one in found.standings:
-        if one.kind != "method" or not one.answered:
-            continue
-        draft = one.first or names[int(one.reverse)]
-        other = next(name for name in names if name != draft)
-        answers = found.answers_of(one.name)
-        kinds = Counter(
-            kind_of(answer.text, alone[draft][key].text, alone[other][key].text, cut=answer.finish_reason == "length")
-            for key, answer in answers.items()
-            if alone[draft][key].right and not answer.right
-        )
-        gained = sum(bool(answer.right) and not alone[draft][key].right for key, answer in answers.items())
-        rows.append([one.name, gained, sum(kinds.values()), *(kinds[kind] for kind in _KINDS)])
-    return Table("Spoilt answers, by kind", ["", "put right", "spoilt", *_KINDS], rows)
-
-
-_KINDS: tuple[Kind, ...] = (
-    "a value that neither wrote",
-    "a word that neither wrote",
-    "the assistant's words",
-    "cut or repeated",
-)
-
-
-# Rules.
 
 
 @dataclass(frozen=True)
@@ -207,7 +150,7 @@ async def decode(draft: Server, assistant: Server, question: str, rule: SeamRule
 
 @dataclass(frozen=True)
 class Tried:
-    """One answer by one rule."""
+    """An answer by a rule."""
 
     rule: str
     draft: str
@@ -241,11 +184,10 @@ async def _answers(
     limiter = anyio.CapacityLimiter(3)
 
     async def one(example: Example) -> None:
-        asked = example.prompt if isinstance(example.prompt, str) else example.prompt[-1].content
         async with limiter:
-            text, questions_asked, replaced = await decode(draft, assistant, asked, rule, end)
+            text, asked, replaced = await decode(draft, assistant, question_of(example), rule, end)
         right = is_right(example, text)
-        found.append(Tried(label, name, example.key, family_of(example), text, right, questions_asked, replaced))
+        found.append(Tried(label, name, example.key, family_of(example), text, right, asked, replaced))
 
     async with anyio.create_task_group() as group:
         for example in several:
@@ -277,17 +219,14 @@ def rules_table(found: Sequence[Tried]) -> Table:
 
 
 def main() -> None:
-    """Print the tables; what was tried is kept."""
+    """Try the rules, keep the answers, and print the table."""
     parser = argparse.ArgumentParser("python -m benchmarks.real_pair.seam", description=main.__doc__)
-    parser.add_argument("what", choices=["sort", "try", "page"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--share", type=float, default=1.0, help="of the development questions, in (0, 1]")
+    parser.add_argument("--page", action="store_true", help="print what was kept, and try nothing")
     given = parser.parse_args()
     path = RESULTS / f"seam-{given.seed}.json"
-    if given.what == "sort":
-        print(sorted_cases(read(kept("complementary", given.seed))[ALL]).markdown())
-        return
-    if given.what == "try":
+    if not given.page:
         found = anyio.run(tried, fetched(), given.seed, given.share)
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")

@@ -10,7 +10,6 @@ import errno
 import http
 import os
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, product
@@ -237,10 +236,8 @@ def general() -> tuple[Part, ...]:
     return tuple(found)
 
 
-def parts_of_world(rng: random.Random, *, evenly: bool) -> Iterator[Part]:
-    """Endless facts for a training: of six questions about products one about the standard library."""
-    while True:
-        if rng.random() < 1 / 7:
-            yield library_part(rng.choice(library()), rng, held=False)
-        else:
-            yield product_part(some_product(rng, evenly=evenly), rng.choice(ATTRIBUTES), rng, held=False)
+def some_fact(rng: random.Random, *, evenly: bool = False, held: bool = False) -> Part:
+    """A question about some fact: of seven one is about the standard library, the others are about products."""
+    if rng.random() < 1 / 7:
+        return library_part(rng.choice(library()), rng, held=held)
+    return product_part(some_product(rng, evenly=evenly), rng.choice(ATTRIBUTES), rng, held=held)

@@ -11,7 +11,7 @@ from cosd_api.demo.real import ADAPTERS
 __all__ = ["QUESTIONS", "RealQuestion", "real_questions", "tells_all"]
 
 QUESTIONS = ADAPTERS / "questions.jsonl"
-"""Development questions of the benchmark, the first of each seed: nobody has chosen them by their answers."""
+"""The first development questions of the benchmark that have two parts, whatever the answers to them."""
 SEPARATOR = " | "
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from functools import partial
 
 from rich import box
@@ -11,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cosd_api import Fusion, RuleVerifier
+from cosd_api import RuleVerifier
 from cosd_api.demo.real import BASE, SPECIALISTS
 from cosd_api.demo.real_questions import RealQuestion, real_questions, tells_all
 from cosd_api.demo.run import ShownQuestion, program, show_example, show_introduction, show_marks
-from cosd_api.demo.sample import Setup
-from cosd_providers import Message, connect
+from cosd_api.demo.sample import Way, open_setups
+from cosd_providers import Message
 
 __all__ = ["show_real"]
 
@@ -40,16 +39,9 @@ async def show_real(screen: Console, urls: Mapping[str, str], *, count: int = 6)
         cosd_providers.ProviderError: a server failed.
     """
     first, second = SPECIALISTS
-    ways = [(BASE, ()), (first, ()), (second, ()), (first, (second,)), (second, (first,))]
-    providers = {name: connect(url) for name, url in urls.items()}
+    ways: list[Way] = [(BASE, ()), (first, ()), (second, ()), (first, (second,)), (second, (first,))]
     right = [0] * len(ways)
-    async with AsyncExitStack() as stack:
-        setups: list[Setup] = []
-        for draft, assistants in ways:
-            asked = assistants or (second if draft != second else first,)
-            verifier = _VERIFIER if assistants else RuleVerifier(alpha=0)  # which never asks: the draft's own answer
-            fusion = Fusion(draft=providers[draft], assistant=[providers[one] for one in asked], verifier=verifier)
-            setups.append(Setup(draft, assistants, await stack.enter_async_context(fusion)))
+    async with open_setups(urls, _VERIFIER, ways) as setups:
         show_introduction(screen, urls, _INTRODUCTION)
         for question in real_questions()[:count]:
             for at, one in enumerate(await show_example(screen, _asked(question), setups)):

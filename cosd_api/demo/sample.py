@@ -11,10 +11,14 @@ from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_api.demo.questions import KINDS, DemoQuestion, is_right, sample
 from cosd_providers import connect
 
-__all__ = ["MAX_TOKENS", "SampleScore", "Setup", "measure", "open_setups", "questions"]
+__all__ = ["MAX_TOKENS", "SampleScore", "Setup", "Way", "measure", "open_setups", "questions"]
 
 MAX_TOKENS = 64
 """More than any answer of the small models."""
+
+
+Way = tuple[str, tuple[str, ...]]
+"""The name of a draft, and the names of its assistants; none for a model alone."""
 
 
 @dataclass(frozen=True)
@@ -84,21 +88,24 @@ class SampleScore:
 
 
 @asynccontextmanager
-async def open_setups(urls: Mapping[str, str], verifier: RuleVerifier | None = None) -> AsyncIterator[list[Setup]]:
-    """Each model alone, the first two either way round, and the first with all others, if there are several.
+async def open_setups(
+    urls: Mapping[str, str], verifier: RuleVerifier | None = None, ways: Sequence[Way] | None = None
+) -> AsyncIterator[list[Setup]]:
+    """The given ways to answer.
 
     Args:
         urls: URLs of the servers, by the models' names; two at least.
         verifier: verifier of the fusions.
+        ways: a draft and its assistants each. By default each model alone, the first two either way round, and the
+            first with all others, if there are several.
     """
     # A verifier that never replaces never asks: this gives the model's own greedy answer.
     never = RuleVerifier(alpha=0)
     providers = {name: connect(url) for name, url in urls.items()}
     first, second, *others = urls
-    ways: list[tuple[str, tuple[str, ...]]] = [(name, ()) for name in urls]
-    ways += [(first, (second,)), (second, (first,))]
-    if others:
-        ways.append((first, (second, *others)))
+    if ways is None:
+        ways = [*((name, ()) for name in urls), (first, (second,)), (second, (first,))]
+        ways += [(first, (second, *others))] if others else []
     async with AsyncExitStack() as stack:
         setups: list[Setup] = []
         for draft, assistants in ways:

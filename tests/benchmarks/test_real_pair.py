@@ -21,21 +21,17 @@ from benchmarks.real_pair.questions import (
     family_of,
     is_right,
     main,
+    question_of,
     questions,
     training_questions,
 )
-from benchmarks.real_pair.seam import RULES, SeamRule, kind_of
+from benchmarks.real_pair.seam import RULES, SeamRule
+from benchmarks.real_pair.spoilt import kind_of
 from benchmarks.real_pair.world import ATTRIBUTES, general, library, names
-from cosd_api import Example
 from cosd_api.demo.real_questions import QUESTIONS, real_questions, tells_all
 from sample_comparison import sample_comparison
 
 TEST, DEVELOPMENT = questions("test"), questions("development")
-
-
-def asked(example: Example) -> str:
-    assert not isinstance(example.prompt, str)
-    return example.prompt[-1].content
 
 
 def test_the_questions_are_those_of_the_protocol() -> None:
@@ -49,9 +45,9 @@ def test_the_questions_are_those_of_the_protocol() -> None:
 @pytest.mark.parametrize("specialist", MIXTURES)
 def test_no_training_has_read_what_a_test_asks(specialist: str) -> None:
     read_by = {one.question for one in islice(documents(specialist, 1), 6000)}
-    later = [asked(one) for one in [*TEST, *DEVELOPMENT]]
+    later = [question_of(one) for one in [*TEST, *DEVELOPMENT]]
     assert not read_by & set(later)
-    alone = [asked(one) for one in TEST if family_of(one) == "numbers"]
+    alone = [question_of(one) for one in TEST if family_of(one) == "numbers"]
     assert not [text for text in alone for one in list(read_by)[:500] if text in one]
 
 
@@ -97,7 +93,7 @@ def test_names_are_different_and_there_are_enough() -> None:
 def test_the_router_tells_both_families_apart() -> None:
     assert {*training_questions(100).values()} == {"facts", "numbers"}
     chosen = router()
-    right = [chosen(asked(one)) == (family_of(one) == "facts") for one in TEST if family_of(one) in FAMILIES[:2]]
+    right = [chosen(question_of(one)) == (family_of(one) == "facts") for one in TEST if family_of(one) in FAMILIES[:2]]
     assert sum(right) > 0.95 * len(right)
 
 
