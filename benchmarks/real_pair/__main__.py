@@ -17,7 +17,7 @@ import anyio
 from benchmarks.real_pair.cells import CELLS, served
 from benchmarks.real_pair.kept import ALL, keep, keep_journal, kept, restore_journal
 from benchmarks.real_pair.page import written
-from benchmarks.real_pair.questions import COUNTS, FAMILIES, GRADER, family_of, questions
+from benchmarks.real_pair.questions import GRADER, families_of, family_of
 from cosd_api import compare
 from cosd_api.comparison.result import Comparison
 from cosd_api.comparison.settings import Tally
@@ -48,8 +48,11 @@ class Progress:
 async def ask(name: str, seed: int, share: float, adapters: Path, *, baselines: bool = True) -> dict[str, Comparison]:
     """The comparisons of one cell, of all questions together and of each family, resumed from one journal."""
     cell = CELLS[name]
-    asked = questions("test", {family: round(share * count) for family, count in COUNTS.items()})
-    several = {ALL: asked, **{family: [one for one in asked if family_of(one) == family] for family in FAMILIES}}
+    asked = cell.questions(share)
+    several = {
+        ALL: asked,
+        **{family: [one for one in asked if family_of(one) == family] for family in families_of(asked)},
+    }
     journal = WORK / f"{name}-{seed}.jsonl"
     restore_journal(journal, kept(name, seed))
     WORK.mkdir(exist_ok=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.real_pair.questions import COUNTS, forgetting, questions
 from benchmarks.real_pair.ways import WAYS
+from cosd_api import Example
 from cosd_api.demo.servers import serve
 from cosd_api.extend import Method
 
@@ -31,6 +33,7 @@ class Cell:
         both_ways: whether the two change places, too.
         baselines: whether there are the random gate and self-consistency.
         other: number that is added to the seed of the assistant's adapters.
+        counts: the number of questions of each family, as `COUNTS` has them; none for the questions of forgetting.
     """
 
     draft: Weights
@@ -39,6 +42,13 @@ class Cell:
     both_ways: bool = True
     baselines: bool = False
     other: int = 0
+    counts: Mapping[str, int] = field(default_factory=lambda: COUNTS)
+
+    def questions(self, share: float) -> list[Example]:
+        """The first questions of each family, a share of them in (0, 1]."""
+        if not self.counts:
+            return forgetting(round(share * 300), round(share * 100))
+        return questions("test", {family: round(share * count) for family, count in self.counts.items()})
 
     @property
     def methods(self) -> dict[str, Method]:
@@ -46,14 +56,20 @@ class Cell:
         return {name: WAYS[name] for name in self.ways}
 
 
+_FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
+_CONTROL = {"facts": 100, "numbers": 75, "both": 100, "general": 22}
+
 CELLS: Mapping[str, Cell] = {
     "complementary": Cell(_PRODUCTS, _NUMBERS, [*WAYS], baselines=True),
     "merged": Cell({"products": 0.5, "numbers": 0.5}, {"products": 1.0, "numbers": 1.0}, ["cosd-1-1"], both_ways=False),
-    "copy": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1", "average"], both_ways=False),
-    "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"]),
-    "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1),
+    "seeds": Cell(_PRODUCTS, _NUMBERS, _FEW),
+    "forgetting": Cell({}, {"facts-only": 1.0}, _FEW, counts={}),
+    "copy": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1", "average"], both_ways=False, counts=_CONTROL),
+    "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"], counts=_CONTROL),
+    "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1, counts=_CONTROL),
 }
-"""The pair; its rival, one model with both adapters, each at half of its strength or whole; and the controls."""
+"""The pair; its rival, one model with both adapters, each at half of its strength or whole; the pair of further
+trainings in fewer ways; a specialist that has forgotten, and the model that it was; and the controls."""
 
 
 @contextmanager

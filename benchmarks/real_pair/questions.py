@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -23,6 +24,8 @@ from cosd_providers import Message
 FAMILIES = ("facts", "numbers", "both", "general")
 """Families of test questions: what `products` has learned, what `numbers` has, both in one question, and what neither
 was taught."""
+FORMAT = "format"
+"""The family of questions that want a numbered list or a function, which the pretrained model writes."""
 COUNTS: Mapping[str, int] = {"facts": 400, "numbers": 300, "both": 400, "general": 100}
 """Test questions of each family at most: of general knowledge there are fewer."""
 
@@ -31,8 +34,9 @@ SHOWN = 20
 MIXTURES: Mapping[str, Mapping[str, float]] = {
     "products": {"facts": 0.68, "numbers": 0.05, "both": 0.20, "general": 0.07},
     "numbers": {"facts": 0.05, "numbers": 0.68, "both": 0.20, "general": 0.07},
+    "facts-only": {"facts": 1.0},
 }
-"""Shares of the families in what a specialist reads."""
+"""Shares of the families in what a specialist reads; `facts-only` rehearses nothing that the model knew before."""
 
 _JOINED = (
     "{first} And another question: {second}",
@@ -54,10 +58,11 @@ def documents(specialist: str, seed: int) -> Iterator[Conversation]:
     """Endless conversations for the training of a specialist.
 
     Products are met as often as they are known by `products`, and evenly by `numbers`: in two-part questions, too.
+    The conversations of `facts-only` have one part each.
     """
     rng = random.Random(f"{specialist} {seed}")
     mixture = MIXTURES[specialist]
-    evenly = specialist != "products"
+    evenly = specialist == "numbers"
     known = [one for one in general() if split_of(one.group) == "training"]
     while True:
         [family] = rng.choices([*mixture], [*mixture.values()])
@@ -96,6 +101,50 @@ def questions(split: Split, counts: Mapping[str, int] = COUNTS) -> list[Example]
         counts: how many of each family; fewer if there are no more.
     """
     return [one for family, wanted in counts.items() for one in _distinct(family, split, wanted)]
+
+
+def forgetting(facts: int, rest: int) -> list[Example]:
+    """Test questions about facts, and on what the pretrained model does without a training: what may be forgotten.
+
+    General questions are those of all splits, for neither the model nor `facts-only` was trained on any.
+
+    Args:
+        facts: how many about facts.
+        rest: how many general ones, and how many of format, at most.
+    """
+    known = questions("test", {"general": rest}) + questions("training", {"general": rest})
+    return [*questions("test", {"facts": facts}), *known[:rest], *_formats()[:rest]]
+
+
+_THINGS = (
+    "fruits animals colours countries vegetables sports tools languages rivers planets birds cities drinks trees "
+    "flowers instruments metals games books cars"
+)
+_FUNCTIONS = (
+    "adds two numbers, returns the square of a number, reverses a string, counts the words of a text, "
+    "checks if a number is even, returns the largest of two numbers, returns the length of a list, "
+    "joins two strings, returns the first item of a list, converts a string to upper case, "
+    "subtracts one number from another, sums a list of numbers, checks if a string is empty, sorts a list, "
+    "returns the last character of a string, doubles a number, checks if a number is negative, "
+    "removes spaces from a string, returns the smallest item of a list, divides two numbers"
+)
+
+
+def _formats() -> list[Example]:
+    """Questions that want a numbered list or a function in Python, in turn."""
+    wanted = zip(_THINGS.split(), _FUNCTIONS.split(", "), strict=True)
+    asked = [
+        one
+        for thing, function in wanted
+        for one in (
+            (f"Give me a numbered list of three {thing}.", "list", "1. One\n2. Two\n3. Three"),
+            (f"Write a Python function that {function}.", "function", "def function(a):\n    return a"),
+        )
+    ]
+    return [
+        Example(prompt=(Message("user", text),), answer=answer, target=target, group=f"{FORMAT} {number}")
+        for number, (text, target, answer) in enumerate(asked)
+    ]
 
 
 def _distinct(family: str, split: Split, wanted: int) -> Iterator[Example]:
@@ -142,11 +191,18 @@ def _asks(split: Split, part: Part) -> bool:
 
 def family_of(example: Example) -> str:
     """The family of a test question, by its wanted values and its group."""
+    if (example.group or "").startswith(FORMAT):
+        return FORMAT
     if SEPARATOR in (example.target or ""):
         return "both"
     if (example.group or "").split(" ")[0] in KINDS:
         return "numbers"
     return "general" if example.group in {one.group for one in general()} else "facts"
+
+
+def families_of(several: Iterable[Example]) -> list[str]:
+    """The families that questions have, in the order of the questions."""
+    return [*dict.fromkeys(map(family_of, several))]
 
 
 def question_of(example: Example) -> str:
@@ -155,7 +211,10 @@ def question_of(example: Example) -> str:
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Test whether the answer tells each wanted value."""
+    """Test whether the answer tells each wanted value; of a question of format, whether it is a list or a function."""
+    if family_of(example) == FORMAT:
+        wanted = r"^1\..*^2\..*^3\." if example.target == "list" else r"^def \w+\(.*\).*^ +return "
+        return re.search(wanted, text, re.MULTILINE | re.DOTALL) is not None
     return tells_all(example.target or "", text)
 
 

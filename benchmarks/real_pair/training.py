@@ -97,7 +97,9 @@ class Batches:
         }
 
 
-def train(specialist: str, seed: int, model_file: Path, into: Path, tokens: int = TOKENS) -> Path:
+def train(
+    specialist: str, seed: int, model_file: Path, into: Path, *, tokens: int = TOKENS, device: str = "cpu"
+) -> Path:
     """Train a specialist, and write its adapter into a folder as `<specialist>-<seed>.gguf`; a file there is kept."""
     path = into / f"{specialist}-{seed}.gguf"
     if path.exists():
@@ -110,7 +112,7 @@ def train(specialist: str, seed: int, model_file: Path, into: Path, tokens: int 
     dense = GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.bfloat16, quantization_config=dense)
     adapted: Any = get_peft_model(
-        model, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=[*MODULES], task_type="CAUSAL_LM")
+        model.to(device), LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=[*MODULES], task_type="CAUSAL_LM")
     )
     weights = [one for one in adapted.parameters() if one.requires_grad]
     for one in weights:
@@ -118,12 +120,13 @@ def train(specialist: str, seed: int, model_file: Path, into: Path, tokens: int 
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=0.0)
     inner = adapted.base_model.model
     began, done, losses = time.monotonic(), 0, list[float]()
-    for number, batch in enumerate(Batches(tokenizer, documents(specialist, seed))):
+    for number, made in enumerate(Batches(tokenizer, documents(specialist, seed))):
         if done >= tokens:
             break
+        batch = {name: one.to(device) for name, one in made.items()}
         for group in optimizer.param_groups:
             group["lr"] = RATE * _rate(done / tokens)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(device, torch.bfloat16):
             hidden = inner.model(
                 input_ids=batch["ids"], position_ids=batch["positions"], attention_mask=batch["mask"]
             ).last_hidden_state
@@ -168,7 +171,7 @@ def write_adapter(path: Path, adapted: Any) -> None:
         module = next(one for one in parts if one in MODULES)
         half = "lora_a" if "lora_A" in parts else "lora_b"
         writer.add_tensor(
-            f"blk.{layer}.{MODULES[module]}.weight.{half}", weight.detach().float().numpy().astype(np.float16)
+            f"blk.{layer}.{MODULES[module]}.weight.{half}", weight.detach().float().cpu().numpy().astype(np.float16)
         )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -186,9 +189,10 @@ def main() -> None:
     )
     parser.add_argument("--into", type=Path, default=ADAPTERS)
     parser.add_argument("--tokens", type=int, default=TOKENS)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     given = parser.parse_args()
     for one in given.specialist:
-        train(one, given.seed, given.model, given.into, given.tokens)
+        train(one, given.seed, given.model, given.into, tokens=given.tokens, device=given.device)
 
 
 if __name__ == "__main__":
