@@ -63,7 +63,7 @@ async def ask(name: str, seed: int, share: float, adapters: Path, *, baselines: 
                 some,
                 draft=draft,
                 assistant=assistant,
-                methods=cell.methods,
+                methods=cell.methods(seed),
                 both_ways=cell.both_ways,
                 baselines=baselines and cell.baselines and family == ALL,
                 grader=GRADER,

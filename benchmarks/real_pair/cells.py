@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.real_pair.learned import LEARNED, learned_ways
 from benchmarks.real_pair.questions import COUNTS, forgetting, questions
 from benchmarks.real_pair.ways import WAYS
 from cosd_api import Example
@@ -29,7 +30,7 @@ class Cell:
     Attributes:
         draft: the draft's adapters.
         assistant: the assistant's adapters.
-        ways: names of `WAYS`.
+        ways: names of `WAYS`, or of what was learned for the draft.
         both_ways: whether the two change places, too.
         baselines: whether there are the random gate and self-consistency.
         other: number that is added to the seed of the assistant's adapters.
@@ -50,10 +51,13 @@ class Cell:
             return forgetting(round(share * 300), round(share * 100))
         return questions("test", {family: round(share * count) for family, count in self.counts.items()})
 
-    @property
-    def methods(self) -> dict[str, Method]:
-        """Its ways by their names."""
-        return {name: WAYS[name] for name in self.ways}
+    def methods(self, seed: int) -> dict[str, Method]:
+        """Its ways by their names; some were learned from the specialists of a training."""
+        known = WAYS
+        if not {*self.ways} <= {*WAYS}:
+            [draft] = self.draft
+            known = {**WAYS, **learned_ways(draft, seed)}
+        return {name: known[name] for name in self.ways}
 
 
 _FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
@@ -63,13 +67,16 @@ CELLS: Mapping[str, Cell] = {
     "complementary": Cell(_PRODUCTS, _NUMBERS, [*WAYS], baselines=True),
     "merged": Cell({"products": 0.5, "numbers": 0.5}, {"products": 1.0, "numbers": 1.0}, ["cosd-1-1"], both_ways=False),
     "seeds": Cell(_PRODUCTS, _NUMBERS, _FEW),
+    "learned": Cell(_PRODUCTS, _NUMBERS, LEARNED, both_ways=False),
+    "learned-reversed": Cell(_NUMBERS, _PRODUCTS, LEARNED, both_ways=False),
     "forgetting": Cell({}, {"facts-only": 1.0}, _FEW, counts={}),
     "copy": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1", "average"], both_ways=False, counts=_CONTROL),
     "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"], counts=_CONTROL),
     "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1, counts=_CONTROL),
 }
 """The pair; its rival, one model with both adapters, each at half of its strength or whole; the pair of further
-trainings in fewer ways; a specialist that has forgotten, and the model that it was; and the controls."""
+trainings in fewer ways; verifiers that were learned; a specialist that has forgotten, and the model that it was; and
+the controls."""
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -13,10 +12,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from benchmarks.real_pair.kept import ALL, kept, read
+from benchmarks.real_pair.outcomes import points
 from benchmarks.real_pair.questions import COUNTS, FAMILIES, family_of, question_of, questions, training_questions
 from benchmarks.real_pair.spoilt import sorted_cases
 from benchmarks.report import Cell, Table, bare, between
-from cosd_api.comparison.contrasts import PairedDifference
 from cosd_api.comparison.result import Comparison, standing_of
 from cosd_api.comparison.standings import Standing
 
@@ -33,7 +32,7 @@ def families(cell: str, seed: int) -> Table:
         if not one.answered:
             continue
         shares = [_share(standing_of(found[family], one.name)) for family in FAMILIES]
-        apart = [_difference(one.differences.get(name)) for name in whole.models]
+        apart = [points(one.differences[name]) if name in one.differences else "" for name in whole.models]
         rows.append([one.name, *shares, _share(one), *apart, *_costs(one, whole)])
     if cell == "complementary":
         rows.append([ROUTER, *_router(whole), *[""] * (len(whole.models) + len(_COSTS))])
@@ -44,14 +43,6 @@ def families(cell: str, seed: int) -> Table:
 
 def _share(one: Standing | None) -> str:
     return "" if one is None or not one.answered else f"{100 * one.accuracy.value:.1f}"
-
-
-def _difference(one: PairedDifference | None) -> str:
-    """A difference in points with its simultaneous interval."""
-    if one is None or one.interval is None or math.isnan(one.value):
-        return ""
-    low, high = (f"{100 * end:+.0f}" for end in (one.interval.low, one.interval.high))
-    return f"{100 * one.value:+.1f} ({low} to {high})"
 
 
 def _costs(one: Standing, whole: Comparison) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -157,16 +157,23 @@ def _distinct(family: str, split: Split, wanted: int) -> Iterator[Example]:
         if group in seen:
             continue
         seen.add(group)
-        text = parts[0].question
-        if len(parts) == 2:
-            text = _JOINED_HELD.format(first=text, second=parts[1].question)
-        yield Example(
-            prompt=(Message("user", text),),
-            answer=" ".join(one.answer for one in parts),
-            target=SEPARATOR.join(one.value for one in parts),
-            # Of two parts it is the fact that questions share: calculations are fresh.
-            group=next((one.group for one in parts if one.kind not in KINDS), parts[0].group),
-        )
+        yield joined(parts)
+
+
+def joined(parts: Sequence[Part]) -> Example:
+    """A question with one part, or with two, in the wording that no training has.
+
+    Of two parts it is the fact that makes the group, because questions share it: calculations are fresh.
+    """
+    text = parts[0].question
+    if len(parts) == 2:
+        text = _JOINED_HELD.format(first=text, second=parts[1].question)
+    return Example(
+        prompt=(Message("user", text),),
+        answer=" ".join(one.answer for one in parts),
+        target=SEPARATOR.join(one.value for one in parts),
+        group=next((one.group for one in parts if one.kind not in KINDS), parts[0].group),
+    )
 
 
 def _asked(family: str, split: Split, rng: random.Random) -> list[Part]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import math
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -80,6 +81,8 @@ RULES = {
     "(.9, 1)": SeamRule(0.9, 1),
     "(1, 1)": SeamRule(1.01, 1),
 }
+SHUFFLED = "(.9, 1), the assistant reads another question"
+"""The control: an assistant that has read the next question of the family."""
 """Alpha = 1.01 asks about tokens of probability 1, too."""
 
 
@@ -121,9 +124,15 @@ class Server:
         return found
 
 
-async def decode(draft: Server, assistant: Server, question: str, rule: SeamRule, end: int) -> tuple[str, int, int]:
-    """The fused answer by a rule, and how many questions and replacements it took."""
+async def decode(
+    draft: Server, assistant: Server, question: str, rule: SeamRule, end: int, other: str = ""
+) -> tuple[str, int, int]:
+    """The fused answer by a rule, and how many questions and replacements it took.
+
+    With `other` the assistant reads this question instead: a control.
+    """
     prompt = await draft.prompt(question)
+    read = await assistant.prompt(other or question)
     out: list[int] = []
     asked = replaced = 0
     fresh = inside = False
@@ -135,7 +144,7 @@ async def decode(draft: Server, assistant: Server, question: str, rule: SeamRule
             choice = token
             if rule.asks(p, text, fresh=fresh, inside=inside):
                 asked += 1
-                answer = await assistant.draft([*prompt, *out], 1)
+                answer = await assistant.draft([*read, *out], 1)
                 if answer and answer[0][0] != token and rule.replaces(p, answer[0][1]):
                     choice, replaced = answer[0][0], replaced + 1
             out.append(choice)
@@ -162,36 +171,65 @@ class Tried:
     replaced: int
 
 
-async def tried(model: Path, seed: int, share: float) -> list[Tried]:
-    """All rules on development questions, either specialist drafting."""
+async def tried(model: Path, seed: int, share: float, path: Path) -> None:
+    """All rules on development questions, either specialist drafting; what the file has is not asked again."""
     several = questions("development", {family: round(share * count) for family, count in ITEMS.items()})
-    found: list[Tried] = []
+    found = read_tried(path)
     with served(model, ADAPTERS, CELLS["complementary"], seed) as urls:
         async with _clients(urls) as (first, second):
             [end] = await first.ids("<|im_end|>")
-            for name, draft, assistant in (("products", first, second), ("numbers", second, first)):
-                for label, rule in RULES.items():
+            for label, rule in {**RULES, SHUFFLED: RULES["(.9, 1)"]}.items():
+                for name, draft, assistant in (("products", first, second), ("numbers", second, first)):
+                    known = {one.question for one in found if (one.rule, one.draft) == (label, name)}
+                    left = [one for one in several if one.key not in known]
+                    if not left:
+                        continue
                     began = time.monotonic()
-                    found += await _answers(name, draft, assistant, label, rule, several, end)
+                    shuffled = label == SHUFFLED
+                    found += await _answers(name, draft, assistant, label, rule, left, end, shuffled=shuffled)
+                    write_tried(path, found)
                     print(f"{name} drafts, {label}: {time.monotonic() - began:.0f} s", flush=True)
-    return found
+
+
+def read_tried(path: Path) -> list[Tried]:
+    """The answers that a file has; none without a file."""
+    if not path.exists():
+        return []
+    return [Tried(**one) for one in json.loads(lzma.decompress(path.read_bytes()))]
+
+
+def write_tried(path: Path, found: Sequence[Tried]) -> None:
+    """Keep answers in a file."""
+    path.parent.mkdir(exist_ok=True)
+    text = json.dumps([asdict(one) for one in found])
+    path.write_bytes(lzma.compress(text.encode(), preset=9))
 
 
 async def _answers(
-    name: str, draft: Server, assistant: Server, label: str, rule: SeamRule, several: Sequence[Example], end: int
+    name: str,
+    draft: Server,
+    assistant: Server,
+    label: str,
+    rule: SeamRule,
+    several: Sequence[Example],
+    end: int,
+    *,
+    shuffled: bool = False,
 ) -> list[Tried]:
     found: list[Tried] = []
     limiter = anyio.CapacityLimiter(3)
+    others = [*several[1:], several[0]] if shuffled else None
 
-    async def one(example: Example) -> None:
+    async def one(at: int, example: Example) -> None:
+        other = question_of(others[at]) if others else ""
         async with limiter:
-            text, asked, replaced = await decode(draft, assistant, question_of(example), rule, end)
+            text, asked, replaced = await decode(draft, assistant, question_of(example), rule, end, other)
         right = is_right(example, text)
         found.append(Tried(label, name, example.key, family_of(example), text, right, asked, replaced))
 
     async with anyio.create_task_group() as group:
-        for example in several:
-            group.start_soon(one, example)
+        for at, example in enumerate(several):
+            group.start_soon(one, at, example)
     return found
 
 
@@ -225,12 +263,10 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the development questions, in (0, 1]")
     parser.add_argument("--page", action="store_true", help="print what was kept, and try nothing")
     given = parser.parse_args()
-    path = RESULTS / f"seam-{given.seed}.json"
+    path = RESULTS / f"seam-{given.seed}.json.xz"
     if not given.page:
-        found = anyio.run(tried, fetched(), given.seed, given.share)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
-    print(rules_table([Tried(**one) for one in json.loads(path.read_text(encoding="utf-8"))]).markdown())
+        anyio.run(tried, fetched(), given.seed, given.share, path)
+    print(rules_table(read_tried(path)).markdown())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,92 @@
+"""Tables of answers that several runs gave: right answers by family, and differences that hold together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.report import Cell, Table
+from cosd_api.comparison.contrasts import GradedOutcomes, Joint, PairedDifference
+from cosd_api.comparison.sign_flips import SignFlips, bound
+
+__all__ = ["Answered", "apart", "lower_bound", "points"]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer and its grade.
+
+    Attributes:
+        way: the way that gave it.
+        question: key of the question; of several trainings, with the training's number.
+        family: the question's family.
+        group: the fact or the calculation that questions share.
+        right: whether it is right.
+        uncached: tokens that the servers read and wrote anew.
+        text: the answer, if it is kept.
+    """
+
+    way: str
+    question: str
+    family: str
+    group: str
+    right: bool
+    uncached: float
+    text: str = ""
+
+
+def outcomes_of(several: Sequence[Answered], models: Sequence[str]) -> GradedOutcomes:
+    """The outcomes of the questions that every way has answered."""
+    right: dict[str, dict[str, bool]] = {}
+    for one in several:
+        right.setdefault(one.way, {})[one.question] = one.right
+    common = set.intersection(*map(set, right.values()))
+    right = {way: {key: mine[key] for key in sorted(common)} for way, mine in right.items()}
+    groups = {one.question: one.group for one in several}
+    return GradedOutcomes(models=models, questions=sorted(common), right=right, groups=groups)
+
+
+def apart(title: str, several: Sequence[Answered], models: Sequence[str]) -> Table:
+    """Right answers in per cent by way and family, differences to each model with simultaneous intervals, and tokens.
+
+    Questions of one group are one piece of evidence.
+    """
+    outcomes = outcomes_of(several, models)
+    ways = [*dict.fromkeys(one.way for one in several)]
+    joint = Joint(outcomes, [one for one in ways if one not in models])
+    keys = {*outcomes.questions}
+    inside = [one for one in several if one.question in keys]
+    families = [*dict.fromkeys(one.family for one in inside)]
+    rows: list[list[Cell]] = []
+    for way in ways:
+        mine = [one for one in inside if one.way == way]
+        shares = [_share([one for one in mine if one.family == family]) for family in families]
+        differences = ["" if way == model else points(joint.difference(way, model)) for model in models]
+        uncached = sum(one.uncached for one in mine) / len(mine)
+        rows.append([way, *shares, _share(mine), *differences, f"{uncached:,.0f}"])
+    counts = [sum(one.family == family for one in inside) // len(ways) for family in families]
+    named = [f"{family} ({count})" for family, count in zip(families, counts, strict=True)]
+    columns = ["", *named, f"all ({len(keys)})", *(f"to {model}" for model in models), "uncached"]
+    return Table(title, columns, rows)
+
+
+def lower_bound(several: Sequence[Answered], one: str, other: str, level: float = 0.05) -> tuple[float, float]:
+    """The difference of two ways, and its one-sided lower bound, for a test of non-inferiority."""
+    outcomes = outcomes_of([each for each in several if each.way in (one, other)], (one, other))
+    flips = SignFlips(map(outcomes.group, outcomes.questions))
+    contrast = flips.contrast(outcomes.apart(one, other))
+    half = bound(flips.maxima([contrast]), level) * math.sqrt(max(contrast.squares, 1))
+    return contrast.total / len(outcomes.questions), (contrast.total - half) / len(outcomes.questions)
+
+
+def points(one: PairedDifference) -> str:
+    """A difference in points with its simultaneous interval, such as `+5.3 (+1 to +9)`."""
+    if one.interval is None or math.isnan(one.value):
+        return ""
+    low, high = (f"{100 * end:+.0f}" for end in (one.interval.low, one.interval.high))
+    return f"{100 * one.value:+.1f} ({low} to {high})"
+
+
+def _share(several: Sequence[Answered]) -> str:
+    return f"{100 * sum(one.right for one in several) / len(several):.1f}" if several else ""
