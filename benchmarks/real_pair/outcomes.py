@@ -24,6 +24,7 @@ class Answered:
         group: the fact or the calculation that questions share.
         right: whether it is right.
         uncached: tokens that the servers read and wrote anew.
+        seconds: its duration; 0 if no server was asked for it.
         text: the answer, if it is kept.
     """
 
@@ -33,6 +34,7 @@ class Answered:
     group: str
     right: bool
     uncached: float
+    seconds: float = 0.0
     text: str = ""
 
 
@@ -47,14 +49,14 @@ def outcomes_of(several: Sequence[Answered], models: Sequence[str]) -> GradedOut
     return GradedOutcomes(models=models, questions=sorted(common), right=right, groups=groups)
 
 
-def apart(title: str, several: Sequence[Answered], models: Sequence[str]) -> Table:
-    """Right answers in per cent by way and family, differences to each model with simultaneous intervals, and tokens.
+def apart(title: str, several: Sequence[Answered], models: Sequence[str], untested: Sequence[str] = ()) -> Table:
+    """Right answers in per cent by way and family, differences to each model with simultaneous intervals, and costs.
 
-    Questions of one group are one piece of evidence.
+    Questions of one group are one piece of evidence. `untested` names ways whose differences are not tested.
     """
     outcomes = outcomes_of(several, models)
     ways = [*dict.fromkeys(one.way for one in several)]
-    joint = Joint(outcomes, [one for one in ways if one not in models])
+    joint = Joint(outcomes, [one for one in ways if one not in (*models, *untested)])
     keys = {*outcomes.questions}
     inside = [one for one in several if one.question in keys]
     families = [*dict.fromkeys(one.family for one in inside)]
@@ -63,12 +65,19 @@ def apart(title: str, several: Sequence[Answered], models: Sequence[str]) -> Tab
         mine = [one for one in inside if one.way == way]
         shares = [_share([one for one in mine if one.family == family]) for family in families]
         differences = ["" if way == model else points(joint.difference(way, model)) for model in models]
-        uncached = sum(one.uncached for one in mine) / len(mine)
-        rows.append([way, *shares, _share(mine), *differences, f"{uncached:,.0f}"])
+        rows.append([way, *shares, _share(mine), *differences, *_costs(mine, inside, models[0])])
     counts = [sum(one.family == family for one in inside) // len(ways) for family in families]
-    named = [f"{family} ({count})" for family, count in zip(families, counts, strict=True)]
-    columns = ["", *named, f"all ({len(keys)})", *(f"to {model}" for model in models), "uncached"]
+    named = [f"{family} ({count:,})" for family, count in zip(families, counts, strict=True)]
+    columns = ["", *named, f"all ({len(keys):,})", *(f"to {model}" for model in models), "uncached", "time"]
     return Table(title, columns, rows)
+
+
+def _costs(mine: Sequence[Answered], several: Sequence[Answered], draft: str) -> list[str]:
+    """Mean uncached tokens, and the mean duration as a multiple of the draft's."""
+    alone = [one.seconds for one in several if one.way == draft]
+    seconds = sum(one.seconds for one in mine) / len(mine)
+    time = f"{seconds * len(alone) / sum(alone):.1f}" if seconds and sum(alone) else ""
+    return [f"{sum(one.uncached for one in mine) / len(mine):,.0f}" if time else "", time]
 
 
 def lower_bound(several: Sequence[Answered], one: str, other: str, level: float = 0.05) -> tuple[float, float]:

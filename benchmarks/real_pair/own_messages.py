@@ -12,6 +12,7 @@ import argparse
 import json
 import lzma
 import random
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -83,6 +84,7 @@ async def answer_all(seed: int, share: float, adapters: Path) -> None:
         messages = given.example.prompt
         owner = "draft" if way == ASSISTANT else "assistant"
         async with limiter:
+            began = time.monotonic()
             result = await fusion.generate(messages, own={owner: given.document}, max_tokens=MAX_TOKENS)
         uncached = sum(
             usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens for usage in result.usage.values()
@@ -94,6 +96,7 @@ async def answer_all(seed: int, share: float, adapters: Path) -> None:
             group=given.example.group or "",
             right=is_right(given.example, result.text),
             uncached=uncached,
+            seconds=time.monotonic() - began,
             text=result.text,
         )
         with journal.open("a", encoding="utf-8") as file:

@@ -1,25 +1,24 @@
-"""The tables of docs/evidence.md and of the README, from the kept answers."""
+"""The tables of docs/evidence.md, of the README and of results/tables.md, from the kept answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
-from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-
-from benchmarks.real_pair.kept import ALL, kept, read
+from benchmarks.real_pair import own_messages
+from benchmarks.real_pair.kept import ALL, RESULTS, kept, read
 from benchmarks.real_pair.outcomes import points
-from benchmarks.real_pair.questions import COUNTS, FAMILIES, family_of, question_of, questions, training_questions
+from benchmarks.real_pair.plot import drawn, label
+from benchmarks.real_pair.questions import COUNTS, FAMILIES, family_of, question_of, questions
+from benchmarks.real_pair.router import ROUTER, router
+from benchmarks.real_pair.seam import read_tried, rules_table
 from benchmarks.real_pair.spoilt import sorted_cases
-from benchmarks.report import Cell, Table, bare, between
+from benchmarks.real_pair.trainings import BOTH_WAYS, FEW, by_training, forgetting, tested, together
+from benchmarks.report import Cell, Table, bare, between, noted
 from cosd_api.comparison.result import Comparison, standing_of
 from cosd_api.comparison.standings import Standing
 
-ROUTER = "router on words"
 _COSTS = ("billed", "uncached", "x the draft's time")
 
 
@@ -70,52 +69,95 @@ def _mean(right: Sequence[bool]) -> str:
     return f"{100 * sum(right) / len(right):.1f}" if right else ""
 
 
-@cache
-def router() -> Callable[[str], bool]:
-    """A function that tells of a question whether `products` is to answer it: a logistic regression on words."""
-    several: Mapping[str, str] = training_questions(2000)
-    model = make_pipeline(CountVectorizer(ngram_range=(1, 2)), LogisticRegression(max_iter=1000))
-    model.fit([*several], [family == "facts" for family in several.values()])
-
-    def chosen(question: str) -> bool:
-        return bool(model.predict([question])[0])
-
-    return chosen
-
-
 # The documents.
 
 ROOT = Path(__file__).parents[2]
-_SHOWN = {"draft": "`products` alone", "assistant": "`numbers` alone"}
-_README = ("draft", "assistant", ROUTER, "cosd", "cosd-0.9-1", "cosd-1-1", "average")
+PICTURE = ROOT / "docs" / "evidence.svg"
+_LABELS = {
+    "draft": "`products` alone",
+    "assistant": "`numbers` alone",
+    "cosd": "the paper's rule (0.5, 0.5)",
+    "cosd-0.9-1": "the default (0.9, 1)",
+    "cosd-0.97-1": "(0.97, 1)",
+    "cosd-1-1": "(1, 1)",
+}
+_FORGETTING = {"draft": "SmolLM2 alone", "assistant": "`facts-only` alone"}
+_SHOWN = ("draft", "assistant", ROUTER, *BOTH_WAYS)
+_README = ("draft", "assistant", ROUTER, *FEW)
+_MORE = {
+    "learned": "Verifiers that were learned on development questions, `products` drafting",
+    "learned-reversed": "The same, `numbers` drafting",
+    "merged": "The rival: one model with both adapters, each at half of its strength (draft) or whole (assistant)",
+    "copy": "A control: a copy of `products` assists",
+    "with-base": "A control: SmolLM2 itself drafts, `products` assists",
+    "other-seed": "A control: `products` of another training assists",
+}
+"""Cells that results/tables.md shows, with their titles."""
+_ABOUT = (
+    "Right answers in per cent, differences in points with intervals that hold for a whole table, tokens of an answer. "
+    "Written by `python -m benchmarks.real_pair --page`; [README.md](../README.md) has the protocol."
+)
 
 
-def written(seed: int = 1) -> dict[Path, str]:
-    """The documents with the tables of the kept runs in their places."""
-    whole = families("complementary", seed)
-    evidence = ROOT / "docs" / "evidence.md"
-    text = _put(evidence.read_text(encoding="utf-8"), "pair", bare(_named(whole)))
-    text = _put(text, "seam", bare(sorted_cases(read(kept("complementary", seed))[ALL])))
-    readme = ROOT / "README.md"
+def written() -> dict[Path, str]:
+    """The documents with the tables of the kept runs in their places, and the picture."""
+    whole = together()
+    evidence, readme = ROOT / "docs" / "evidence.md", ROOT / "README.md"
+    tables = {
+        "pair": chosen_rows(whole, _SHOWN, _LABELS),
+        "trainings": _labelled(by_training(), _LABELS),
+        "tests": tested(),
+        "forgetting": _labelled(forgetting(), {**_LABELS, **_FORGETTING}),
+        "own": _labelled(own_messages.table(), _LABELS),
+        "rules": rules_table(read_tried(RESULTS / "seam-1.json.xz")),
+    }
+    text = evidence.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        text = _put(text, name, bare(table))
     return {
         evidence: text,
         readme: _put(readme.read_text(encoding="utf-8"), "pair", bare(_of_readme(whole))),
+        RESULTS / "tables.md": _all_tables(),
+        PICTURE: drawn(whole, _LABELS),
     }
 
 
-def _named(table: Table) -> Table:
-    return replace(table, rows=[[_SHOWN.get(str(row[0]), row[0]), *row[1:]] for row in table.rows])
+def _all_tables() -> str:
+    """Every way of the first training, what each spoils, and the further cells."""
+    first = families("complementary", 1)
+    spoilt = sorted_cases(read(kept("complementary", 1))[ALL])
+    parts = [
+        "# The real pair: all tables",
+        _ABOUT,
+        f"## Every way, training 1\n\n{noted(_labelled(first, _LABELS))}",
+        f"## What each way puts right and spoils\n\n{noted(_labelled(spoilt, _LABELS))}",
+    ]
+    for cell, title in _MORE.items():
+        if kept(cell, 1).exists():
+            parts.append(f"## {title}\n\n{noted(families(cell, 1))}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _labelled(table: Table, labels: Mapping[str, str]) -> Table:
+    """The same table with ways by their labels, in rows and columns."""
+    return replace(
+        table,
+        columns=[label(one, labels) for one in table.columns],
+        rows=[[label(str(row[0]), labels), *row[1:]] for row in table.rows],
+    )
+
+
+def chosen_rows(table: Table, names: Sequence[str], labels: Mapping[str, str]) -> Table:
+    """The rows of these ways, in this order, by their labels."""
+    rows = {str(row[0]): row for row in table.rows}
+    return _labelled(replace(table, rows=[rows[one] for one in names if one in rows]), labels)
 
 
 def _of_readme(whole: Table) -> Table:
-    """Who answers, each family's right answers, and the time."""
-    at = [*range(1 + len(FAMILIES) + 1), whole.columns.index(_COSTS[-1])]
-    rows = [[row[one] for one in at] for row in _named(whole).rows if row[0] in {*map(_label, _README)}]
-    return Table("", [whole.columns[one] for one in at], rows)
-
-
-def _label(name: str) -> str:
-    return _SHOWN.get(name, name)
+    """Who answers, each family's right answers, tokens and time."""
+    table = chosen_rows(whole, _README, _LABELS)
+    at = [n for n, name in enumerate(table.columns) if not name.startswith("to ")]
+    return Table("", [table.columns[n] for n in at], [[row[n] for n in at] for row in table.rows])
 
 
 def _put(text: str, name: str, shown: str) -> str:

@@ -245,6 +245,8 @@ def rules_table(found: Sequence[Tried]) -> Table:
     for name in dict.fromkeys(one.draft for one in found):
         for label in dict.fromkeys(one.rule for one in found):
             mine = [one for one in found if (one.draft, one.rule) == (name, label)]
+            if not mine:
+                continue
             shares = [
                 f"{100 * sum(one.right for one in some) / len(some):.0f}" if some else ""
                 for some in ([one for one in mine if one.family == family] for family in FAMILIES[:3])

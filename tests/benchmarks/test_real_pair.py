@@ -12,7 +12,7 @@ import pytest
 from benchmarks.real_pair.arithmetic import KINDS, calculation, split_of
 from benchmarks.real_pair.cells import CELLS
 from benchmarks.real_pair.kept import ALL, RESULTS, keep, keep_journal, read, restore_journal
-from benchmarks.real_pair.page import router, written
+from benchmarks.real_pair.page import written
 from benchmarks.real_pair.questions import (
     COUNTS,
     FAMILIES,
@@ -25,6 +25,7 @@ from benchmarks.real_pair.questions import (
     questions,
     training_questions,
 )
+from benchmarks.real_pair.router import router
 from benchmarks.real_pair.seam import RULES, SeamRule
 from benchmarks.real_pair.spoilt import kind_of
 from benchmarks.real_pair.world import ATTRIBUTES, general, library, names
