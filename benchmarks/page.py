@@ -155,7 +155,7 @@ the present three, which have one million.
 """
 
 
-_HOSTS = ("methods", "comparison", "gateway", "batch")
+_HOSTS = ("methods", "comparison")
 """Pages that others write, with tables between marks."""
 
 
@@ -190,25 +190,10 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
         **dict(zip(("units", "likely", "rights"), map(bare, where_units_end(folder)), strict=True)),
     )
     texts = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in _HOSTS}
-    [added] = tables("gateway", folder)
-    gateway = _put(texts["gateway"], "added", bare(added))
-    outcomes, *_ = tables("attack", folder)
-    gateway = _put(gateway, "attacked", bare(outcomes))
-    features, unasked = tables("clients", folder)
-    gateway = _put(_put(gateway, "clients", noted(features)), "unasked", bare(unasked))
-    cluster, feeding = tables("ray", folder)
-    long, cached = tables("batch", folder)
-    most = max(int(str(row[0])) for row in cached.rows)
-    alike = _columns(cached, [row for row in cached.rows if row[0] == most], but=("at a time", "requests"))
-    batch = _put(texts["batch"], "memory", bare(long))
-    batch = _put(batch, "cached", bare(alike))
-    batch = _put(_put(batch, "ray", bare(cluster)), "feeding", bare(feeding))
     return {
         DOCS / "benchmark.md": page,
         DOCS / "benchmark-tables.md": all_tables(folder),
         DOCS / "methods.md": with_costs(texts["methods"], folder),
-        DOCS / "batch.md": batch,
-        DOCS / "gateway.md": gateway,
         DOCS / "comparison.md": _put(texts["comparison"], "pairs", bare(known_pairs(folder))),
     }
 
@@ -305,6 +290,41 @@ def client_in_words(folder: Path = RESULTS) -> str:
         f"{plain / 1000:.2f} ms without the extra `fast`; httpx alone takes {alone / 1000:.2f} ms for the same traffic "
         "(`make bench ARGS=client`)."
     )
+
+
+def gateway_in_words(folder: Path = RESULTS) -> tuple[str, str]:
+    """The sentences of the page of the gateway on what it costs and on what it was attacked with."""
+    [added] = map(_named, tables("gateway", folder))
+    most = max(row["streams"] for row in added)
+    [there] = [row for row in added if row["streams"] == most and row[""] == "cosd serve, on top"]
+    cost = (
+        f"With {most} streams at once, `cosd serve` adds {there['CPU a token, us']:.0f} us of processor time for each "
+        f"token to the library's, and {there['to the first text, ms (p50)']:.1f} ms (median) to the time of the first "
+        "text."
+    )
+    outcomes, *_ = map(_named, tables("attack", folder))
+    requests, lost, wrong = (sum(row[name] for row in outcomes) for name in ("requests", "lost", "wrong"))
+    return cost, f"Of {requests:,} requests {lost} were lost and {wrong} wrong."
+
+
+def batches_in_words(folder: Path = RESULTS) -> tuple[str, str, str]:
+    """The sentences of the page of batches: on Ray, on prompts that begin alike, on memory."""
+    cluster, _ = map(_named, tables("ray", folder))
+    last = cluster[-1]
+    on_ray = (
+        f"{last['lines answered by']} wrote {last['times one process']} times as many lines a second as one process, "
+        f"and took {last['seconds to start and end']:.0f} seconds to start and end."
+    )
+    long, cached = map(_named, tables("batch", folder))
+    most = max(int(row["at a time"]) for row in cached)
+    shares = [row["share"].replace("%", " %") for row in cached if row["at a time"] == most]
+    alike = (
+        f"In the order of the file, caches held {shares[0]} of the tokens that the draft's server read and "
+        f"{shares[1]} of the assistant's; in the order of the batch, {shares[2]} and {shares[3]}."
+    )
+    megabytes = " to ".join(map(str, sorted({row["resident memory, MB"] for row in long})))
+    lines = f"{long[0]['lines written']} lines and at {long[-1]['lines written']}"
+    return on_ray, alike, f"`cosd batch` held {megabytes} MB at {lines}."
 
 
 def all_tables(folder: Path = RESULTS) -> str:
