@@ -85,34 +85,18 @@ above it (`make bench ARGS=client`):
 
 {carriers}
 
-Where a token's time is, by the library whose code runs:
-
-{profile}
-
-Where other processes keep all processors busy, verdicts are heard late, and a draft that runs on meanwhile writes in
-vain ([costs](costs.md#drafted-in-vain)). With the bound that a fusion sets itself, and without:
+If other processes keep all processors busy, verdicts are heard late, and a draft that runs on meanwhile writes in vain
+([costs](costs.md#drafted-in-vain)). With the bound that a fusion sets itself, and without:
 
 {starved}
 
 Less is drafted in vain, and more is billed: each of the short requests reads the prompt again, mostly from a server's
 cache.
 
-What a real server generates after a stream was cancelled, which is also paid for (`make bench ARGS=cancelled`):
-
-{cancelled}
-
-Answers of several lengths:
-
-{lengths}
-
-More fusions in one process than it can carry: what the event loop hears late.
-
-{loops}
-
-With httpx, before the extra `fast` and the bound of drafting came, beside the same traffic with nothing but httpx
-(`make bench ARGS=cpu`):
-
-{cpu}
+The time of a token [by library](benchmark-tables.md#client-cpu-by-library), answers
+[of several lengths](benchmark-tables.md#client-cpu-by-length), [more
+fusions](benchmark-tables.md#event-loop-with-many-fusions) than a process can carry, and the tokens that a server
+generates [after a cancellation](benchmark-tables.md#tokens-generated-after-a-cancellation) are among all tables.
 
 ## Who should decide
 
@@ -171,21 +155,14 @@ def tables(section: str, folder: Path = RESULTS) -> list[Table]:
 def pages(folder: Path = RESULTS) -> dict[Path, str]:
     """The pages of the documents, by file."""
     [floor] = _titled("simulated", "Simulated: wall time against the floor", folder)
-    [cpu] = tables("cpu", folder)
-    [cancelled] = tables("cancelled", folder)
     real = tables("real", folder)
-    carriers, starved, lengths, loops, profile = tables("client", folder)
+    carriers, starved, *_ = tables("client", folder)
     page = _PAGE.format(
         time_and_price=bare(time_and_price(folder)),
         floor=bare(floor),
         real="\n\n".join(noted(one) for one in real),
         carriers=noted(carriers),
-        profile=noted(profile),
         starved=noted(starved),
-        cancelled=noted(cancelled),
-        lengths=noted(lengths),
-        loops=noted(loops),
-        cpu=bare(Table("", cpu.columns[:4], [row[:4] for row in cpu.rows])),
         trees=bare(right_answers(folder)),
         **dict(zip(("units", "likely", "rights"), map(bare, where_units_end(folder)), strict=True)),
     )
