@@ -226,34 +226,8 @@ def where_units_end(folder: Path = RESULTS) -> list[Table]:
     return [*together, rights]
 
 
-def units_in_words(folder: Path = RESULTS) -> str:
-    """The sentences of the concepts on why a unit is a word."""
-    asked, likely, rights = map(_named, where_units_end(folder))
-    by_words, boundaries, _, *every_place = asked
-    nats, between = str(likely[1]["mixture"]).rstrip(")").split(" (")[1].split(": ")
-    bundled = [row for row in rights if row["alpha, beta"] == by_words["alpha, beta"]]
-    words, common, both = bundled[::3], bundled[1::3], bundled[2::3]
-    right = [" and ".join(str(row["right"]) for row in rows) for rows in (common, words)]
-    most = max(_times(*rows)[1] for rows in zip(words, both, strict=True))
-    (decisions, requests), everywhere = _times(by_words, boundaries), _times(*every_place)
-    return (
-        f"Four pairs that write pages gave the same text in {boundaries['equal']} answers, with a mean difference of "
-        f"{nats} nats a byte under the mixture of both models (95 % interval {between}; less is likelier); of "
-        f"{bundled[0]['questions']} mixed questions the bundled pair, either drafting, got {right[0]} right, and "
-        f"{right[1]} by words. There were {decisions:.2f} times as many decisions and {requests:.2f} times as many "
-        f"requests with the default rule, {everywhere[0]:.2f} and {everywhere[1]:.2f} times as many with alpha = beta "
-        "= 1; where replacements ended at the first common boundary as well, not with their word, the bundled pair "
-        f"took up to {most:.1f} times as many requests (`make bench ARGS=units`)."
-    )
-
-
 def _named(table: Table) -> list[dict[str, Any]]:
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-
-
-def _times(one: dict[str, Any], other: dict[str, Any]) -> list[float]:
-    """The decisions and the requests of a token, as multiples of others."""
-    return [other[name] / one[name] for name in ("decisions a token", "requests a token")]
 
 
 def client_in_words(folder: Path = RESULTS) -> str:

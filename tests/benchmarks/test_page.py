@@ -16,13 +16,11 @@ from benchmarks.page import (
     gateway_in_words,
     pages,
     tables,
-    units_in_words,
 )
 from benchmarks.report import Table, save
 
 README = Path(__file__).parents[2] / "README.md"
 COMPARISON = README.parent / "docs" / "comparison.md"
-CONCEPTS = README.parent / "docs" / "concepts.md"
 
 
 def test_the_pages_are_what_was_kept() -> None:
@@ -45,10 +43,6 @@ def test_the_words_on_advice_are_what_was_kept() -> None:
 
 def test_the_readmes_words_on_the_client_are_what_was_kept() -> None:
     assert client_in_words() in " ".join(README.read_text(encoding="utf-8").split()), "run `make bench ARGS=client`"
-
-
-def test_the_concepts_words_on_units_are_what_was_kept() -> None:
-    assert units_in_words() in " ".join(CONCEPTS.read_text(encoding="utf-8").split()), "run `make bench ARGS=units`"
 
 
 @pytest.mark.parametrize(("name", "kept"), [("gateway", gateway_in_words), ("batch", batches_in_words)])
