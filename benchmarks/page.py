@@ -47,7 +47,7 @@ measured in one run.
 ## Time and price
 
 512 tokens, a tenth of them the assistant's, over HTTP with a round trip of 20 ms. The pair is *simulated* so that the
-acceptance can be chosen: the draft writes 60 tokens a second, 50 ms to the first, and the assistant needs 60 ms for a
+acceptance can be chosen: the draft writes 60 tokens a second, the first after 50 ms, and the assistant needs 60 ms for a
 request. The HTTP and the time are real.
 
 {time_and_price}
@@ -60,7 +60,7 @@ request. The HTTP and the time are real.
   verification and one restart of the draft for each replacement. The first token after a restart is also one of
   (d)'s; *in full* counts it twice. Hedged drafts go below the floor because they start before the verdict; in this
   simulation 70 % of the replacements were the draft's second choice. How often that is so on real pairs was not
-  measured: where a bundled model is unsure it has learned nothing, and hedges hardly ever match there.
+  measured: a bundled model that is unsure has learned nothing, and hedges hardly ever match there.
 
 The texts of (a), (b) and (c) are equal, or the benchmark ends with an error. Tokens read are tokens billed, cached or
 not.
@@ -104,8 +104,7 @@ Right answers of two bundled models, 200 questions of each kind with numbers tha
 true texts only, in an open world: what a model is not to know it has met, but so rarely that it learned to doubt it. So
 the draft is unsure where it is wrong, every method that replaces unsure tokens does well, and the table says nothing
 about pairs that are wrong and confident. The rule is tuned and the trees are trained on mixed questions. *The paper's
-tree* is grown as the paper has it; *other* examples are not mixed ones, so they are out of the first column's
-distribution.
+tree* is grown with the paper's settings; *other* examples are questions of one kind, unlike the mixed ones of the first column.
 
 {trees}
 
