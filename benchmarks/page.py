@@ -47,8 +47,8 @@ measured in one run.
 ## Time and price
 
 512 tokens, a tenth of them the assistant's, over HTTP with a round trip of 20 ms. The pair is *simulated* so that the
-acceptance can be chosen: the draft writes 60 tokens a second, the first after 50 ms, and the assistant needs 60 ms for a
-request. The HTTP and the time are real.
+acceptance can be chosen: the draft writes 60 tokens a second, the first after 50 ms, and the assistant needs 60 ms for
+a request. The HTTP and the time are real.
 
 {time_and_price}
 
@@ -104,7 +104,8 @@ Right answers of two bundled models, 200 questions of each kind with numbers tha
 true texts only, in an open world: what a model is not to know it has met, but so rarely that it learned to doubt it. So
 the draft is unsure where it is wrong, every method that replaces unsure tokens does well, and the table says nothing
 about pairs that are wrong and confident. The rule is tuned and the trees are trained on mixed questions. *The paper's
-tree* is grown with the paper's settings; *other* examples are questions of one kind, unlike the mixed ones of the first column.
+tree* is grown with the paper's settings; *other* examples are questions of one kind,
+unlike the mixed ones of the first column.
 
 {trees}
 
