@@ -39,7 +39,7 @@ docs: $(STAMPS)/docs  ## Write the tables of docs/ from the code and benchmarks/
 	@$(BIN)/python -m benchmarks --page
 	@$(BIN)/python docs/generate_site.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file build/mkdocs.yml
-	@echo build/site/index.html
+	@echo "build/site is ready: $(BIN)/python -m http.server --directory build/site"
 
 test: $(STAMPS)/test  ## Run the tests, on live llama.cpp servers too (three minutes on two cores)
 	@$(BIN)/python -m pytest $(WORKERS) -m "not extended" $(ARGS)

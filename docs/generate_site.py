@@ -42,7 +42,7 @@ def navigation(text: str) -> list[dict[str, Any]]:
     for title, body in _GROUP.findall(text):
         rows = "\n".join(line for line in body.splitlines() if line.startswith("| ["))
         pages = [(words, _page(target)) for words, target in _LINK.findall(rows)]
-        groups.append({title: [{words[:1].upper() + words[1:]: page} for words, page in pages if page]})
+        groups.append({title: [{words: page} for words, page in pages if page]})
     return groups
 
 
