@@ -34,10 +34,12 @@ bench: $(STAMPS)/bench  ## Measure what a fusion costs (ARGS=--quick for two min
 lab: $(STAMPS)/bench  ## Find out when fusing helps (12 hours, needs torch; ARGS=--quick half an hour; ARGS=--list what is to come)
 	@$(BIN)/python -m benchmarks.lab $(ARGS)
 
-docs: $(STAMPS)/test  ## Write docs/reference.md from the docstrings, and tables from the code and benchmarks/results
-	@$(BIN)/python docs/generate_reference.py
+docs: $(STAMPS)/docs  ## Write the tables of docs/ from the code and benchmarks/results; build the site into build/site, links checked
 	@$(BIN)/python docs/generate_methods.py
 	@$(BIN)/python -m benchmarks --page
+	@$(BIN)/python docs/generate_site.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --config-file build/mkdocs.yml
+	@echo "build/site is ready: $(BIN)/python -m http.server --directory build/site"
 
 test: $(STAMPS)/test  ## Run the tests, on live llama.cpp servers too (three minutes on two cores)
 	@$(BIN)/python -m pytest $(WORKERS) -m "not extended" $(ARGS)
@@ -90,7 +92,7 @@ fix: $(STAMPS)/check  ## Format, and mend what ruff can mend by itself
 
 lock: $(STAMPS)/lock  ## Rewrite constraints.txt from pyproject.toml (ARGS=--upgrade for the newest of everything)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --no-emit-index-url \
-	    --all-extras --group dev --group clients --group dist --group lock --no-annotate \
+	    --all-extras --group dev --group clients --group dist --group docs --group lock --no-annotate \
 	    --custom-compile-command 'make lock' $(ARGS) pyproject.toml --output-file constraints.txt
 
 dist: $(STAMPS)/dist  ## Build wheel and sdist into dist/, check them, and run the README's program from the wheel alone
@@ -130,6 +132,11 @@ $(STAMPS)/browser: $(STAMPS)/test
 $(STAMPS)/check: $(STAMPS)/test
 	@echo "Installing what the checks need into $(VENV) (only this once) ..."
 	@$(INSTALL) $(PIN) --group check
+	@touch $@
+
+$(STAMPS)/docs: $(STAMPS)/test
+	@echo "Installing what the site needs into $(VENV) (only this once) ..."
+	@$(INSTALL) $(PIN) --group docs
 	@touch $@
 
 $(STAMPS)/dist: $(STAMPS)/venv $(SOURCES)

@@ -47,8 +47,8 @@ measured in one run.
 ## Time and price
 
 512 tokens, a tenth of them the assistant's, over HTTP with a round trip of 20 ms. The pair is *simulated* so that the
-acceptance can be chosen: the draft writes 60 tokens a second, 50 ms to the first, and the assistant needs 60 ms for a
-request. The HTTP and the time are real.
+acceptance can be chosen: the draft writes 60 tokens a second, the first after 50 ms, and the assistant needs 60 ms for
+a request. The HTTP and the time are real.
 
 {time_and_price}
 
@@ -60,7 +60,7 @@ request. The HTTP and the time are real.
   verification and one restart of the draft for each replacement. The first token after a restart is also one of
   (d)'s; *in full* counts it twice. Hedged drafts go below the floor because they start before the verdict; in this
   simulation 70 % of the replacements were the draft's second choice. How often that is so on real pairs was not
-  measured: where a bundled model is unsure it has learned nothing, and hedges hardly ever match there.
+  measured: a bundled model that is unsure has learned nothing, and hedges hardly ever match there.
 
 The texts of (a), (b) and (c) are equal, or the benchmark ends with an error. Tokens read are tokens billed, cached or
 not.
@@ -85,34 +85,18 @@ above it (`make bench ARGS=client`):
 
 {carriers}
 
-Where a token's time is, by the library whose code runs:
-
-{profile}
-
-Where other processes keep all processors busy, verdicts are heard late, and a draft that runs on meanwhile writes in
-vain ([costs](costs.md#drafted-in-vain)). With the bound that a fusion sets itself, and without:
+If other processes keep all processors busy, verdicts are heard late, and a draft that runs on meanwhile writes in vain
+([costs](costs.md#drafted-in-vain)). With the bound that a fusion sets itself, and without:
 
 {starved}
 
 Less is drafted in vain, and more is billed: each of the short requests reads the prompt again, mostly from a server's
 cache.
 
-What a real server generates after a stream was cancelled, which is also paid for (`make bench ARGS=cancelled`):
-
-{cancelled}
-
-Answers of several lengths:
-
-{lengths}
-
-More fusions in one process than it can carry: what the event loop hears late.
-
-{loops}
-
-With httpx, before the extra `fast` and the bound of drafting came, beside the same traffic with nothing but httpx
-(`make bench ARGS=cpu`):
-
-{cpu}
+The time of a token [by library](benchmark-tables.md#client-cpu-by-library), answers
+[of several lengths](benchmark-tables.md#client-cpu-by-length), [more
+fusions](benchmark-tables.md#event-loop-with-many-fusions) than a process can carry, and the tokens that a server
+generates [after a cancellation](benchmark-tables.md#tokens-generated-after-a-cancellation) are among all tables.
 
 ## Who should decide
 
@@ -120,8 +104,8 @@ Right answers of two bundled models, 200 questions of each kind with numbers tha
 true texts only, in an open world: what a model is not to know it has met, but so rarely that it learned to doubt it. So
 the draft is unsure where it is wrong, every method that replaces unsure tokens does well, and the table says nothing
 about pairs that are wrong and confident. The rule is tuned and the trees are trained on mixed questions. *The paper's
-tree* is grown as the paper has it; *other* examples are not mixed ones, so they are out of the first column's
-distribution.
+tree* is grown with the paper's settings; *other* examples are questions of one kind,
+unlike the mixed ones of the first column.
 
 {trees}
 
@@ -155,7 +139,7 @@ the present three, which have one million.
 """
 
 
-_HOSTS = ("methods", "comparison", "gateway", "batch")
+_HOSTS = ("methods", "comparison")
 """Pages that others write, with tables between marks."""
 
 
@@ -171,44 +155,22 @@ def tables(section: str, folder: Path = RESULTS) -> list[Table]:
 def pages(folder: Path = RESULTS) -> dict[Path, str]:
     """The pages of the documents, by file."""
     [floor] = _titled("simulated", "Simulated: wall time against the floor", folder)
-    [cpu] = tables("cpu", folder)
-    [cancelled] = tables("cancelled", folder)
     real = tables("real", folder)
-    carriers, starved, lengths, loops, profile = tables("client", folder)
+    carriers, starved, *_ = tables("client", folder)
     page = _PAGE.format(
         time_and_price=bare(time_and_price(folder)),
         floor=bare(floor),
         real="\n\n".join(noted(one) for one in real),
         carriers=noted(carriers),
-        profile=noted(profile),
         starved=noted(starved),
-        cancelled=noted(cancelled),
-        lengths=noted(lengths),
-        loops=noted(loops),
-        cpu=bare(Table("", cpu.columns[:4], [row[:4] for row in cpu.rows])),
         trees=bare(right_answers(folder)),
         **dict(zip(("units", "likely", "rights"), map(bare, where_units_end(folder)), strict=True)),
     )
     texts = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in _HOSTS}
-    [added] = tables("gateway", folder)
-    gateway = _put(texts["gateway"], "added", bare(added))
-    outcomes, *_ = tables("attack", folder)
-    gateway = _put(gateway, "attacked", bare(outcomes))
-    features, unasked = tables("clients", folder)
-    gateway = _put(_put(gateway, "clients", noted(features)), "unasked", bare(unasked))
-    cluster, feeding = tables("ray", folder)
-    long, cached = tables("batch", folder)
-    most = max(int(str(row[0])) for row in cached.rows)
-    alike = _columns(cached, [row for row in cached.rows if row[0] == most], but=("at a time", "requests"))
-    batch = _put(texts["batch"], "memory", bare(long))
-    batch = _put(batch, "cached", bare(alike))
-    batch = _put(_put(batch, "ray", bare(cluster)), "feeding", bare(feeding))
     return {
         DOCS / "benchmark.md": page,
         DOCS / "benchmark-tables.md": all_tables(folder),
         DOCS / "methods.md": with_costs(texts["methods"], folder),
-        DOCS / "batch.md": batch,
-        DOCS / "gateway.md": gateway,
         DOCS / "comparison.md": _put(texts["comparison"], "pairs", bare(known_pairs(folder))),
     }
 
@@ -264,34 +226,8 @@ def where_units_end(folder: Path = RESULTS) -> list[Table]:
     return [*together, rights]
 
 
-def units_in_words(folder: Path = RESULTS) -> str:
-    """The sentences of the concepts on why a unit is a word."""
-    asked, likely, rights = map(_named, where_units_end(folder))
-    by_words, boundaries, _, *every_place = asked
-    nats, between = str(likely[1]["mixture"]).rstrip(")").split(" (")[1].split(": ")
-    bundled = [row for row in rights if row["alpha, beta"] == by_words["alpha, beta"]]
-    words, common, both = bundled[::3], bundled[1::3], bundled[2::3]
-    right = [" and ".join(str(row["right"]) for row in rows) for rows in (common, words)]
-    most = max(_times(*rows)[1] for rows in zip(words, both, strict=True))
-    (decisions, requests), everywhere = _times(by_words, boundaries), _times(*every_place)
-    return (
-        f"Four pairs that write pages gave the same text in {boundaries['equal']} answers, with a mean difference of "
-        f"{nats} nats a byte under the mixture of both models (95 % interval {between}; less is likelier); of "
-        f"{bundled[0]['questions']} mixed questions the bundled pair, either drafting, got {right[0]} right, and "
-        f"{right[1]} by words. There were {decisions:.2f} times as many decisions and {requests:.2f} times as many "
-        f"requests with the default rule, {everywhere[0]:.2f} and {everywhere[1]:.2f} times as many with alpha = beta "
-        "= 1; where replacements ended at the first common boundary as well, not with their word, the bundled pair "
-        f"took up to {most:.1f} times as many requests (`make bench ARGS=units`)."
-    )
-
-
 def _named(table: Table) -> list[dict[str, Any]]:
     return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-
-
-def _times(one: dict[str, Any], other: dict[str, Any]) -> list[float]:
-    """The decisions and the requests of a token, as multiples of others."""
-    return [other[name] / one[name] for name in ("decisions a token", "requests a token")]
 
 
 def client_in_words(folder: Path = RESULTS) -> str:
@@ -305,6 +241,41 @@ def client_in_words(folder: Path = RESULTS) -> str:
         f"{plain / 1000:.2f} ms without the extra `fast`; httpx alone takes {alone / 1000:.2f} ms for the same traffic "
         "(`make bench ARGS=client`)."
     )
+
+
+def gateway_in_words(folder: Path = RESULTS) -> tuple[str, str]:
+    """The sentences of the page of the gateway on what it costs and on what it was attacked with."""
+    [added] = map(_named, tables("gateway", folder))
+    most = max(row["streams"] for row in added)
+    [there] = [row for row in added if row["streams"] == most and row[""] == "cosd serve, on top"]
+    cost = (
+        f"With {most} streams at once, `cosd serve` adds {there['CPU a token, us']:.0f} us of processor time for each "
+        f"token to the library's, and {there['to the first text, ms (p50)']:.1f} ms (median) to the time of the first "
+        "text."
+    )
+    outcomes, *_ = map(_named, tables("attack", folder))
+    requests, lost, wrong = (sum(row[name] for row in outcomes) for name in ("requests", "lost", "wrong"))
+    return cost, f"Of {requests:,} requests {lost} were lost and {wrong} wrong."
+
+
+def batches_in_words(folder: Path = RESULTS) -> tuple[str, str, str]:
+    """The sentences of the page of batches: on Ray, on prompts that begin alike, on memory."""
+    cluster, _ = map(_named, tables("ray", folder))
+    last = cluster[-1]
+    on_ray = (
+        f"{last['lines answered by']} wrote {last['times one process']} times as many lines a second as one process, "
+        f"and took {last['seconds to start and end']:.0f} seconds to start and end."
+    )
+    long, cached = map(_named, tables("batch", folder))
+    most = max(int(row["at a time"]) for row in cached)
+    shares = [row["share"].replace("%", " %") for row in cached if row["at a time"] == most]
+    alike = (
+        f"In the order of the file, caches held {shares[0]} of the tokens that the draft's server read and "
+        f"{shares[1]} of the assistant's; in the order of the batch, {shares[2]} and {shares[3]}."
+    )
+    megabytes = " to ".join(map(str, sorted({row["resident memory, MB"] for row in long})))
+    lines = f"{long[0]['lines written']} lines and at {long[-1]['lines written']}"
+    return on_ray, alike, f"`cosd batch` held {megabytes} MB at {lines}."
 
 
 def all_tables(folder: Path = RESULTS) -> str:

@@ -50,14 +50,14 @@ ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
     "Ollama": {"": _TEXT},
     "OpenAI-compatible": {
         "": _DRAWN,
-        "where `echo` is proved": replace(_DRAWN, score=True),
+        "if `echo` is proved": replace(_DRAWN, score=True),
         "`/v1` of llama.cpp, vLLM": _LISTED,
         "`/v1` of vLLM": replace(_LISTED, score=True, score_top_k=19),
         "`/v1` of vLLM, with `tokenizer=`": replace(_LISTED, tokenize=True, score=True, score_top_k=19),
     },
     "messages only": {
         "": replace(_DRAWN, probs=False),
-        "where it reports probabilities": _DRAWN,
+        "if it reports probabilities": _DRAWN,
         "of llama.cpp, vLLM": replace(_DRAWN, top_k=19, sampling=True),
     },
     "whole answers only": {"": replace(_DRAWN, probs=False, continues=False)},

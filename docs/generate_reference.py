@@ -1,11 +1,13 @@
-"""Write `docs/reference.md` from the docstrings: `python docs/generate_reference.py`."""
+"""The page of the reference, made from the docstrings, which `generate_site.py` puts into the site.
+
+`python docs/generate_reference.py` prints it.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,12 +21,10 @@ from cosd_api import comparison, training
 from cosd_api.integrations import langchain
 from cosd_providers import engines, messages, testing, tokenizers
 
-PAGE = Path(__file__).parent / "reference.md"
-
 _BEGINNING = """# Reference
 
-Every public name, from the docstrings; `make docs` writes this page. [Settings](settings.md) and [errors](errors.md)
-have tables to look things up in.
+Every public name, made from the docstrings. [Settings](settings.md) and [errors](errors.md) have tables to look
+things up in.
 """
 
 _ROOMS: tuple[tuple[ModuleType, str, Sequence[str]], ...] = (
@@ -160,5 +160,4 @@ def _markdown(lines: Iterable[str]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    print(PAGE.relative_to(PAGE.parents[1]))
+    print(page(), end="")

@@ -116,6 +116,7 @@ def test_sdist_can_be_tested(sdist: Path) -> None:
         "providers/README.md",
         "constraints.txt",
         "Makefile",
+        "mkdocs.yml",
         "LICENSE",
     ]:
         assert (sdist / name).exists(), name

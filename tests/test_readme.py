@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 import shlex
 import shutil
 import sys
@@ -195,23 +194,6 @@ def test_every_engine_is_in_the_table_of_servers(name: str) -> None:
     assert ADAPTERS.keys() <= shown
 
 
-def anchor(heading: str) -> str:
-    """As GitHub makes it."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-
-
 @pytest.mark.parametrize("name", list(TEXTS))
 def test_links_lead_somewhere(name: str) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", TEXTS[name])):
-        path, _, fragment = target.partition("#")
-        if "://" in target:
-            continue
-        file = ((ROOT / name).parent / path).resolve() if path else ROOT / name
-        assert file.exists(), target
-        headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE) if fragment else []
-        assert not fragment or fragment in map(anchor, headings), target
-
-
-def test_the_reference_is_made_from_the_docstrings() -> None:
-    page = runpy.run_path(str(ROOT / "docs/generate_reference.py"))["page"]
-    assert TEXTS["docs/reference.md"] == page(), "run `make docs`"
+    assert printed.dead_links(ROOT / name) == []

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.page import advice_in_words, all_tables, client_in_words, excerpts, pages, tables, units_in_words
+import pytest
+
+from benchmarks.page import (
+    advice_in_words,
+    all_tables,
+    batches_in_words,
+    client_in_words,
+    excerpts,
+    gateway_in_words,
+    pages,
+    tables,
+)
 from benchmarks.report import Table, save
 
 README = Path(__file__).parents[2] / "README.md"
 COMPARISON = README.parent / "docs" / "comparison.md"
-CONCEPTS = README.parent / "docs" / "concepts.md"
 
 
 def test_the_pages_are_what_was_kept() -> None:
@@ -34,8 +45,10 @@ def test_the_readmes_words_on_the_client_are_what_was_kept() -> None:
     assert client_in_words() in " ".join(README.read_text(encoding="utf-8").split()), "run `make bench ARGS=client`"
 
 
-def test_the_concepts_words_on_units_are_what_was_kept() -> None:
-    assert units_in_words() in " ".join(CONCEPTS.read_text(encoding="utf-8").split()), "run `make bench ARGS=units`"
+@pytest.mark.parametrize(("name", "kept"), [("gateway", gateway_in_words), ("batch", batches_in_words)])
+def test_the_words_on_serving_are_what_was_kept(name: str, kept: Callable[[], tuple[str, ...]]) -> None:
+    page = " ".join((README.parent / "docs" / f"{name}.md").read_text(encoding="utf-8").split())
+    assert [one for one in kept() if one not in page] == [], f"run `make bench ARGS={name}`"
 
 
 def test_tables_come_back_as_they_were_kept(tmp_path: Path) -> None:

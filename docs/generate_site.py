@@ -1,0 +1,133 @@
+"""Write the sources of the site into `build/docs`: `python docs/generate_site.py`; mkdocs then builds `build/site`.
+
+The pages are those of `docs/`, with links that work outside the repository, and the reference, which is made from the
+docstrings and kept nowhere else. The tables of `docs/README.md` are the navigation. Nothing here knows mkdocs, so that
+another builder can take its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+BUILD = ROOT / "build"
+PICTURES = ("*.png", "*.svg")
+REFERENCE = "reference.md"
+SOURCES = ("cosd_api/", "providers/cosd_providers/")
+PUBLIC = "cosd_api/__init__.py"
+"""The file to which a page links for every public name; in the site the reference takes its place."""
+
+_FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
+_GROUP = re.compile(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+_NAME = re.compile(r"^### `(\w+)`$", re.MULTILINE)
+
+
+class DeadLinkError(ValueError):
+    """A page links to a file of the repository that does not exist."""
+
+
+def navigation(text: str) -> list[dict[str, Any]]:
+    """The start page, and its groups with the pages that their tables link to."""
+    groups: list[dict[str, Any]] = [{"Documentation": "README.md"}]
+    for title, body in _GROUP.findall(text):
+        rows = "\n".join(line for line in body.splitlines() if line.startswith("| ["))
+        pages = [(words, _page(target)) for words, target in _LINK.findall(rows)]
+        groups.append({title: [{words: page} for words, page in pages if page]})
+    return groups
+
+
+def _page(target: str) -> str | None:
+    """The page of the site that a link of the start page leads to."""
+    return REFERENCE if target == f"../{PUBLIC}" else target if re.fullmatch(r"[\w-]+\.md", target) else None
+
+
+def linked(text: str, names: frozenset[str], repository: str) -> str:
+    """A page of `docs/` with links that work in the site, outside its blocks of code.
+
+    If the words of a link to a source are a public name, it leads to the reference. Every other link to a file outside
+    `docs/` leads into the repository; without the repository's URL, the words and the file's path are printed.
+
+    Args:
+        names: public names, which have a heading in the reference.
+        repository: the URL, or an empty string.
+
+    Raises:
+        DeadLinkError: there is no such file.
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        words, target = found.groups()
+        path, mark, fragment = target.partition("#")
+        if not path.startswith("../"):
+            return found[0]
+        file = (DOCS / path).resolve()
+        if not (file.is_relative_to(ROOT) and file.exists()):
+            raise DeadLinkError(target)
+        inside, name = file.relative_to(ROOT).as_posix(), words.strip("`")
+        if inside == PUBLIC:
+            return f"[{words}]({REFERENCE})"
+        if inside.startswith(SOURCES) and name in names:
+            return f"[{words}]({REFERENCE}#{name.lower()})"
+        if repository:
+            return f"[{words}]({repository}/{'tree' if file.is_dir() else 'blob'}/main/{inside}{mark}{fragment})"
+        return f"{words} (`{inside}`)"
+
+    return "".join(part if code else _LINK.sub(replaced, part) for code, part in _parts(text))
+
+
+def _parts(text: str) -> Iterator[tuple[bool, str]]:
+    """A text in its order, blocks of code apart."""
+    at = 0
+    for fence in _FENCE.finditer(text):
+        yield False, text[at : fence.start()]
+        yield True, fence[0]
+        at = fence.end()
+    yield False, text[at:]
+
+
+def repository_url() -> str:
+    """`COSD_REPOSITORY_URL`, or `Repository` of `[project.urls]` in `pyproject.toml`; empty if there is neither."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: str = os.environ.get("COSD_REPOSITORY_URL") or project.get("urls", {}).get("Repository", "")
+    return found.rstrip("/")
+
+
+def write(folder: Path, repository: str) -> None:
+    """Write the pages and pictures into a folder, which is emptied before."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    reference = runpy.run_path(str(DOCS / "generate_reference.py"))["page"]()
+    names = frozenset(_NAME.findall(reference))
+    for path in sorted(DOCS.glob("*.md")):
+        try:
+            page = linked(path.read_text(encoding="utf-8"), names, repository)
+        except DeadLinkError as error:
+            raise DeadLinkError(f"{path.name} links to {error}, which does not exist") from None
+        (folder / path.name).write_text(page, encoding="utf-8")
+    (folder / REFERENCE).write_text(reference, encoding="utf-8")
+    for pattern in PICTURES:
+        for path in DOCS.glob(pattern):
+            shutil.copy(path, folder)
+
+
+def main() -> None:
+    """Write the pages and, beside them, the configuration: what `mkdocs.yml` has, and the navigation."""
+    repository = repository_url()
+    write(BUILD / "docs", repository)
+    start = (DOCS / "README.md").read_text(encoding="utf-8")
+    configuration = {"INHERIT": "../mkdocs.yml", "repo_url": repository or None, "nav": navigation(start)}
+    (BUILD / "mkdocs.yml").write_text(json.dumps(configuration, indent=2), encoding="utf-8")  # JSON is YAML
+
+
+if __name__ == "__main__":
+    main()
