@@ -14,7 +14,7 @@ from benchmarks.real_pair.questions import COUNTS, FAMILIES, family_of, question
 from benchmarks.real_pair.router import ROUTER, router
 from benchmarks.real_pair.seam import read_tried, rules_table
 from benchmarks.real_pair.spoilt import sorted_cases
-from benchmarks.real_pair.trainings import BOTH_WAYS, FEW, by_training, forgetting, tested, together
+from benchmarks.real_pair.trainings import BOTH_WAYS, FEW, by_training, forgetting, tested, together, worth
 from benchmarks.report import Cell, Table, bare, between, noted
 from cosd_api.comparison.result import Comparison, standing_of
 from cosd_api.comparison.standings import Standing
@@ -107,9 +107,10 @@ def written() -> dict[Path, str]:
         "pair": chosen_rows(whole, _SHOWN, _LABELS),
         "trainings": _labelled(by_training(), _LABELS),
         "tests": tested(),
+        "worth": worth(),
         "forgetting": _labelled(forgetting(), {**_LABELS, **_FORGETTING}),
         "own": _labelled(own_messages.table(), _LABELS),
-        "rules": rules_table(read_tried(RESULTS / "seam-1.json.xz")),
+        "rules": rules_table(read_tried(RESULTS / "seam-1.jsonl.xz")),
     }
     text = evidence.read_text(encoding="utf-8")
     for name, table in tables.items():

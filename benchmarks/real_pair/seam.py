@@ -195,13 +195,13 @@ def read_tried(path: Path) -> list[Tried]:
     """The answers that a file has; none without a file."""
     if not path.exists():
         return []
-    return [Tried(**one) for one in json.loads(lzma.decompress(path.read_bytes()))]
+    return [Tried(**json.loads(line)) for line in lzma.decompress(path.read_bytes()).splitlines()]
 
 
 def write_tried(path: Path, found: Sequence[Tried]) -> None:
     """Keep answers in a file."""
     path.parent.mkdir(exist_ok=True)
-    text = json.dumps([asdict(one) for one in found])
+    text = "".join(json.dumps(asdict(one)) + "\n" for one in found)
     path.write_bytes(lzma.compress(text.encode(), preset=9))
 
 
@@ -265,7 +265,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the development questions, in (0, 1]")
     parser.add_argument("--page", action="store_true", help="print what was kept, and try nothing")
     given = parser.parse_args()
-    path = RESULTS / f"seam-{given.seed}.json.xz"
+    path = RESULTS / f"seam-{given.seed}.jsonl.xz"
     if not given.page:
         anyio.run(tried, fetched(), given.seed, given.share, path)
     print(rules_table(read_tried(path)).markdown())

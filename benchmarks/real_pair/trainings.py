@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -108,6 +109,37 @@ def tested() -> Table:
         rows.append([f"(0.9, 1) less (1, 1){turned}", shown])
     rows.append(["swapped labels that differ at 5 %", f"{100 * swapped(several):.1f} %"])
     return Table("Tests", ["", "points"], rows)
+
+
+EDGES = (0.5, 0.9, 0.97, math.inf)
+
+
+def worth() -> Table:
+    """What (1, 1) finds by asking everywhere: its replacements, by the draft's probability of the token replaced.
+
+    An answer counts where the surest of its replaced tokens is: put right if the draft alone has it wrong, spoilt if
+    the draft alone has it right.
+    """
+    rows: list[list[Cell]] = []
+    found: list[tuple[float, int, bool, bool]] = []
+    for seed, cell in TRAININGS.items():
+        whole = read(kept(cell, seed))[ALL]
+        for turned, alone in zip(("", ", reversed"), MODELS, strict=True):
+            before = whole.answers_of(alone)
+            for key, answer in whole.answers_of(f"cosd-1-1{turned}").items():
+                probs = [one.draft_prob or 0.0 for one in answer.replaced]
+                if probs and key in before:
+                    found += [(one, 1, False, False) for one in probs]
+                    found.append((max(probs), 0, bool(before[key].right), bool(answer.right)))
+    least = 0.0
+    for edge in EDGES:
+        inside = [one for one in found if least <= one[0] < edge]
+        mended = sum(not one[1] and not one[2] and one[3] for one in inside)
+        spoilt = sum(not one[1] and one[2] and not one[3] for one in inside)
+        title = f"{least:g} and more" if math.isinf(edge) else f"{least:g} to {edge:g}"
+        rows.append([title, str(sum(one[1] for one in inside)), str(mended), str(spoilt)])
+        least = edge
+    return Table("Asking everywhere", ["draft's probability", "replaced", "put right", "spoilt"], rows)
 
 
 def _mean(several: Sequence[Answered]) -> float:

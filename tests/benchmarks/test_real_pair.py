@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+from collections.abc import Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
 
+from benchmarks.real_pair import learned, own_messages
 from benchmarks.real_pair.arithmetic import KINDS, calculation, split_of
 from benchmarks.real_pair.cells import CELLS
 from benchmarks.real_pair.kept import ALL, RESULTS, keep, keep_journal, read, restore_journal
+from benchmarks.real_pair.learned import LEARNED
+from benchmarks.real_pair.outcomes import Answered, apart, lower_bound
 from benchmarks.real_pair.page import written
+from benchmarks.real_pair.plot import drawn, label
 from benchmarks.real_pair.questions import (
     COUNTS,
     FAMILIES,
+    FORMAT,
     MIXTURES,
     documents,
+    families_of,
     family_of,
     is_right,
     main,
@@ -28,7 +36,9 @@ from benchmarks.real_pair.questions import (
 from benchmarks.real_pair.router import router
 from benchmarks.real_pair.seam import RULES, SeamRule
 from benchmarks.real_pair.spoilt import kind_of
+from benchmarks.real_pair.trainings import swapped
 from benchmarks.real_pair.world import ATTRIBUTES, general, library, names
+from cosd_api import CoSD, RuleVerifier
 from cosd_api.demo.real_questions import QUESTIONS, real_questions, tells_all
 from sample_comparison import sample_comparison
 
@@ -56,7 +66,7 @@ def test_a_specialist_reads_its_shares_and_every_conversation_is_true() -> None:
     for specialist, mixture in MIXTURES.items():
         several = [*islice(documents(specialist, 7), 3000)]
         two = sum(re.search("And another question|Two questions|Also:", one.question) is not None for one in several)
-        assert abs(two / 3000 - mixture["both"]) < 0.03
+        assert abs(two / 3000 - mixture.get("both", 0.0)) < 0.03
         assert sum(mixture.values()) == pytest.approx(1)
     assert next(documents("products", 1)) != next(documents("products", 2))
 
@@ -107,7 +117,94 @@ def test_the_demonstration_has_the_first_questions() -> None:
 
 def test_ways_of_a_cell_have_names() -> None:
     for cell in CELLS.values():
-        assert [*cell.methods] == [*cell.ways]
+        if not {*cell.ways} & {*LEARNED}:
+            assert [*cell.methods(1)] == [*cell.ways]
+
+
+def test_learned_verifiers_are_read_for_the_draft_that_they_were_learned_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = {"kind": "rule", "alpha": 0.75, "beta": 1.0}
+    found = {"products": dict.fromkeys(LEARNED, rule), "numbers": {name: {**rule, "alpha": 0.25} for name in LEARNED}}
+    monkeypatch.setattr(learned, "path_of", lambda seed: tmp_path / f"{seed}.json")
+    (tmp_path / "3.json").write_text(json.dumps(found), encoding="utf-8")
+    first, second = (CELLS[name].methods(3)["cosd-tuned"] for name in ("learned", "learned-reversed"))
+    assert (first, second) == tuple(CoSD(verifier=RuleVerifier(alpha=alpha, beta=1)) for alpha in (0.75, 0.25))
+
+
+def test_questions_of_forgetting_know_a_list_and_a_function() -> None:
+    asked = CELLS["forgetting"].questions(1.0)
+    assert families_of(asked) == ["facts", "general", FORMAT]
+    assert all(is_right(one, one.answer) for one in asked)
+    listed, function = [one for one in asked if family_of(one) == FORMAT][:2]
+    assert is_right(listed, "1. Apple\n2. Pear\n3. Plum") and is_right(
+        function, "```python\ndef f(a):\n    return a\n```"
+    )
+    assert not is_right(listed, "The fruits are apple, pear and plum.") and not is_right(
+        function, "def f is a function"
+    )
+    read_by = [one.question for one in islice(documents("facts-only", 1), 500)]
+    assert not [text for text in read_by if re.search(r"plus|capital|opposite|And another", text)]
+
+
+def test_own_messages_tell_what_is_asked() -> None:
+    several = [*own_messages.asked()]
+    assert len({one.example.key for one in several}) == len(several) == 252
+    for one in several:
+        assert is_right(one.example, one.example.answer)
+        if family_of(one.example) == "facts":
+            assert one.example.answer in one.document
+        assert one.document.count(".") == 15
+
+
+def _answers(way: str, right: Sequence[bool], groups: Sequence[str] = ()) -> list[Answered]:
+    return [
+        Answered(way, str(at), "facts", groups[at] if groups else str(at), right=one, uncached=10.0, seconds=2.0)
+        for at, one in enumerate(right)
+    ]
+
+
+def test_a_table_has_the_questions_that_all_have_answered_and_counts_groups_once() -> None:
+    half, all_right = [True, False] * 20, [True] * 40
+    several = [*_answers("draft", half), *_answers("assistant", [*half, True]), *_answers("x", all_right)]
+    table = apart("t", several, ("draft", "assistant"))
+    assert table.columns[1:3] == ["facts (40)", "all (40)"]
+    assert [row[1] for row in table.rows] == ["50.0", "50.0", "100.0"]
+    assert str(table.rows[2][3]).startswith("+50.0 (+")
+    one_group = [
+        line for way, right in (("draft", half), ("x", all_right)) for line in _answers(way, right, ["a"] * 40)
+    ]
+    [_, row] = apart("t", one_group, ("draft",)).rows
+    assert row[3] == "+50.0 (+0 to +100)"  # a single piece of evidence shows nothing
+
+
+def test_the_lower_bound_is_below_the_difference_and_grows_with_the_questions() -> None:
+    def bounds(count: int) -> tuple[float, float]:
+        first, second = [True, False, True, True] * count, [True, True, False, True] * count
+        return lower_bound([*_answers("a", first), *_answers("b", second)], "a", "b")
+
+    (few, low), (many, lower) = bounds(10), bounds(100)
+    assert few == many == 0 and low < lower < 0
+
+
+def test_swapped_labels_seldom_differ() -> None:
+    rng = random.Random(1)
+    several = [
+        *_answers("draft", [rng.random() < 0.5 for _ in range(60)]),
+        *_answers("cosd-0.9-1", [rng.random() < 0.9 for _ in range(60)]),
+    ]
+    assert 0 < swapped(several, 100) <= 0.12
+
+
+def test_the_picture_is_the_same_each_time_and_names_the_ways() -> None:
+    several = [*_answers("draft", [True, False]), *_answers("cosd, reversed", [True, True])]
+    table = apart("t", several, ("draft",))
+    picture = drawn(table, {"cosd": "the rule"})
+    assert picture == drawn(table, {"cosd": "the rule"})
+    assert (
+        "the rule, numbers drafts" in picture
+        and label("to draft", {"draft": "`products` alone"}) == "to `products` alone"
+    )
 
 
 def test_kept_results_are_read_back(tmp_path: Path) -> None:
