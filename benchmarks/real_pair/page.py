@@ -14,7 +14,7 @@ from benchmarks.real_pair.questions import COUNTS, FAMILIES, family_of, question
 from benchmarks.real_pair.router import ROUTER, router
 from benchmarks.real_pair.seam import read_tried, rules_table
 from benchmarks.real_pair.spoilt import sorted_cases
-from benchmarks.real_pair.trainings import BOTH_WAYS, FEW, by_training, forgetting, tested, together, worth
+from benchmarks.real_pair.trainings import BOTH_WAYS, FEW, TRAININGS, by_training, forgetting, tested, together, worth
 from benchmarks.report import Cell, Table, bare, between, noted
 from cosd_api.comparison.result import Comparison, standing_of
 from cosd_api.comparison.standings import Standing
@@ -110,6 +110,7 @@ def written() -> dict[Path, str]:
         "worth": worth(),
         "forgetting": _labelled(forgetting(), {**_LABELS, **_FORGETTING}),
         "own": _labelled(own_messages.table(), _LABELS),
+        "seam": chosen_rows(sorted_cases(_comparisons()), BOTH_WAYS, _LABELS),
         "rules": rules_table(read_tried(RESULTS / "seam-1.jsonl.xz")),
     }
     text = evidence.read_text(encoding="utf-8")
@@ -123,15 +124,19 @@ def written() -> dict[Path, str]:
     }
 
 
+def _comparisons() -> list[Comparison]:
+    return [read(kept(cell, seed))[ALL] for seed, cell in TRAININGS.items()]
+
+
 def _all_tables() -> str:
     """Every way of the first training, what each spoils, and the further cells."""
     first = families("complementary", 1)
-    spoilt = sorted_cases(read(kept("complementary", 1))[ALL])
+    spoilt = sorted_cases(_comparisons())
     parts = [
         "# The real pair: all tables",
         _ABOUT,
         f"## Every way, training 1\n\n{noted(_labelled(first, _LABELS))}",
-        f"## What each way puts right and spoils\n\n{noted(_labelled(spoilt, _LABELS))}",
+        f"## What each way puts right and spoils, all trainings\n\n{noted(_labelled(spoilt, _LABELS))}",
     ]
     for cell, title in _MORE.items():
         if kept(cell, 1).exists():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from benchmarks.report import Table
 from cosd_api.comparison.result import Comparison
+from cosd_api.comparison.standings import Standing
 
 Kind = Literal["a value that neither wrote", "a word that neither wrote", "the assistant's words", "cut or repeated"]
 
@@ -31,27 +33,42 @@ def kind_of(fused: str, draft: str, assistant: str, *, cut: bool) -> Kind:
     return "a word that neither wrote" if new else "the assistant's words"
 
 
-def sorted_cases(found: Comparison) -> Table:
-    """For each way, the answers of its draft that it has put right, and those that it has spoilt, by kind."""
-    rows: list[list[Any]] = []
+def sorted_cases(several: Sequence[Comparison]) -> Table:
+    """For each way, the answers of its draft that it has put right, and those that it has spoilt, by kind.
+
+    The last column counts the spoilt answers in which a replaced token was more probable, by the draft, than its
+    replacement by the assistant: a rule with beta = 1 would have kept it.
+    """
+    counts: dict[str, Counter[str]] = {}
+    for found in several:
+        for one in found.standings:
+            if one.kind == "method" and one.answered:
+                counts.setdefault(one.name, Counter()).update(_cases(found, one))
+    columns = ("put right", "spoilt", *_KINDS, _LESS_SURE)
+    rows: list[list[Any]] = [[name, *(count[column] for column in columns)] for name, count in counts.items()]
+    return Table("Spoilt answers, by kind", ["", *columns], rows)
+
+
+def _cases(found: Comparison, one: Standing) -> Iterator[str]:
+    """The columns of the table in which each answer of a way counts."""
     names = [*found.models]
+    draft = one.first or names[int(one.reverse)]
+    other = next(name for name in names if name != draft)
     alone = {name: found.answers_of(name) for name in names}
-    for one in found.standings:
-        if one.kind != "method" or not one.answered:
+    for key, answer in found.answers_of(one.name).items():
+        before, theirs = alone[draft].get(key), alone[other].get(key)
+        if before is None or theirs is None or bool(before.right) == bool(answer.right):
             continue
-        draft = one.first or names[int(one.reverse)]
-        other = next(name for name in names if name != draft)
-        answers = found.answers_of(one.name)
-        kinds = Counter(
-            kind_of(answer.text, alone[draft][key].text, alone[other][key].text, cut=answer.finish_reason == "length")
-            for key, answer in answers.items()
-            if alone[draft][key].right and not answer.right
-        )
-        gained = sum(bool(answer.right) and not alone[draft][key].right for key, answer in answers.items())
-        rows.append([one.name, gained, sum(kinds.values()), *(kinds[kind] for kind in _KINDS)])
-    return Table("Spoilt answers, by kind", ["", "put right", "spoilt", *_KINDS], rows)
+        if answer.right:
+            yield "put right"
+            continue
+        yield "spoilt"
+        yield kind_of(answer.text, before.text, theirs.text, cut=answer.finish_reason == "length")
+        if any((place.prob or 0.0) < (place.draft_prob or 0.0) for place in answer.replaced):
+            yield _LESS_SURE
 
 
+_LESS_SURE = "by a less probable word"
 _KINDS: tuple[Kind, ...] = (
     "a value that neither wrote",
     "a word that neither wrote",
