@@ -101,7 +101,7 @@ class Alone(Written):
 
     async def write(self, writer: AnswerWriter) -> None:
         """Write the answer."""
-        await writer.relay(0, DecidedSegment((Contender((-1,), b"", False, ()),), 0, "nobody else is asked"))
+        await writer.relay(0, DecidedSegment((Contender((-1,), b"", False, ()),), 0, "no other model is asked"))
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
         """One request to the draft; see `Method.cost`."""
@@ -185,7 +185,7 @@ class Contestant:
         Raises:
             SettingError: the method does not take the unit or this number of models.
         """
-        assert self.method is not None, f"{self.name} asks nobody"
+        assert self.method is not None, f"{self.name} asks no model"
         method = self.method.with_unit(unit)
         options: FusionOptions = {"method": method, "ask": "all"} if self.kind == "pilot" else {"method": method}
         if "unit" not in method.hoisted and unit is not None and ("unit" in method.accepts or method.one_tokenizer):

@@ -20,7 +20,7 @@ MILLION = 1_000_000
 _EXAMPLE = '{"draft": [0.2, 0.6], "assistant": [3, 15]}'
 _USEFUL = 20  # a bound beyond this multiple of the likely number is useless as a forecast
 _NO_BOUND = (
-    "no useful bound above, as at worst every token is replaced, and all behind it is written and asked about again"
+    "no useful bound above, as at worst every token is replaced, and all after it is written and asked about again"
 )
 
 

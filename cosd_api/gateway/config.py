@@ -236,7 +236,7 @@ def _client(number: int, options: Sequence[str]) -> ClientKey:
         name, _, value = (part.strip() for part in option.partition("="))
         if name in ("env", "file") or name not in ClientKey.model_fields:
             known = "name, concurrency, requests_per_minute, billed_tokens_per_minute and cached_weight"
-            raise SettingError(f"{where}: behind a key may follow {known}; write KEY;name=team-a;concurrency=4")
+            raise SettingError(f"{where}: after a key may follow {known}; write KEY;name=team-a;concurrency=4")
         given[name] = int(value) if value.isdecimal() else value
     try:
         return ClientKey.model_validate(given)

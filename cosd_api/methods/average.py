@@ -234,7 +234,7 @@ class Average(Weighted):
         if self.temperature:
             return self.with_measure(DRAWN)
         words = Assumptions(
-            f"max_tokens tokens; the first model writes {self.ahead} of them in a request, and again behind every "
+            f"max_tokens tokens; the first model writes {self.ahead} of them in a request, and again after every "
             f"{self.ahead}th; the others are asked about each, in a request of its own that reads all before it",
             f"every token is another one than was written ahead, and a place takes at most {ROUNDS} requests",
         )

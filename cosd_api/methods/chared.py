@@ -318,7 +318,7 @@ def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tup
     second = max(mean for symbol, mean in here.means.items() if symbol != here.symbol)
     reason = f"largest mean probability: {here.means[here.symbol]:.2g} against {second:.2g}"
     if here.before:
-        reason += f", behind {readable(here.before)!r}"
+        reason += f", after {readable(here.before)!r}"
     return models[0], DecidedSegment(tuple(entries), 0, reason)
 
 

@@ -125,8 +125,8 @@ class Nudging(Written):
         """The basis of `cost`."""
         return Assumptions(
             f"max_tokens tokens with a nudge in every {_TURN}, of which {_TAKEN} words are taken; the base model is "
-            "asked behind each",
-            "only one token of every nudge is taken, and the base model is asked behind many words",
+            "asked after each",
+            "only one token of every nudge is taken, and the base model is asked after many words",
         )
 
 
@@ -185,7 +185,7 @@ class Nudged:
         if len(ends) == 1:
             self.nudge(passage, ends[0], "the nudge is one word")
         else:
-            self.nudge(passage, ends[-2], "the base model is not confident behind any of its words")
+            self.nudge(passage, ends[-2], "the base model is not confident after any of its words")
 
     def nudge(self, passage: Passage, end: int, reason: str) -> None:
         """Write the first words of a nudge, unless the same words were written too often."""

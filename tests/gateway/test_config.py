@@ -123,8 +123,8 @@ def test_keys_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         (f"{KEY},{KEY}", "key 2: another key is the same"),
         (f"{KEY};name=a,{'j' * 16};name=a", "key 2: another key is the same, or has the same name"),
         (f"{KEY};concurrency=many", "key 1: its 'concurrency' is invalid"),
-        (f"{KEY};env=HOME", "key 1: behind a key may follow name"),
-        (f"{KEY};colour=red", "key 1: behind a key may follow name, concurrency, requests_per_minute, billed"),
+        (f"{KEY};env=HOME", "key 1: after a key may follow name"),
+        (f"{KEY};colour=red", "key 1: after a key may follow name, concurrency, requests_per_minute, billed"),
     ],
 )
 def test_keys_that_are_invalid_are_not_shown(monkeypatch: pytest.MonkeyPatch, keys: str, words: str) -> None:

@@ -153,7 +153,7 @@ async def test_the_mean_is_taken_byte_by_byte_over_two_tokenizers() -> None:
     assert result.tokens[1].source == "assistant"
     assert result.tokens[1].assistant_prob == pytest.approx(0.9)
     assert [one.text for one in third.candidates] == [" c", " dog"]
-    assert third.reason == "largest mean probability: 0.5 against 0.5, behind ' '"
+    assert third.reason == "largest mean probability: 0.5 against 0.5, after ' '"
     assert (result.settings.method, result.settings.unit) == ("chared", None)
     assert result.settings.method_options == {"weights": None, "listed": 20}
     assert result.acceptance_rate is None

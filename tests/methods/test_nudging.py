@@ -155,7 +155,7 @@ async def test_the_base_model_writes_while_it_is_confident() -> None:
         ("assistant", " Yes"),
     ]
     assert [segment.reason for segment in result.segments] == [
-        "the base model is not confident behind any of its words",
+        "the base model is not confident after any of its words",
         "the base model is confident: 0.9 >= 0.4",
         "the base model is confident: 0.9 >= 0.4, until it is not confident of ' capital' (0.3)",
         "the base model is confident: 0.5 >= 0.4",
@@ -195,7 +195,7 @@ async def test_where_the_base_model_is_never_confident_the_last_word_of_a_nudge_
     nobody = ScriptedProvider.from_texts({})
     result = await fuse("Q", draft=nobody, assistant=nudger(), method=NUDGE, max_tokens=3)
     assert result.text == " It seems Li"
-    assert result.segments[0].reason == "the base model is not confident behind any of its words"
+    assert result.segments[0].reason == "the base model is not confident after any of its words"
     assert len([call for call in nobody.calls if call.kind == "generate"]) == 2
     one = await fuse("Q", draft=nobody, assistant=nudger(), method=Nudging(nudge_tokens=1), max_tokens=1)
     assert (one.text, one.segments[0].reason) == (" It", "the nudge is one word")

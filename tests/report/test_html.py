@@ -190,7 +190,7 @@ async def test_a_result_without_anything_is_a_page_too() -> None:
     reader = Seen(page(bare))
     assert "(an empty answer)" in reader.text("answer")
     assert "no record of its requests" in reader.text("main")
-    assert "nobody was asked" in reader.text("main")
+    assert "no assistant was asked" in reader.text("main")
 
 
 # Words.
@@ -212,7 +212,7 @@ async def test_a_card_says_why_the_token_is_there() -> None:
     assert rest["rows"] == [["draft (scripted)", "“ Rome”", "0.300"], ["assistant (scripted)", "“ma”", "0.800"]]
     sure = data["tokens"][0]
     assert (sure["mark"], sure["rows"]) == ("not asked", [["draft (scripted)", "“ The”", "1.000"]])
-    assert sure["words"] == ["nobody was asked: no assistant's answer could have changed it"]
+    assert sure["words"] == ["no assistant was asked: no answer could have changed it"]
     assert data["tokens"][-1]["title"] == "end of sequence"
 
 

@@ -35,7 +35,7 @@ _TITLES: Mapping[RequestKind, str] = {
     "watch": "Watch",
 }
 _MOST_TEXTS = 8  # on a card
-_UNASKED = "nobody was asked: no assistant's answer could have changed it"
+_UNASKED = "no assistant was asked: no answer could have changed it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ def _notes(
     if why is not None:
         yield element("p", "note", why)
     if not found:
-        yield element("p", "note", "No decision: the draft was sure everywhere, so nobody was asked.")
+        yield element("p", "note", "No decision: the draft was sure everywhere, so no assistant was asked.")
     elif len(places) < len(found):
         missing = counted(len(found) - len(places), "decision is", "decisions are")
         yield element("p", "note", f"{missing} not shown: the draft's probability is unknown.")

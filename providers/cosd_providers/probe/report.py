@@ -324,7 +324,7 @@ def _prices(ways: Sequence[Way]) -> list[str]:
     rows: list[str] = []
     if proved:
         requests, places, context = EXAMPLE
-        heading = f"One verification of K places behind C tokens, and {requests} with K = {places}, C = {context:,}:"
+        heading = f"One verification of K places after C tokens, and {requests} with K = {places}, C = {context:,}:"
         rows += ["", heading, f"  {'':<13}{'requests':<10}{'tokens':<12}{f'{requests} of them':<36}cached"]
     for way in proved:
         least = "from " if "+" in way.requests else ""
