@@ -28,7 +28,7 @@ from cosd_api.training.fit import train_tree
 from cosd_api.training.tuning import tune
 
 WORK = Path(__file__).parent / "work"
-COUNTS = {"facts": 20, "numbers": 20, "both": 40}
+COUNTS = {"facts": 10, "numbers": 10, "both": 20}
 """Development questions of each family."""
 THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.97, 1.0)
 """Values of alpha that are tried, and of beta."""
