@@ -93,6 +93,7 @@ from cosd_providers.contract import Alive
 from cosd_providers.deferred import deferred, outdated
 from cosd_providers.http.stack import EventLoop, http_stack
 from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
+from cosd_providers.suggestions import nearest, suggestion
 from cosd_providers.text import first_character, last_character, readable
 
 if TYPE_CHECKING:
@@ -239,8 +240,10 @@ __all__ = [  # noqa: RUF022 - by subject
     "first_character",
     "in_words",
     "last_character",
+    "nearest",
     "paragraph",
     "readable",
+    "suggestion",
     "with_article",
     "with_notes",
 ]

@@ -7,7 +7,6 @@ that obeys it, and an option of the command line.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from cosd_api.verification import KnownVerifier, RuleVerifier, Verifier
 from cosd_api.verification.agreement import recorded_verifier
 from cosd_providers import connect
 from cosd_providers.messages import Message, OnSpecialTokens
+from cosd_providers.suggestions import suggestion
 
 Asking = Literal["contestable", "all"]
 """The places that assistants are asked about: places that could change the text, or all."""
@@ -461,8 +461,7 @@ def refuse_settings(given: Mapping[str, object], function: Callable[..., Any]) -
             raise SettingError(f"{name} is not accepted: {REFUSED_SETTINGS[name]}. Leave it out.")
         if place := _elsewhere(name):
             raise TypeError(f"{name} is not accepted here: {place}")
-        near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
-        raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        raise TypeError(f"unknown argument {name!r}{suggestion(name, known)}")
 
 
 def _elsewhere(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from cosd_api.config.shape import (
     verifier_kinds,
 )
 from cosd_api.errors import SettingError
+from cosd_providers.suggestions import suggestion
 
 __all__ = ["config_error", "config_errors", "refuse_keys", "refuse_other_types"]
 
@@ -133,21 +133,17 @@ def _words(one: ErrorDetails, top: type[BaseModel]) -> str:
     kind, loc = one["type"], one["loc"]
     if kind == "extra_forbidden":
         known = _known(loc[:-1], top)
-        near = difflib.get_close_matches(str(loc[-1]), known, 1)
-        return f"there is no such field; {f'did you mean {near[0]!r}?' if near else f'there are {_listed(known)}'}"
+        return f"there is no such field{suggestion(str(loc[-1]), known, f'there are {_listed(known)}')}"
     if kind == "missing":
         return f"its {str(loc[-1])!r} is missing"
     if kind.startswith("union_tag"):
         given = one["input"]
         name = given if isinstance(given, str) else _tag(given)
         known = [*(verifier_kinds() if "verifier" in loc else method_shapes())]
-        near = difflib.get_close_matches(str(name), known, 1)
         thing, named = ("verifier", "kind") if "verifier" in loc else ("method", "name")
         if name is None:
             return f"it needs a {named}: {', '.join(known)}"
-        return f"there is no {thing} {name!r}; " + (
-            f"did you mean {near[0]!r}?" if near else f"there are {_listed(known)}"
-        )
+        return f"there is no {thing} {name!r}{suggestion(str(name), known, f'there are {_listed(known)}')}"
     words = one["msg"].removeprefix("Value error, ")
     return words[:1].lower() + words[1:]
 
