@@ -155,7 +155,7 @@ class FusionConfig(BaseModel):
 
         Raises:
             OSError: the file cannot be written; an old file is unchanged.
-            SettingError: the file would hold a key, as in `extra_body`; nothing is written.
+            SettingError: the file would hold a key, as in `extra_body`, or PyYAML is missing; nothing is written.
         """
         path = Path(path)
         document = self.document()
