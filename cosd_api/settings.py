@@ -164,8 +164,6 @@ class Tuning:
             After two failures in a row this answer starts no more hedges.
         in_flight: requests to one assistant at a time. With 2, new questions are sent before the first is answered: a
             little faster, and many more requests.
-        batch_wait: seconds that a question waits for others to join it while drafting continues: fewer requests, and a
-            slower answer.
         max_ahead: limit on tokens drafted beyond the verified text; it bounds each hedged draft separately. By default
             there is no limit as long as verdicts are heard in time; if this process is short of processors, a draft is
             asked for a few tokens at a time (if its endpoint continues it by token ids).
@@ -176,13 +174,11 @@ class Tuning:
 
     hedge: int = 0
     in_flight: int = 1
-    batch_wait: float = 0.0
     max_ahead: int | None = None
 
     def __post_init__(self) -> None:
         check_count("hedge", self.hedge, least=0)
         check_count("in_flight", self.in_flight)
-        object.__setattr__(self, "batch_wait", check_seconds("batch_wait", self.batch_wait, least=0))
         if self.max_ahead is not None:
             check_count("max_ahead", self.max_ahead)
 
@@ -255,16 +251,13 @@ class FusionSettings:
             max_ahead=self.tuning.max_ahead,
             in_flight=self.tuning.in_flight,
             hedge=self.tuning.hedge,
-            patient=self.tuning.batch_wait > 0,
         )
 
 
 def _check_tuning(settings: FusionSettings) -> None:
     """Refuse settings for a draft that streams on, if the draft does not."""
-    hedge, batch_wait = settings.tuning.hedge, settings.tuning.batch_wait
-    if settings.draft_length is not None and (hedge or batch_wait):
-        name = "hedge" if hedge else "batch_wait"
-        raise SettingError(f"{name} is for a draft that streams on: leave out draft_length, which asks in rounds")
+    if settings.draft_length is not None and settings.tuning.hedge:
+        raise SettingError("hedge is for a draft that streams on: leave out draft_length, which asks in rounds")
     if settings.temperature and settings.tuning != Tuning():
         words = "tuning is for a draft that is verified while it streams, and one that is drawn is written in rounds"
         raise SettingError(f"{words}: leave it out, or give draft_length")
@@ -362,7 +355,6 @@ class Settings(Record):
     max_ahead: int | None = None
     hedge: int = 0
     in_flight: int = 1
-    batch_wait: float = 0.0
     ask: Asking = "contestable"
     on_assistant_error: OnAssistantError = "raise"
     on_special_tokens: OnSpecialTokens = "warn"

@@ -201,7 +201,6 @@ class TuningConfig(BaseModel):
 
     hedge: int = _at_least(0, 0)
     in_flight: int = _at_least(1, 1)
-    batch_wait: float = _at_least(0, 0.0)
     max_ahead: int | None = _at_least(1, None)
 
     @model_validator(mode="after")
