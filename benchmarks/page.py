@@ -27,7 +27,6 @@ _SECTIONS = {
     "attack": "The gateway attacked",
     "clients": "Clients of the gateway",
     "batch": "Batches",
-    "ray": "Batches on Ray",
     "live": "Two small models on llama.cpp",
     "methods": "Every method",
     "vllm": "The same on vLLM",
@@ -196,13 +195,11 @@ def pages(folder: Path = RESULTS) -> dict[Path, str]:
     gateway = _put(gateway, "attacked", bare(outcomes))
     features, unasked = tables("clients", folder)
     gateway = _put(_put(gateway, "clients", noted(features)), "unasked", bare(unasked))
-    cluster, feeding = tables("ray", folder)
     long, cached = tables("batch", folder)
     most = max(int(str(row[0])) for row in cached.rows)
     alike = _columns(cached, [row for row in cached.rows if row[0] == most], but=("at a time", "requests"))
     batch = _put(texts["batch"], "memory", bare(long))
     batch = _put(batch, "cached", bare(alike))
-    batch = _put(_put(batch, "ray", bare(cluster)), "feeding", bare(feeding))
     return {
         DOCS / "benchmark.md": page,
         DOCS / "benchmark-tables.md": all_tables(folder),

@@ -99,7 +99,6 @@ from cosd_providers.text import first_character, last_character, readable
 if TYPE_CHECKING:
     from cosd_api.config.document import Document, FieldPath, read_document
     from cosd_api.config.faults import config_error, config_errors
-    from cosd_api.config.saving import config_of
     from cosd_api.config.shape import ServerConfig, ServerLimitsConfig
     from cosd_api.forcing.holding import WantedSamples, hold_by_tokens, hold_on_paths
     from cosd_api.forcing.samples import DeferralSample, ExampleSamples, Label, Strict, sha256_of
@@ -180,7 +179,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "check_unit",
     "config_error",
     "config_errors",
-    "config_of",
     "describe_verifier",
     "missing_members",
     "read_document",
@@ -264,7 +262,6 @@ if not TYPE_CHECKING:
             "WantedSamples": "cosd_api.forcing.holding",
             "config_error": "cosd_api.config.faults",
             "config_errors": "cosd_api.config.faults",
-            "config_of": "cosd_api.config.saving",
             "definition_of": "cosd_providers.probe",
             "hold_by_tokens": "cosd_api.forcing.holding",
             "hold_on_paths": "cosd_api.forcing.holding",
