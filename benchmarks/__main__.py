@@ -35,10 +35,6 @@ SECTIONS = {
         "units that are words, and units that end at every common boundary of two tokenizers",
     ),
     "batch": ("benchmarks.batch", "cosd batch: memory on many lines, and what their order does for prefix caches"),
-    "ray": (
-        "benchmarks.cluster",
-        "cosd batch on a Ray cluster of this machine beside one process, where Ray is installed",
-    ),
     "advice": ("benchmarks.advice", "cosd advise and compare on pairs of which it is known whether to fuse them"),
 }
 

@@ -87,7 +87,6 @@ METHODS = (
     Method("d: draft alone"),
     Method("a: cosd-api"),
     Method("a: in_flight=2", {"tuning": Tuning(in_flight=2)}),
-    Method("a: batch_wait=0.16", {"tuning": Tuning(batch_wait=0.16)}),
     Method("a: hedge=1", {"tuning": Tuning(hedge=1)}),
     Method("a: hedge=2", {"tuning": Tuning(hedge=2)}),
     Method("b: K=8", length=8),

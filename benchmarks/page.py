@@ -27,7 +27,6 @@ _SECTIONS = {
     "attack": "The gateway attacked",
     "clients": "Clients of the gateway",
     "batch": "Batches",
-    "ray": "Batches on Ray",
     "live": "Two small models on llama.cpp",
     "methods": "Every method",
     "vllm": "The same on vLLM",
@@ -258,14 +257,8 @@ def gateway_in_words(folder: Path = RESULTS) -> tuple[str, str]:
     return cost, f"Of {requests:,} requests {lost} were lost and {wrong} wrong."
 
 
-def batches_in_words(folder: Path = RESULTS) -> tuple[str, str, str]:
-    """The sentences of the page of batches: on Ray, on prompts that begin alike, on memory."""
-    cluster, _ = map(_named, tables("ray", folder))
-    last = cluster[-1]
-    on_ray = (
-        f"{last['lines answered by']} wrote {last['times one process']} times as many lines a second as one process, "
-        f"and took {last['seconds to start and end']:.0f} seconds to start and end."
-    )
+def batches_in_words(folder: Path = RESULTS) -> tuple[str, str]:
+    """The sentences of the page of batches: on prompts that begin alike, and on memory."""
     long, cached = map(_named, tables("batch", folder))
     most = max(int(row["at a time"]) for row in cached)
     shares = [row["share"].replace("%", " %") for row in cached if row["at a time"] == most]
@@ -275,7 +268,7 @@ def batches_in_words(folder: Path = RESULTS) -> tuple[str, str, str]:
     )
     megabytes = " to ".join(map(str, sorted({row["resident memory, MB"] for row in long})))
     lines = f"{long[0]['lines written']} lines and at {long[-1]['lines written']}"
-    return on_ray, alike, f"`cosd batch` held {megabytes} MB at {lines}."
+    return alike, f"`cosd batch` held {megabytes} MB at {lines}."
 
 
 def all_tables(folder: Path = RESULTS) -> str:

@@ -15,7 +15,6 @@ __all__ = ["run", "tables"]
 
 ROUNDS = "b: K=8"
 IN_FULL = "floor, restarts in full"
-WAITING = "a: batch_wait=0.16"
 HEDGING = ("a: hedge=1", "a: hedge=2")
 HEADLINE = Case(acceptance=0.9, round_trip=0.02, context=512)
 
@@ -161,9 +160,6 @@ def _targets(one: Measured) -> Table:
             add(f"{name}: wall time / {IN_FULL}", 1.05, one.seconds(name), whole, strict=True)
             add(f"{name}: wall time / best of (b)", 0.7, one.seconds(name), best)
             add(f"{name}: requests to the assistant / {ROUNDS}", 1.25, _asked(one, name), _asked(one, ROUNDS))
-    if WAITING in one.runs:
-        add(f"{WAITING}: requests to the assistant / {ROUNDS}", 0.75, _asked(one, WAITING), _asked(one, ROUNDS))
-        add(f"{WAITING}: wall time / best of (b)", 1.0, one.seconds(WAITING), best)
     for name in HEDGING:
         if name in one.runs:
             add(f"{name}: wall time / {IN_FULL}", 0.85, one.seconds(name), whole, strict=True)

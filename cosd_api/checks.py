@@ -102,17 +102,15 @@ def check_choice(name: str, given: str, choices: object) -> None:
         raise SettingError(f"{name} must be {' or '.join(map(json.dumps, words))}, not {given!r}")
 
 
-def check_seconds(name: str, value: float, *, least: float | None = None) -> float:
-    """The seconds as given: above 0, or at least `least`.
+def check_seconds(name: str, value: float) -> None:
+    """Check that a time limit is above 0.
 
     Raises:
-        SettingError: they are not.
+        SettingError: it is not.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and value < math.inf and (value > 0 if least is None else value >= least)):
-        words = "above 0" if least is None else f"of at least {least:g}"
-        raise SettingError(f"{name} must be a number of seconds {words}, not {value!r}")
-    return float(value)
+    if not (number and 0 < value < math.inf):
+        raise SettingError(f"{name} must be a number of seconds above 0, not {value!r}")
 
 
 def check_tie(value: float) -> None:

@@ -93,12 +93,12 @@ from cosd_providers.contract import Alive
 from cosd_providers.deferred import deferred, outdated
 from cosd_providers.http.stack import EventLoop, http_stack
 from cosd_providers.messages import ChatProvider, OnSpecialTokens, after_own, checked_messages
+from cosd_providers.suggestions import nearest, suggestion
 from cosd_providers.text import first_character, last_character, readable
 
 if TYPE_CHECKING:
     from cosd_api.config.document import Document, FieldPath, read_document
     from cosd_api.config.faults import config_error, config_errors
-    from cosd_api.config.saving import config_of
     from cosd_api.config.shape import ServerConfig, ServerLimitsConfig
     from cosd_api.forcing.holding import WantedSamples, hold_by_tokens, hold_on_paths
     from cosd_api.forcing.samples import DeferralSample, ExampleSamples, Label, Strict, sha256_of
@@ -179,7 +179,6 @@ __all__ = [  # noqa: RUF022 - by subject
     "check_unit",
     "config_error",
     "config_errors",
-    "config_of",
     "describe_verifier",
     "missing_members",
     "read_document",
@@ -239,8 +238,10 @@ __all__ = [  # noqa: RUF022 - by subject
     "first_character",
     "in_words",
     "last_character",
+    "nearest",
     "paragraph",
     "readable",
+    "suggestion",
     "with_article",
     "with_notes",
 ]
@@ -261,7 +262,6 @@ if not TYPE_CHECKING:
             "WantedSamples": "cosd_api.forcing.holding",
             "config_error": "cosd_api.config.faults",
             "config_errors": "cosd_api.config.faults",
-            "config_of": "cosd_api.config.saving",
             "definition_of": "cosd_providers.probe",
             "hold_by_tokens": "cosd_api.forcing.holding",
             "hold_on_paths": "cosd_api.forcing.holding",

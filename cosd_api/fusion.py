@@ -157,7 +157,7 @@ class Fusion:
         Raises:
             OSError: a file cannot be written.
             SettingError: a provider, a verifier or an argument of `connect` is an object of your own, or `extra_body`
-                holds a key; nothing is written.
+                holds a key: nothing is written. Or PyYAML is missing.
         """
         from cosd_api.config.saving import config_of  # noqa: PLC0415 - imports every method
 

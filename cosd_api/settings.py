@@ -7,7 +7,6 @@ that obeys it, and an option of the command line.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from cosd_api.verification import KnownVerifier, RuleVerifier, Verifier
 from cosd_api.verification.agreement import recorded_verifier
 from cosd_providers import connect
 from cosd_providers.messages import Message, OnSpecialTokens
+from cosd_providers.suggestions import suggestion
 
 Asking = Literal["contestable", "all"]
 """The places that assistants are asked about: places that could change the text, or all."""
@@ -164,8 +164,6 @@ class Tuning:
             After two failures in a row this answer starts no more hedges.
         in_flight: requests to one assistant at a time. With 2, new questions are sent before the first is answered: a
             little faster, and many more requests.
-        batch_wait: seconds that a question waits for others to join it while drafting continues: fewer requests, and a
-            slower answer.
         max_ahead: limit on tokens drafted beyond the verified text; it bounds each hedged draft separately. By default
             there is no limit as long as verdicts are heard in time; if this process is short of processors, a draft is
             asked for a few tokens at a time (if its endpoint continues it by token ids).
@@ -176,13 +174,11 @@ class Tuning:
 
     hedge: int = 0
     in_flight: int = 1
-    batch_wait: float = 0.0
     max_ahead: int | None = None
 
     def __post_init__(self) -> None:
         check_count("hedge", self.hedge, least=0)
         check_count("in_flight", self.in_flight)
-        object.__setattr__(self, "batch_wait", check_seconds("batch_wait", self.batch_wait, least=0))
         if self.max_ahead is not None:
             check_count("max_ahead", self.max_ahead)
 
@@ -255,16 +251,13 @@ class FusionSettings:
             max_ahead=self.tuning.max_ahead,
             in_flight=self.tuning.in_flight,
             hedge=self.tuning.hedge,
-            patient=self.tuning.batch_wait > 0,
         )
 
 
 def _check_tuning(settings: FusionSettings) -> None:
     """Refuse settings for a draft that streams on, if the draft does not."""
-    hedge, batch_wait = settings.tuning.hedge, settings.tuning.batch_wait
-    if settings.draft_length is not None and (hedge or batch_wait):
-        name = "hedge" if hedge else "batch_wait"
-        raise SettingError(f"{name} is for a draft that streams on: leave out draft_length, which asks in rounds")
+    if settings.draft_length is not None and settings.tuning.hedge:
+        raise SettingError("hedge is for a draft that streams on: leave out draft_length, which asks in rounds")
     if settings.temperature and settings.tuning != Tuning():
         words = "tuning is for a draft that is verified while it streams, and one that is drawn is written in rounds"
         raise SettingError(f"{words}: leave it out, or give draft_length")
@@ -362,7 +355,6 @@ class Settings(Record):
     max_ahead: int | None = None
     hedge: int = 0
     in_flight: int = 1
-    batch_wait: float = 0.0
     ask: Asking = "contestable"
     on_assistant_error: OnAssistantError = "raise"
     on_special_tokens: OnSpecialTokens = "warn"
@@ -461,8 +453,7 @@ def refuse_settings(given: Mapping[str, object], function: Callable[..., Any]) -
             raise SettingError(f"{name} is not accepted: {REFUSED_SETTINGS[name]}. Leave it out.")
         if place := _elsewhere(name):
             raise TypeError(f"{name} is not accepted here: {place}")
-        near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
-        raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        raise TypeError(f"unknown argument {name!r}{suggestion(name, known)}")
 
 
 def _elsewhere(name: str) -> str:

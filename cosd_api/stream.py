@@ -243,7 +243,6 @@ class FusionStream:
                 (own_paths or self._across) and takes_ids.get(at, False) for at in range(-1, len(endpoints.assistants))
             ],
             same_ids=facts.ids,
-            batch_wait=settings.tuning.batch_wait,
             seed=limits.seed or 0,
             conversation=None if isinstance(self._prompt, str) else self._prompt,
             render=partial(endpoints.render, on_special_tokens=settings.on_special_tokens, own=limits.own),

@@ -1,7 +1,7 @@
 """Runs the decoder against toy models under any schedule of events, without I/O.
 
 Every step, something chooses what happens next: a draft under way writes its next token or ends, an assistant
-answers one of the requests that wait, or a wait is over. Cancelled drafts and requests may still speak: the decoder
+answers one of the requests that wait. Cancelled drafts and requests may still speak: the decoder
 must drop that.
 """
 
@@ -22,7 +22,6 @@ from cosd_api.decoding.commands import (
     Finish,
     Placed,
     StartDraft,
-    Wait,
 )
 from cosd_api.decoding.schedule import Pace
 from cosd_api.decoding.units import State
@@ -157,7 +156,6 @@ class Run:
         self.pace: Pace = options.get("pace", Pace())
         self.also: Callable[[bytes, Token], tuple[Token, ...]] = options.get("also", lambda *_: ())
         self.lately: Callable[[], bool] = options.get("lately", lambda: False)
-        self.waits: list[int] = []
         self.streams: dict[int, DraftStream] = {}
         self.waiting: dict[int, Ask] = {}
         self.outcome = Outcome(b"", [], Finish("length", ""), decoder, [], [], 0)
@@ -180,8 +178,6 @@ class Run:
                 case CancelAsk():
                     if not self.late:
                         del self.waiting[command.ask]
-                case Wait():
-                    self.waits.append(command.wait)
                 case Emit():
                     assert command.tokens
                     self.outcome.emitted.extend(command.tokens)
@@ -260,16 +256,12 @@ class Run:
 
     def happenings(self) -> list[tuple[str, int]]:
         """The events that could come next."""
-        happenings = [("draft", number) for number in self.streams] + [("answer", number) for number in self.waiting]
-        return happenings + [("wait", number) for number in self.waits]
+        return [("draft", number) for number in self.streams] + [("answer", number) for number in self.waiting]
 
     def let(self, kind: str, number: int) -> None:
         """Let one of these happen."""
         if kind == "draft":
             self.draft_on(number)
-        elif kind == "wait":
-            self.waits.remove(number)
-            self.obey(self.decoder.waited(number))
         else:
             self.answer(number)
 

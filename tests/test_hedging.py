@@ -91,8 +91,8 @@ async def test_alternatives_are_asked_for_only_where_they_are_used() -> None:
 
 
 async def test_settings_and_counts_are_part_of_the_result() -> None:
-    result = await fuse("Q", **pair(), tuning=Tuning(hedge=2, in_flight=3, batch_wait=0.01))
-    assert (result.settings.hedge, result.settings.in_flight, result.settings.batch_wait) == (2, 3, 0.01)
+    result = await fuse("Q", **pair(), tuning=Tuning(hedge=2, in_flight=3))
+    assert (result.settings.hedge, result.settings.in_flight) == (2, 3)
     assert FusionResult.model_validate_json(result.model_dump_json()) == result
 
 
@@ -130,43 +130,21 @@ async def test_leaving_a_stream_leaves_no_hedge_open() -> None:
     assert servers["draft"].open_requests == servers["assistant"].open_requests == 0
 
 
-async def test_waiting_asks_together_what_would_be_asked_alone() -> None:
-    """A draft that is unsure everywhere, and an assistant that agrees."""
-    words = [0.0, 0.0, *[1 / 8] * 8]
-    servers = [ScriptedProvider(TableModel(TOKENS, lambda _: words, end_ids={0}), token_delay=0.001) for _ in range(2)]
-    counts: list[int] = []
-    for wait in (0.0, 60.0):  # one that is longer than the answer takes: what is drafted is asked about at its end
-        result = await fuse(
-            "Q",
-            draft=servers[0],
-            assistant=servers[1],
-            unit="token",
-            max_tokens=20,
-            tuning=Tuning(batch_wait=wait, in_flight=4),
-        )
-        assert result.text == " It" * 20
-        counts.append(result.assistant_requests)
-    assert counts[0] > counts[1] == 1
-
-
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
         ({"hedge": -1}, "hedge must be a whole number of at least 0, not -1"),
         ({"hedge": True}, "hedge must be a whole number of at least 0, not True"),
         ({"in_flight": 0}, "in_flight must be a whole number of at least 1, not 0"),
-        ({"batch_wait": -0.5}, "batch_wait must be a number of seconds of at least 0, not -0.5"),
-        ({"batch_wait": float("nan")}, "batch_wait must be a number of seconds of at least 0, not nan"),
         ({"max_ahead": -1}, "max_ahead must be a whole number of at least 1, not -1"),
         (
             {"hedge": 1, "draft_length": 8},
             "hedge is for a draft that streams on: leave out draft_length, which asks in",
         ),
-        ({"batch_wait": 0.1, "draft_length": 8}, "batch_wait is for a draft that streams on: leave out draft_length"),
     ],
 )
 def test_settings_that_cannot_be(setting: dict[str, Any], words: str) -> None:
-    tuned = {name: setting.pop(name) for name in ("hedge", "in_flight", "batch_wait", "max_ahead") if name in setting}
+    tuned = {name: setting.pop(name) for name in ("hedge", "in_flight", "max_ahead") if name in setting}
     with pytest.raises(SettingError, match=f"^{words}"):
         Fusion(draft="http://a", assistant="http://b", tuning=Tuning(**tuned), **setting)
 

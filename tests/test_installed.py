@@ -38,7 +38,6 @@ print(fuse_sync("Q:", draft=draft, assistant=assistant))
 #: What the extras are for.
 EXTRAS = (
     "cosd_api.__main__",
-    "cosd_api.batch.on_ray",
     "cosd_api.cli",
     "cosd_api.comparison.drawings",  # pages, as those of the report
     "cosd_api.comparison.exports",
@@ -85,7 +84,7 @@ def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 def test_every_module_is_the_wheels_own(which: str, request: pytest.FixtureRequest) -> None:
     made: Environment = request.getfixturevalue(which)
     at_once = ("cosd_api.__main__", "cosd_api.demo._serve")  # run when they are imported
-    outside = ("on_ray", "integrations", "gateway", "telemetry")
+    outside = ("integrations", "gateway", "telemetry")
     others = (name for name in EXTRAS if any(part in name for part in outside))
     left_out = EXTRAS if which == "bare" else (*at_once, *others)
     done = made.run("python", "-c", IMPORT_ALL, *left_out)

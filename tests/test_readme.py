@@ -36,7 +36,7 @@ TEXTS = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 #: In programs that tests/live/test_gateway.py (those that ask the gateway) and tests/live_ray run.
-NOT_HERE = ("http://127.0.0.1:8000/v1", "import ray", "from datasets import")
+NOT_HERE = ("http://127.0.0.1:8000/v1", "from datasets import")
 
 
 def programs() -> Iterator[object]:
@@ -128,7 +128,7 @@ def test_commands_run(name: str, pair: Pair, tmp_path: Path, monkeypatch: pytest
     shutil.copytree(ROOT / "examples", "examples")
     prompt = "Q: In Peru a book costs 17 and a pen costs 25. Name the capital and the total.\nA:"
     for words in commands_of(TEXTS[name]):
-        if words[1] not in ELSEWHERE and "--engine" not in words:  # Ray: tests/live_ray
+        if words[1] not in ELSEWHERE:
             given = [
                 word.replace("http://gpu1:8080", pair.sums).replace("http://gpu2:8080", pair.facts) for word in words
             ]

@@ -38,7 +38,6 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"tuning": Tuning(hedge=2)},
     {"tuning": Tuning(in_flight=3)},
     {"tuning": Tuning(max_ahead=2, hedge=1)},
-    {"tuning": Tuning(batch_wait=0.5)},
     {"ask": "all"},
     {"ask": "all", "draft_length": 3},
 )

@@ -67,7 +67,7 @@ def test_verifier_and_unit_are_those_of_the_method() -> None:
     ("given", "words"),
     [
         ({"method": "csd"}, "there is no method 'csd'; did you mean 'cosd'?"),
-        ({"method": "other"}, "there is no method 'other': the methods are cosd"),
+        ({"method": "other"}, "there is no method 'other'; the methods are cosd"),
         ({"method": 7}, 'method must be a name such as "cosd", or an object such as CoSD(), not 7'),
         ({"method": CoSD(), "unit": "word"}, "unit is given twice: in CoSD(...), and beside it"),
         ({"method": CoSD(), "verifier": AgreementVerifier()}, "verifier is given twice"),

@@ -1,82 +1,25 @@
-"""An owner of one fusion in a process of a cluster. Only the code that starts the process needs Ray."""
+"""An owner of one fusion, as a class for the workers of a cluster, such as Ray's."""
 
 from __future__ import annotations
 
 import math
-import socket
 from collections.abc import Callable, Generator, Mapping
 from contextlib import aclosing
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, cast
 
 import anyio
 
-from cosd_api import Fusion, FusionConfig, SettingError, __version__
-from cosd_api.batch.lines import BatchLine, line_of
-from cosd_api.batch.reply import Answerer, Reply, failed
-from cosd_api.batch.sending import divided
-from cosd_api.extend import check_count, together
+from cosd_api import Fusion, FusionConfig, SettingError
+from cosd_api.batch.lines import line_of
+from cosd_api.batch.reply import Answerer
+from cosd_api.extend import ServerConfig, ServerLimitsConfig, check_count, together
 
-__all__ = ["ActorState", "FusionActor", "FusionSource", "LineActor"]
-
-FusionSource: TypeAlias = Callable[[], Fusion]
-"""Maker of a fusion; called in the process that owns the fusion."""
+__all__ = ["FusionActor"]
 
 _TAKEN = ("custom_id", "prompt", "messages", "own", "max_tokens", "stop", "seed", "temperature")
 """Columns that are read as the fields of a plain line."""
-
-
-class ActorState(NamedTuple):
-    """State of an actor that has started.
-
-    Attributes:
-        machine: the name of its machine.
-        version: version of this library there.
-        problem: the reason why it has no fusion; None if it has a fusion.
-    """
-
-    machine: str
-    version: str
-    problem: str | None
-
-
-class LineActor:
-    """Owner of a fusion that answers lines of a batch; the first use makes and opens the fusion.
-
-    Args:
-        source: makes the fusion.
-    """
-
-    def __init__(self, source: FusionSource) -> None:
-        self._source = source
-        self._opening = anyio.Lock()
-        self._fusion: Fusion | None = None
-
-    async def state(self) -> ActorState:
-        """Open the fusion, and report the actor's state."""
-        problem = None
-        try:
-            await self._opened()
-        except (OSError, SettingError) as error:
-            problem = str(error)
-        return ActorState(socket.gethostname(), __version__, problem)
-
-    async def answer(self, line: BatchLine, allowed: int | None) -> Reply:
-        """Answer one line; see `cosd_api.batch.reply.LineAnswerer`."""
-        try:
-            fusion = await self._opened()
-        except (OSError, SettingError) as error:  # Ray may have restarted this process elsewhere
-            return failed(line, type(error).__name__, str(error))
-        return await Answerer(fusion).answer(line, allowed)
-
-    async def _opened(self) -> Fusion:
-        async with self._opening:
-            if self._fusion is None:
-                made = self._source()
-                await made.__aenter__()  # until the process ends
-                self._fusion = made
-        return self._fusion
 
 
 class FusionActor:
@@ -93,23 +36,30 @@ class FusionActor:
         concurrency: rows that are answered at a time, in however many batches.
 
     Raises:
-        OSError: the settings file cannot be read.
-        SettingError: the settings file is invalid, or its limits cannot be divided.
+        OSError: the settings file, or a file that it names, cannot be read.
+        SettingError: the settings are invalid, or their limits cannot be divided.
     """
 
-    def __init__(self, source: FusionConfig | str | Path | FusionSource, actors: int = 1, concurrency: int = 8) -> None:
+    def __init__(
+        self, source: FusionConfig | str | Path | Callable[[], Fusion], actors: int = 1, concurrency: int = 8
+    ) -> None:
         self._concurrency = check_count("concurrency", concurrency)
         self._room = anyio.Semaphore(concurrency)
-        made = source
         if isinstance(source, FusionConfig | str | Path):
             config = source if isinstance(source, FusionConfig) else FusionConfig.load(source)
-            fusion = Fusion.load(divided(config, actors))
-            made = lambda: fusion  # noqa: E731
-        self._lines = LineActor(cast("FusionSource", made))
+            self._fusion = Fusion.load(_divided(config, actors))
+        else:
+            self._fusion = source()
+        self._opening = anyio.Lock()
+        self._open = False
         self._numbers = count(1)
 
     async def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Answer the rows of a batch, given as a column for each name."""
+        async with self._opening:
+            if not self._open:
+                await self._fusion.__aenter__()  # until the process ends
+                self._open = True
         columns = {name: [*values] for name, values in batch.items()}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -127,7 +77,7 @@ class FusionActor:
         except SettingError as error:
             return dict(zip(_GIVEN, ("", "", str(error), 0), strict=True))
         async with self._room:
-            reply = await self._lines.answer(line, None)
+            reply = await Answerer(self._fusion).answer(line, None)
         words = "" if reply.error is None else reply.error["message"]
         found = reply.content.get("text") or "", reply.content.get("finish_reason", ""), words, reply.billed_tokens
         return dict(zip(_GIVEN, found, strict=True))
@@ -145,3 +95,34 @@ def _plain(value: Any) -> Any:
     if isinstance(made, Mapping):
         return {name: _plain(one) for name, one in cast("Mapping[str, Any]", made).items() if one is not None}
     return None if isinstance(made, float) and math.isnan(made) else made  # a missing number of pandas
+
+
+def _divided(config: FusionConfig, actors: int) -> FusionConfig:
+    """The settings of one of several actors, with its part of the limits of every server.
+
+    Raises:
+        SettingError: a server takes fewer requests at a time than there are actors.
+    """
+    check_count("actors", actors)
+    changed: dict[str, Any] = {}
+    for name in ("draft", "models", "assistants"):
+        given: ServerConfig | list[ServerConfig] | None = getattr(config, name)
+        if isinstance(given, list):
+            changed[name] = [_part(f"{name}[{at}]", one, actors) for at, one in enumerate(given)]
+        elif given is not None:
+            changed[name] = _part(name, given, actors)
+    return config.model_copy(update=changed)
+
+
+def _part(name: str, server: ServerConfig, actors: int) -> ServerConfig:
+    limits = server.limits
+    if limits is None or actors == 1:
+        return server
+    if limits.concurrency is not None and limits.concurrency < actors:
+        words = f"{name}: its limit of {limits.concurrency} requests at a time cannot be divided"
+        raise SettingError(f"{words} among {actors} actors: take {limits.concurrency}, or fewer")
+    each = None if limits.concurrency is None else limits.concurrency // actors
+    rates = limits.requests_per_minute, limits.tokens_per_minute
+    requests, tokens = (None if rate is None else rate / actors for rate in rates)
+    part = ServerLimitsConfig(concurrency=each, requests_per_minute=requests, tokens_per_minute=tokens)
+    return server.model_copy(update={"limits": part})

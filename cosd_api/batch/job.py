@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from cosd_api import Fusion, SettingError
 from cosd_api.batch.index import LineIndex
 from cosd_api.batch.lines import BatchLine, near_each_other, read_batch
 from cosd_api.batch.output import OutputFile
-from cosd_api.batch.reply import Answerer, LineAnswerer, Reply, stopped
+from cosd_api.batch.reply import Answerer, Reply, stopped
 from cosd_api.batch.summary import BatchSummary, BatchTally
 from cosd_api.batch.usage import Usages, loaded
 from cosd_api.comparison.prices import Prices, checked_prices
@@ -52,22 +52,18 @@ class BatchJob:
     prices: Prices | None = None
     progress: Callable[[BatchTally], None] | None = None
 
-    async def run(
-        self, fusion: Fusion, elsewhere: AbstractAsyncContextManager[LineAnswerer] | None = None
-    ) -> BatchSummary:
+    async def run(self, fusion: Fusion) -> BatchSummary:
         """Ask the lines that have no answer yet.
 
         Args:
             fusion: an open fusion; its `limits` bound every answer.
-            elsewhere: provides the answerer that takes the fusion's place, with the same models and method. It is
-                entered after the files are read, and only if a line is left to ask.
 
         Raises:
             OSError: a file cannot be read or written.
             SettingError: a file is invalid, or the output was written by another fusion; nothing was asked.
             ProviderError: an endpoint failed before the first line was asked.
         """
-        async with AsyncExitStack() as stack:
+        with ExitStack() as stack:
             index = stack.enter_context(LineIndex())
             self._enter(index)
             facts = await fusion.endpoints.discover()
@@ -86,10 +82,7 @@ class BatchJob:
                 total=output.usage,
                 prices=prices,
             )
-            answering: LineAnswerer = Answerer(fusion)
-            if elsewhere is not None and tally.done < tally.lines:
-                answering = await stack.enter_async_context(elsewhere)
-            await _BatchRun(self, fusion, answering, index, output, tally, written_by).ask()
+            await _BatchRun(self, fusion, index, output, tally, written_by).ask()
             output.compact()
             return tally.summary()
 
@@ -125,7 +118,6 @@ class _BatchRun:
 
     job: BatchJob
     fusion: Fusion
-    answering: LineAnswerer
     index: LineIndex
     output: OutputFile
     tally: BatchTally
@@ -195,8 +187,8 @@ class _BatchRun:
                 return (stopped(line, self._limit.words()), earlier) if attempts else None
             self._limit.take(allowed)
             try:
-                reply = await self.answering.answer(line, allowed)
-                self._billed += reply.billed_tokens + reply.unseen
+                reply = await Answerer(self.fusion).answer(line, allowed)
+                self._billed += reply.billed_tokens
             finally:
                 self._limit.give_back(allowed)
             if not reply.cut:

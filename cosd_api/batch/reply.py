@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from cosd_api import Fusion, FusionResult, SettingError
@@ -26,7 +26,7 @@ from cosd_providers import (
     UnsupportedError,
 )
 
-__all__ = ["CUT", "SCHEMA", "Answerer", "LineAnswerer", "Reply", "failed", "lost", "stopped"]
+__all__ = ["CUT", "SCHEMA", "Answerer", "Reply", "stopped"]
 
 CUT = "max_billed_tokens"
 """Code of the error of a line that the limit of the whole batch ended."""
@@ -55,7 +55,6 @@ class Reply:
         error: code, message, and whether a retry may succeed; None for an answer.
         cut: whether its share of the whole batch's limit ended it.
         server_failed: whether other lines are likely to fail in the same way.
-        unseen: most tokens that a lost process may have billed for it in addition to `usage`.
         tokens: number of tokens of its answers.
         kept: number of draft tokens kept in them, without unverified tokens.
         replaced: number of draft tokens replaced.
@@ -68,7 +67,6 @@ class Reply:
     error: Mapping[str, Any] | None = None
     cut: bool = False
     server_failed: bool = False
-    unseen: int = 0
     tokens: int = 0
     kept: int = 0
     replaced: int = 0
@@ -87,19 +85,6 @@ class Reply:
         return {"custom_id": self.asked.custom_id, **self.content, **noted, "error": self.error, "cosd": own}
 
 
-class LineAnswerer(Protocol):
-    """Protocol of objects that answer lines, several at a time."""
-
-    async def answer(self, line: BatchLine, allowed: int | None) -> Reply:
-        """Ask one line; an error is a reply, too.
-
-        Args:
-            line: the line.
-            allowed: tokens that it may bill; None without a limit.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Answerer:
     """Answerer of lines by a fusion of this process.
@@ -111,7 +96,12 @@ class Answerer:
     fusion: Fusion
 
     async def answer(self, line: BatchLine, allowed: int | None) -> Reply:
-        """Ask one line; see `LineAnswerer`."""
+        """Ask one line; an error is a reply, too.
+
+        Args:
+            line: the line.
+            allowed: tokens that it may bill; None without a limit.
+        """
         done: list[FusionResult] = []
         own_limit = True
         try:
@@ -140,16 +130,6 @@ class Answerer:
 def _is_servers(error: ProviderError) -> bool:
     """Test whether other lines are likely to fail in the same way."""
     return isinstance(error, BudgetTimeoutError) or not isinstance(error, _OF_LINES)
-
-
-def failed(line: BatchLine, code: str, words: str) -> Reply:
-    """The reply to a line that no process could answer; a retry may succeed."""
-    return _failed(line, (), {"code": code, "message": words, "retryable": True}, server_failed=True)
-
-
-def lost(line: BatchLine, allowed: int) -> Reply:
-    """The reply to a line whose process was lost, with the tokens that it may have billed: the line is asked again."""
-    return replace(stopped(line, "the process that had it was lost"), unseen=allowed)
 
 
 def stopped(line: BatchLine, words: str) -> Reply:

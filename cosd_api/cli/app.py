@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from cosd_api import __version__
-from cosd_api.extend import event_loop_name, http_stack
+from cosd_api.extend import event_loop_name, http_stack, nearest, suggestion
 
 __all__ = ["app", "run"]
 
@@ -80,7 +80,13 @@ class _Command(TyperCommand):
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         command = getattr(import_module(module), function)
         single.command(self.name, help=_unwrapped(command.__doc__ or ""))(command)
-        return get_command(single).make_context(info_name, args, parent, **extra)
+        try:
+            return get_command(single).make_context(info_name, args, parent, **extra)
+        except Exception as error:
+            if guesses := getattr(error, "possibilities", None):  # Typer's, some of which are far from the option
+                near = nearest(getattr(error, "option_name", ""), guesses)
+                vars(error)["possibilities"] = [near] if near else []
+            raise
 
 
 class _Group(TyperGroup):
@@ -88,8 +94,15 @@ class _Group(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         commands = {name: _Command(name, target, summary) for name, (target, summary) in _COMMANDS.items()}
-        settings["commands"] = commands
+        settings |= {"commands": commands, "suggest_commands": False}  # Typer's guesses: see `resolve_command`
         super().__init__(**settings)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of that name, with its arguments; a guess only if it is near."""
+        name = args[0]
+        if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"there is no command {name!r}{suggestion(name, self.commands)}")
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

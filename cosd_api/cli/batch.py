@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,19 +15,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cosd_api import Fusion, Tuning
 from cosd_api.batch.job import WINDOW, BatchJob
-from cosd_api.batch.reply import LineAnswerer
 from cosd_api.batch.summary import BatchSummary, BatchTally
 from cosd_api.cli.compare import resumable
 from cosd_api.cli.comparing import MostBilled, PriceTexts, priced
 from cosd_api.cli.console import guarded, say
 from cosd_api.cli.options import ChosenTie, ChosenUnit, SharedOptions, StopTexts, check_writable, with_options
-from cosd_api.extend import AnswerOptions, OnAssistantError, check_installed, run_async
+from cosd_api.extend import AnswerOptions, OnAssistantError, run_async
 from cosd_api.report.terminal import visible
 
 __all__ = ["batch"]
 
-_Elsewhere: TypeAlias = AbstractAsyncContextManager[LineAnswerer]
-"""Context manager that provides an answerer of lines."""
 _LINES = 10
 """Lines of progress if standard error is not a terminal."""
 
@@ -71,21 +67,6 @@ def batch(
             "caches; 1 keeps the order of the file.",
         ),
     ] = WINDOW,
-    engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="Where lines are answered: in this process, or on a Ray cluster.")
-    ] = "local",
-    actors: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="With ray: processes that answer; by default one for each processor."),
-    ] = None,
-    ray_address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="With ray: the cluster; by default that in RAY_ADDRESS, or one of this machine, which is started if "
-            "need be.",
-        ),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")] = False,
 ) -> None:
     """Answer a file of prompts, line by line, into another file.
@@ -97,10 +78,8 @@ def batch(
     """
     with guarded():
         check_writable(out, "--out", source, options.config, options.tree)
-        opened = _elsewhere(engine, actors, ray_address)
         fusion = options.fusion(unit=unit, tie=tie, on_assistant_error=on_assistant_error, tuning=Tuning())
         fusion.limits = _limits(options, fusion, stop)
-        elsewhere = None if opened is None else opened(fusion, concurrency)
         job = BatchJob(
             source,
             out,
@@ -112,7 +91,7 @@ def batch(
         )
         with resumable(out):
             try:
-                found = run_async(_answer, fusion, job, elsewhere)
+                found = run_async(_answer, fusion, job)
             except OSError as error:
                 if error.filename is None or Path(error.filename) not in (source, out):
                     raise
@@ -139,29 +118,11 @@ def _limits(options: SharedOptions, fusion: Fusion, stop: list[str] | None) -> A
     return limits
 
 
-def _elsewhere(engine: str, actors: int | None, ray_address: str | None) -> Callable[[Fusion, int], _Elsewhere] | None:
-    """The maker of an answerer in other processes, by a fusion and its concurrency; None for this process.
-
-    Raises:
-        typer.BadParameter: an option is for another engine.
-        SettingError: Ray is not installed.
-    """
-    if engine == "local":
-        for option, given in (("--actors", actors), ("--ray-address", ray_address)):
-            if given is not None:
-                raise typer.BadParameter("is for --engine ray", param_hint=option)
-        return None
-    check_installed("ray", "--engine ray needs Ray", "ray")
-    from cosd_api.batch.on_ray import on_cluster  # noqa: PLC0415 - of an extra
-
-    return partial(on_cluster, actors=actors, address=ray_address)
-
-
-async def _answer(fusion: Fusion, job: BatchJob, elsewhere: _Elsewhere | None) -> BatchSummary:
+async def _answer(fusion: Fusion, job: BatchJob) -> BatchSummary:
     with _shown() as progress:
         job.progress = progress
         async with fusion:
-            return await job.run(fusion, elsewhere)
+            return await job.run(fusion)
 
 
 @contextmanager

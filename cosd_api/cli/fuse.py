@@ -57,10 +57,6 @@ def fuse(
         typer.Option(min=0, metavar="N", help="Drafts started ahead of a verdict: faster, at the cost of more tokens."),
     ] = 0,
     in_flight: Annotated[int, typer.Option(min=1, metavar="N", help="Requests to one assistant at the same time.")] = 1,
-    batch_wait: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="Let a question wait for others: fewer requests, but slower."),
-    ] = 0.0,
     ask: Annotated[
         Asking,
         typer.Option(help="Ask assistants about places where the text could change, or about all."),
@@ -124,7 +120,7 @@ def fuse(
             draft_length=draft_length,
             ask=ask,
             on_assistant_error=on_assistant_error,
-            tuning=Tuning(hedge=hedge, in_flight=in_flight, batch_wait=batch_wait, max_ahead=max_ahead),
+            tuning=Tuning(hedge=hedge, in_flight=in_flight, max_ahead=max_ahead),
         )
         limits = options.limits(
             fusion, stop=stop, max_requests=max_requests, max_billed_tokens=max_billed_tokens, on_budget=on_budget

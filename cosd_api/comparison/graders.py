@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 from collections import deque
@@ -27,7 +26,7 @@ from cosd_api.comparison.grading import (
 )
 from cosd_api.comparison.judge import JUDGE_QUESTION, JudgeGrader
 from cosd_api.comparison.programs import ProgramGrader, ProgramLimits
-from cosd_api.extend import check_positive
+from cosd_api.extend import check_positive, suggestion
 from cosd_api.training.answers import is_right
 from cosd_providers import Provider
 
@@ -365,9 +364,8 @@ def _made(name: str) -> tuple[tuple[str, ...], Callable[..., Grader]]:
         return makers[name]
     if isinstance(name, str) and ":" in name:
         return (), lambda: FunctionGrader(_imported(name), name)
-    near = difflib.get_close_matches(str(name), makers, 1)
-    known = f"did you mean {near[0]}?" if near else f"known are {', '.join(makers)}, and module:function"
-    raise SettingError(f"no grader is named {name!r}; {known}")
+    more = suggestion(str(name), makers, f"known are {', '.join(makers)}, and module:function")
+    raise SettingError(f"no grader is named {name!r}{more}")
 
 
 def _regex(pattern: str | None = None) -> Grader:

@@ -1,6 +1,6 @@
-"""Text of a settings file: YAML (JSON is a form of it), read with the line of every field, and written without PyYAML.
+"""Text of a settings file: YAML (JSON is a form of it), read with the line of every field, and written.
 
-Reading YAML needs PyYAML, an extra; reading JSON and writing either need nothing. The reader avoids YAML's surprises:
+YAML needs PyYAML, an extra; JSON needs nothing. The reader avoids YAML's surprises:
 plain `yes` and `no` are text and `1e-3` is a number, as in YAML 1.2; a name may not occur twice; and there are no
 anchors, aliases and tags.
 """
@@ -8,11 +8,13 @@ anchors, aliases and tags.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from cosd_api.checks import check_installed
 from cosd_api.errors import SettingError
@@ -33,10 +35,6 @@ _WORDS: Mapping[str, Any] = {
     **dict.fromkeys((".inf", "+.inf"), float("inf")),
     "-.inf": float("-inf"),
 }
-_PLAIN = re.compile(r"[A-Za-z_/.][\w./+-]*(:[\w./+-]+)*")
-"""Text that needs no quotes, unless YAML reads it as another type."""
-_WORD_OF_11 = re.compile(r"y|n|yes|no|on|off", re.IGNORECASE)
-"""Text that readers of YAML 1.1 take for true or false."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +124,16 @@ def _json(text: str) -> Document:
         raise _DocumentFaultError("it is nested too deep") from None
 
 
-def _yaml(text: str) -> Document:
-    check_installed("yaml", "reading a settings file in YAML needs PyYAML (one in JSON needs nothing)", "yaml")
-    import yaml  # noqa: PLC0415 - of an extra
+def _pyyaml(doing: str) -> Any:
+    """The module `yaml`, which is of an extra."""
+    check_installed("yaml", f"{doing} a settings file in YAML needs PyYAML (one in JSON needs nothing)", "yaml")
+    return import_module("yaml")
 
+
+def _yaml(text: str) -> Document:
+    yaml = _pyyaml("reading")
     try:
-        root = cast("Any", yaml).compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
         lines: dict[FieldPath, int] = {}
         value = None if root is None else _value(root, (), lines, set())
     except yaml.MarkedYAMLError as error:
@@ -190,50 +192,24 @@ def as_json(value: Mapping[str, Any]) -> str:
 
 
 def as_yaml(value: Mapping[str, Any], comment: str = "") -> str:
-    """A document as YAML: the lines of a comment, then one line for each field."""
-    head = [f"# {line}".rstrip() for line in comment.splitlines()]
-    return "\n".join([*head, *_block(value, "")]) + "\n"
+    """A document as YAML, below the lines of a comment; readers of YAML 1.1 and of 1.2 read the same.
 
+    Raises:
+        SettingError: PyYAML is missing.
+    """
+    yaml = _pyyaml("writing")
 
-def _block(value: Mapping[str, Any] | Sequence[Any], indent: str) -> Iterator[str]:
-    entries: Sequence[tuple[str, Any]]
-    if isinstance(value, Mapping):
-        entries = [(f"{_scalar(name)}:", one) for name, one in value.items()]
-    else:
-        entries = [("-", one) for one in value]
-    for head, one in entries:
-        if isinstance(one, Mapping | list | tuple) and one:
-            inner = list(_block(cast("Mapping[str, Any]", one), f"{indent}  "))
-            if head == "-":  # the first field shares the line of the dash
-                yield f"{indent}- {inner[0].lstrip()}"
-                yield from inner[1:]
-            else:
-                yield f"{indent}{head}"
-                yield from inner
-        else:
-            yield f"{indent}{head} {_scalar(one)}"
+    def text(dumper: Any, given: str) -> Any:
+        bare = given.isprintable() and _plain(given) == given  # PyYAML itself quotes other texts that need it
+        return dumper.represent_scalar("tag:yaml.org,2002:str", given, None if bare else '"')
 
+    def indent(dumper: Any, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG001 - of lists, too
+        yaml.SafeDumper.increase_indent(dumper, flow, False)
 
-def _scalar(value: Any) -> str:
-    """A value in one line: text without quotes if that is safe, also for readers of YAML 1.1."""
-    if isinstance(value, Mapping | list | tuple):
-        return "{}" if isinstance(value, Mapping) else "[]"
-    if isinstance(value, str):
-        bare = _PLAIN.fullmatch(value) and _plain(value) == value and not _WORD_OF_11.fullmatch(value)
-        return value if bare else _quoted(value)
-    if isinstance(value, float):
-        if value in (float("inf"), float("-inf")):
-            return ".inf" if value > 0 else "-.inf"
-        digits, mark, exponent = repr(value).partition("e")
-        return f"{digits}{'' if '.' in digits or not mark else '.0'}{mark}{exponent}"
-    return json.dumps(value)
+    def repeat(dumper: Any, value: object) -> bool:  # noqa: ARG001 - aliases are not read
+        return True
 
-
-def _quoted(text: str) -> str:
-    """Text in quotes: JSON, with further escapes for characters that YAML does not print."""
-
-    def escaped(found: re.Match[str]) -> str:
-        code = ord(found[0])
-        return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-    return re.sub(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", escaped, json.dumps(text, ensure_ascii=False))
+    dumper: Any = type("Dumper", (yaml.SafeDumper,), {"increase_indent": indent, "ignore_aliases": repeat})
+    dumper.add_representer(str, text)
+    head = "".join(f"{f'# {line}'.rstrip()}\n" for line in comment.splitlines())
+    return head + str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=math.inf))

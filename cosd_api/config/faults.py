@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ from pydantic_core import ErrorDetails
 
 from cosd_api.config.document import Document, FieldPath
 from cosd_api.config.shape import (
-    INFINITY,
     USE_ENVIRONMENT,
     LimitsConfig,
     ServerConfig,
@@ -23,8 +21,9 @@ from cosd_api.config.shape import (
     verifier_kinds,
 )
 from cosd_api.errors import SettingError
+from cosd_providers.suggestions import suggestion
 
-__all__ = ["config_error", "config_errors", "refuse_keys", "refuse_other_types"]
+__all__ = ["config_error", "config_errors", "refuse_keys"]
 
 _MOST = 5  # faults in one message
 _SECRETS = {"apikey", "key", "token", "accesstoken", "secret", "password", "authorization", "xapikey", "bearer"}
@@ -75,34 +74,6 @@ def _entries(value: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, obj
         yield from _entries(one, (*at, name))
 
 
-def refuse_other_types(path: Path, document: Document, found: BaseModel) -> None:
-    """Refuse values that were read as another type than the file has, because the schema does not take them either.
-
-    Raises:
-        SettingError: a number is text, or true or false; or one of these is a number or text.
-    """
-    for at, words in _other_types(document.value, found):
-        raise config_error(path, document, at, words)
-
-
-def _other_types(given: object, found: object, at: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
-    """The places of values of another type, with words on each."""
-    if isinstance(found, BaseModel) and isinstance(given, Mapping):
-        for name, one in cast("Mapping[str, object]", given).items():
-            yield from _other_types(one, getattr(found, name, None), (*at, name))
-    elif isinstance(found, list | tuple) and isinstance(given, list):
-        pairs = zip(cast("list[object]", given), cast("Sequence[object]", found), strict=False)
-        for index, (one, made) in enumerate(pairs):
-            yield from _other_types(one, made, (*at, index))
-    elif isinstance(found, bool):
-        if not isinstance(given, bool):
-            yield at, "it must be true or false"
-    elif isinstance(found, int | float) and isinstance(given, str | bool):
-        if at[0] == "verifier" and given == INFINITY:
-            return  # JSON has no number for infinity
-        yield at, "it must be a number" + (", without quotes" if isinstance(given, str) else ", not true or false")
-
-
 def config_errors(path: Path, document: Document, error: ValidationError, top: type[BaseModel]) -> SettingError:
     """The faults that pydantic has found, one on each line."""
     found: list[str] = []
@@ -133,21 +104,21 @@ def _words(one: ErrorDetails, top: type[BaseModel]) -> str:
     kind, loc = one["type"], one["loc"]
     if kind == "extra_forbidden":
         known = _known(loc[:-1], top)
-        near = difflib.get_close_matches(str(loc[-1]), known, 1)
-        return f"there is no such field; {f'did you mean {near[0]!r}?' if near else f'there are {_listed(known)}'}"
+        return f"there is no such field{suggestion(str(loc[-1]), known, f'there are {_listed(known)}')}"
     if kind == "missing":
         return f"its {str(loc[-1])!r} is missing"
     if kind.startswith("union_tag"):
         given = one["input"]
         name = given if isinstance(given, str) else _tag(given)
         known = [*(verifier_kinds() if "verifier" in loc else method_shapes())]
-        near = difflib.get_close_matches(str(name), known, 1)
         thing, named = ("verifier", "kind") if "verifier" in loc else ("method", "name")
         if name is None:
             return f"it needs a {named}: {', '.join(known)}"
-        return f"there is no {thing} {name!r}; " + (
-            f"did you mean {near[0]!r}?" if near else f"there are {_listed(known)}"
-        )
+        return f"there is no {thing} {name!r}{suggestion(str(name), known, f'there are {_listed(known)}')}"
+    if kind == "bool_type":
+        return "it must be true or false"
+    if kind in ("int_type", "float_type") and isinstance(one["input"], str | bool):
+        return "it must be a number" + (", without quotes" if isinstance(one["input"], str) else ", not true or false")
     words = one["msg"].removeprefix("Value error, ")
     return words[:1].lower() + words[1:]
 

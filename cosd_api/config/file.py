@@ -6,7 +6,7 @@ import os
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Self, cast
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError, model_validator
@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema
 
 from cosd_api.alignment import Unit
 from cosd_api.config.document import Document, as_json, as_yaml, read_document
-from cosd_api.config.faults import config_error, config_errors, refuse_keys, refuse_other_types
+from cosd_api.config.faults import config_error, config_errors, refuse_keys
 from cosd_api.config.shape import (
     AnyMethod,
     AnyVerifier,
@@ -67,7 +67,7 @@ class FusionConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, hide_input_in_errors=True)
 
-    schema_version: Literal[1] = 1
+    schema_version: Annotated[int, Field(strict=True, ge=1, le=1)] = 1
     draft: ServerConfig | None = None
     assistants: list[ServerConfig] | None = Field(default=None, min_length=1)
     models: list[ServerConfig] | None = Field(default=None, min_length=2)
@@ -140,9 +140,7 @@ class FusionConfig(BaseModel):
         refuse_keys(path, document)
         _check_version(path, document)
         try:
-            read = cls.model_validate(document.value)
-            refuse_other_types(path, document, read)
-            found = read._from(path.parent)
+            found = cls.model_validate(document.value, strict=True)._from(path.parent)  # "1" and true are no numbers
         except ValidationError as error:
             raise config_errors(path, document, error, cls) from None
         found._check(path, document)
@@ -157,7 +155,7 @@ class FusionConfig(BaseModel):
 
         Raises:
             OSError: the file cannot be written; an old file is unchanged.
-            SettingError: the file would hold a key, as in `extra_body`; nothing is written.
+            SettingError: the file would hold a key, as in `extra_body`, or PyYAML is missing; nothing is written.
         """
         path = Path(path)
         document = self.document()

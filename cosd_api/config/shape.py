@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import types
 import typing
@@ -200,7 +201,6 @@ class TuningConfig(BaseModel):
 
     hedge: int = _at_least(0, 0)
     in_flight: int = _at_least(1, 1)
-    batch_wait: float = _at_least(0, 0.0)
     max_ahead: int | None = _at_least(1, None)
 
     @model_validator(mode="after")
@@ -249,6 +249,11 @@ def method_hints(kind: type[Method]) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+def _tuple(given: object) -> object:
+    """The value of a method's setting; lists of a file are tuples in methods."""
+    return tuple(cast("list[object]", given)) if isinstance(given, list) else given
+
+
 def _method_shape(name: str) -> type[MethodConfig]:
     """The class of a method's settings in a file."""
     kind = method_class(name)
@@ -258,7 +263,7 @@ def _method_shape(name: str) -> type[MethodConfig]:
         if is_trained(hints[one.name]):
             shown[one.name] = (str, ModelField(description="A path from the settings file's folder."))
         else:
-            shown[one.name] = (hints[one.name], one.default)
+            shown[one.name] = (Annotated[hints[one.name], BeforeValidator(_tuple)], one.default)
     words = (kind.__doc__ or "").strip().partition("\n")[0]
     title = re.sub(r"\W", " ", name).title().replace(" ", "")
     return create_model(f"{title}Settings", __base__=MethodConfig, __doc__=words, **shown)
@@ -319,7 +324,11 @@ def _kind(given: object) -> object:
 
 
 def _of_kind(given: object) -> object:
-    return present_verifier({"kind": given} if isinstance(given, str) else given)
+    fields = {"kind": given} if isinstance(given, str) else given
+    if isinstance(fields, Mapping):
+        several = cast("Mapping[str, object]", fields).items()
+        fields = {name: math.inf if one == INFINITY else one for name, one in several}  # JSON has no such number
+    return present_verifier(fields)
 
 
 class AnyVerifier:

@@ -153,13 +153,6 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Report (`waited`) when `batch_wait` is over; then the questions collected by that time are asked."""
-
-    wait: int
-
-
-@dataclass(frozen=True, slots=True)
 class Emit:
     """Hand out these tokens: they are final, and never taken back."""
 
@@ -186,7 +179,7 @@ class Fail:
     error: Exception
 
 
-Command = StartDraft | CancelDraft | Ask | CancelAsk | Watch | CloseWatch | Heard | Wait | Emit | Finish | Fail
+Command = StartDraft | CancelDraft | Ask | CancelAsk | Watch | CloseWatch | Heard | Emit | Finish | Fail
 
 
 # ----------------------------------------------------------------------------------------------------------- report
@@ -332,10 +325,6 @@ class Decoder(Protocol):
 
     def watch_failed(self, watch: int, error: Exception) -> list[Command]:
         """React to the failure of a watch."""
-        ...
-
-    def waited(self, wait: int) -> list[Command]:
-        """React to the end of a `Wait`."""
         ...
 
     def stop_here(self, finish: Finish) -> None:

@@ -25,7 +25,6 @@ from cosd_api.decoding.commands import (
     Heard,
     Report,
     StartDraft,
-    Wait,
     Watch,
 )
 from cosd_api.decoding.run import AnswerJob
@@ -128,8 +127,6 @@ class Driver:
                     self._job.emit(command.tokens)
                 case StartDraft() | Ask() | Watch():
                     self._start(command)
-                case Wait():
-                    self._group.start_soon(self._wait, command.wait)
                 case Heard():
                     self.calls.heard(command.watch, command.assistant)
                 case CancelDraft():
@@ -157,10 +154,6 @@ class Driver:
             case Watch():
                 assistant = 1 + command.assistant
                 self._begin(("watch", command.watch), assistant, self._watch, command, self.decoder.watch_failed)
-
-    async def _wait(self, number: int) -> None:
-        await anyio.sleep(self._job.batch_wait)
-        self._step(self.decoder.waited, number)
 
     async def _keep_ready(self, draft: Ready) -> None:
         """Have a connection made for the next draft: a cancelled stream closes its own."""

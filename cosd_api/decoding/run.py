@@ -43,7 +43,6 @@ class AnswerJob:
         ends: ids that are known to end one of the models, if these are asked after ids.
         by_ids: whether each model is asked after its own path, of ids, by methods that write (`decoding.paths`).
         same_ids: whether all models have the same ids.
-        batch_wait: seconds that a question waits for others.
         seed: of the random draws.
         room: gives an event to wait for while the reader of the answer is slow, else None; `room` itself is None if the
             answer is not read token by token.
@@ -69,7 +68,6 @@ class AnswerJob:
     ends: Container[int | None] = ()
     by_ids: Sequence[bool] = ()
     same_ids: bool = False
-    batch_wait: float = 0.0
     conversation: Sequence[Message] | None = None
     render: Callable[[int, Sequence[Message]], Awaitable[RenderedPrompt]] | None = None
     seed: int = 0

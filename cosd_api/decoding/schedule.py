@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from cosd_api.alignment import same
-from cosd_api.decoding.commands import DRAFT, Ask, CancelAsk, CancelDraft, Command, StartDraft, Wait
+from cosd_api.decoding.commands import DRAFT, Ask, CancelAsk, CancelDraft, Command, StartDraft
 from cosd_api.decoding.response import Response
 from cosd_api.decoding.units import Ahead, Contestable, DraftUnit, Hearing, State, Verdict
 from cosd_api.decoding.watches import Watches
@@ -45,7 +45,6 @@ class Pace:
         max_ahead: tokens drafted beyond the settled text, at most; an open unit is always completed.
         in_flight: requests to one assistant at a time, at most.
         hedge: largest number of drafts ahead of a verdict at a time.
-        patient: while drafting continues, a first question waits for more to join it.
         needs: of the verifier.
         ids: whether the models have the same ids, and are asked after them.
         places: the best number of places in a request to each assistant; empty for no bound.
@@ -57,7 +56,6 @@ class Pace:
     max_ahead: int | None = None
     in_flight: int = 1
     hedge: int = 0
-    patient: bool = False
     needs: Needs = field(default_factory=Needs)
     ids: bool = False
     places: tuple[int, ...] = ()
@@ -270,11 +268,8 @@ class Questions:
         self._pace = pace
         self._assistants = assistants
         self._count = 0
-        self._waits = 0
         self._first: dict[int, Proposal | None] = {}  # answers about the start that came before the draft's token
         self._early: dict[int, int] = {}  # by assistant: the request about the start
-        self._waited_for: DraftUnit | None = None  # the first unit with an open question
-        self._due = True
 
     def number(self) -> int:
         """The number of one more question."""
@@ -330,23 +325,14 @@ class Questions:
         self._first[assistant], self.more = proposals[0], True
         return True
 
-    def ask(self, units: Iterable[DraftUnit], response: Response, *, drafting: bool) -> list[Ask] | list[Wait]:
+    def ask(self, units: Iterable[DraftUnit], response: Response, *, drafting: bool) -> list[Ask]:
         """Ask each assistant every question that could matter, in one request, if not too many are in progress."""
         asks: list[Ask] = []
-        waits = self._pace.patient and drafting
         free = self._free()
-        if not (free or waits):
+        if not free:
             self.more = False  # until an assistant is free
             return asks
         waiting = [unit for unit in units if unit.waiting]
-        if waits:
-            first = next((one for one in waiting if any(v.hearing is Hearing.OPEN for v in one.verdicts)), None)
-            if first is not None and first is not self._waited_for:
-                self._waits += 1
-                self._waited_for, self._due = first, False
-                return [Wait(self._waits)]
-            if not self._due:
-                return []
         if drafting and self._pace.needs.window > 1:
             open_ = sum(any(verdict.hearing is Hearing.OPEN for verdict in unit.verdicts) for unit in waiting)
             if open_ < self._pace.needs.window:
@@ -381,10 +367,6 @@ class Questions:
             return range(self._assistants)
         busy = [assistant for assistant, _ in self.under_way.values()]
         return [one for one in range(self._assistants) if busy.count(one) < self._pace.in_flight]
-
-    def waited(self, wait: int) -> None:
-        """Note that the wait for more questions is over."""
-        self._due = self._due or wait == self._waits
 
     def take(self, ask: int) -> tuple[int, Asked]:
         """The assistant and the places of a request that is over; no places if it was cancelled."""

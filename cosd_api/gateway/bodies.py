@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
@@ -28,6 +27,7 @@ from cosd_api.extend import (
     check_own,
     check_stop,
     checked_messages,
+    suggestion,
 )
 from cosd_api.gateway.api_errors import ApiError
 from cosd_api.gateway.body_sizes import count_values
@@ -446,10 +446,8 @@ def _unknown(kind: type[BaseModel], name: str, *, strict: bool) -> ApiError:
         reason = REFUSED_SETTINGS.get(name, "the models of a fusion are not sent it")
         words = f"{name} is refused: {reason}. Leave it out{_by_the_operator(name, strict=strict)}"
         return ApiError(words, param=name)
-    near = difflib.get_close_matches(name, cast("Sequence[str]", [*kind.model_fields]), 1, cutoff=0.75)
     shown = name if name.isidentifier() else "..."
-    more = f"; did you mean {near[0]!r}?" if near else ""
-    return ApiError(f"unknown field {shown!r}{more}", param=shown)
+    return ApiError(f"unknown field {shown!r}{suggestion(name, kind.model_fields)}", param=shown)
 
 
 def _by_the_operator(name: str, *, strict: bool) -> str:

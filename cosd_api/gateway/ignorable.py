@@ -7,10 +7,10 @@ something else than it has requested; and a misspelt name would be a rule that n
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 
 from cosd_api import SettingError
+from cosd_api.extend import suggestion
 
 __all__ = ["IGNORABLE", "changes_nothing", "check_ignored"]
 
@@ -69,7 +69,6 @@ def check_ignored(names: Collection[str]) -> frozenset[str]:
     """
     for name in names:
         if name not in IGNORABLE:
-            near = difflib.get_close_matches(name, IGNORABLE, 1, cutoff=0.75)
-            words = f"; did you mean {near[0]!r}?" if near else f"; these can: {', '.join(IGNORABLE)}"
+            words = suggestion(name, IGNORABLE, f"these can: {', '.join(IGNORABLE)}")
             raise SettingError(f"{name!r} cannot be ignored, only fields that leave the form of an answer alone{words}")
     return frozenset(names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from cosd_api.extend import (
     method_from_text,
     numbers_of,
     present_verifier,
+    suggestion,
 )
 from cosd_providers import Provider, connect
 
@@ -139,8 +139,8 @@ def _verifier(given: object, numbers: Mapping[str, Any]) -> Verifier | None:
         name = str(first["loc"][-1]) if first["loc"] else ""
         if first["type"] == "extra_forbidden":
             names = [*_SERVERS, *_NUMBERS, "method", *FusionOptions.__annotations__, *AnswerOptions.__annotations__]
-            near = [one for one in difflib.get_close_matches(name, names, 1) if one != name]
-            more = f"; did you mean {near[0]!r}?" if near else f": the verifier {given!r} does not take it"
+            more = "" if name in names else suggestion(name, names)
+            more = more or f": the verifier {given!r} does not take it"
             raise SettingError(f"there is no argument {name!r}{more}") from None
         about = f"{name}: " if name else ""
         words = first["msg"].removeprefix("Value error, ")

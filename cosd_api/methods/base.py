@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +21,7 @@ from cosd_api.methods.cost import Assumptions, Cost, Plan, Reading, assistant_co
 from cosd_api.verification import Verifier
 from cosd_providers.contract import ServerInfo
 from cosd_providers.deferred import outdated
+from cosd_providers.suggestions import suggestion
 
 METHODS: Mapping[str, str] = {
     "cosd": "cosd:CoSD",
@@ -243,9 +243,8 @@ def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Meth
     known = [one.name for one in fields(made)]
     for option in options:
         if option not in known:
-            near = difflib.get_close_matches(option, known, 1)
-            more = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
-            raise SettingError(f"the method {name!r} has no setting {option!r}; {more}")
+            more = suggestion(option, known, f"it has {', '.join(known) or 'none'}")
+            raise SettingError(f"the method {name!r} has no setting {option!r}{more}")
     return made(**{**former, **options})
 
 
@@ -300,8 +299,7 @@ def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
     name = _FORMER[name][0] if name in _FORMER else name
     if name not in METHODS:
         names = [*METHODS, *also]
-        near = difflib.get_close_matches(name, names, 1)
-        more = f"; did you mean {near[0]!r}?" if near else f": the methods are {', '.join(names)}"
+        more = suggestion(name, names, f"the methods are {', '.join(names)}")
         raise SettingError(f"there is no method {name!r}{more}")
     module, _, kind = METHODS[name].partition(":")
     found: type[Method] = getattr(import_module(f"cosd_api.methods.{module}"), kind)

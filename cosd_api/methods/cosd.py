@@ -473,11 +473,6 @@ class CoSDDecoder:
         self.schedule.watches.ended(watch, failed=True)
         return self._proceed([])
 
-    def waited(self, wait: int) -> list[Command]:
-        """Take the end of a `Wait`: ask the questions collected by now."""
-        self.schedule.questions.waited(wait)
-        return self._proceed([])
-
     def stop_here(self, finish: Finish) -> None:
         """End the answer with its emitted tokens; later events are ignored.
 

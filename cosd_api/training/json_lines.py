@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import os
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO, Literal, Self, cast
 from pydantic import ValidationError
 
 from cosd_api import SettingError
+from cosd_api.extend import suggestion
 from cosd_api.training.file_lock import lock
 
 __all__ = [
@@ -203,8 +203,8 @@ def problem(error: ValidationError, known: Sequence[str]) -> str:
     for one in found:  # a misspelt field explains more than "the right one is missing"
         if one["type"] == "extra_forbidden" and len(one["loc"]) == 1:
             name = str(one["loc"][0])
-            if near := difflib.get_close_matches(name, known, 1):
-                return f"unknown field {name!r}; did you mean {near[0]!r}?"
+            if more := suggestion(name, known):
+                return f"unknown field {name!r}{more}"
     first = found[0]
     where = ".".join(map(str, first["loc"]))
     match first["type"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import re
@@ -29,6 +28,7 @@ from cosd_providers.http.limits import Limits, checked_limits
 from cosd_providers.http.transport import DEFAULT_TIMEOUT, HttpClient, Timeout, Transport
 from cosd_providers.messages import Message, checked_own
 from cosd_providers.strategies import Strategy
+from cosd_providers.suggestions import suggestion
 from cosd_providers.tokenizers import load_tokenizer
 
 __all__ = [
@@ -285,9 +285,8 @@ def adapter_class(engine: str) -> Callable[..., Provider]:
     """
     if engine not in ADAPTERS and engine not in DIALECTS:
         known = sorted({*ADAPTERS, *DIALECTS})
-        near = difflib.get_close_matches(engine.lower(), known, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-        raise ValueError(f"there is no engine {engine!r}; {advice}")
+        advice = suggestion(engine.lower(), known, f"known are {', '.join(known)}")
+        raise ValueError(f"there is no engine {engine!r}{advice}")
     module, name = ADAPTERS.get(engine, ("cosd_providers.engines.openai", "OpenAICompatible"))
     return cast("Callable[..., Provider]", getattr(import_module(module), name))
 
@@ -300,8 +299,7 @@ def refuse_unknown(given: Iterable[str], known: Collection[str]) -> None:
     """
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, list(known), 1, cutoff=0.75)
-            raise TypeError(f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise TypeError(f"unknown argument {name!r}{suggestion(name, known)}")
 
 
 def _check_types(url: object, engine: object, http_client: object, report: object) -> None:

@@ -1,16 +1,16 @@
-"""The owner of a fusion in another process (actor), in this one."""
+"""The owner of a fusion in a process of a cluster, in this one."""
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 
 from batches import fusion, pair
-from cosd_api import Fusion, FusionConfig, SettingError, __version__
+from cosd_api import Fusion, FusionConfig, SettingError
 from cosd_api.batch import FusionActor
-from cosd_api.batch.actor import LineActor
-from cosd_api.batch.lines import line_of
+from cosd_api.extend import ServerConfig, ServerLimitsConfig
 from cosd_providers import ServerError
 from cosd_providers.testing import Fault
 from lima import ASSISTANT, DRAFT, FUSED, read, scripted
@@ -64,15 +64,46 @@ def test_settings_are_checked_where_the_actor_is(tmp_path: Path) -> None:
         FusionActor(tmp_path / "missing.json")
 
 
-async def test_the_state_of_an_actor() -> None:
-    good = await LineActor(fusion).state()
-    assert (good.version, good.problem) == (__version__, None) and good.machine
+def limits(models: list[ServerConfig] | None) -> list[ServerLimitsConfig | None]:
+    return [one.limits for one in models or ()]
 
-    def broken() -> Fusion:
-        raise SettingError("the variable MY_KEY is not set")
 
-    actor = LineActor(broken)
-    assert (await actor.state()).problem == "the variable MY_KEY is not set"
-    reply = await actor.answer(line_of(1, {"prompt": "a:"}), None)
-    assert reply.server_failed and reply.error is not None
-    assert (reply.error["code"], reply.error["message"]) == ("SettingError", "the variable MY_KEY is not set")
+def test_limits_are_divided_among_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[FusionConfig] = []
+
+    def load(config: FusionConfig) -> Fusion:
+        loaded.append(config)
+        return fusion()
+
+    monkeypatch.setattr(Fusion, "load", load)
+    bounds = {"concurrency": 7, "requests_per_minute": 90, "tokens_per_minute": 1}
+    servers = [{"url": "http://a", "limits": bounds}, {"url": "http://b", "limits": {"requests_per_minute": 4}}]
+    given = FusionConfig.model_validate({"models": servers, "method": "rerank"})
+    for actors in (3, 1):
+        FusionActor(given, actors=actors)
+    third = {"concurrency": 2, "requests_per_minute": 30, "tokens_per_minute": 1 / 3}
+    less = {"concurrency": None, "requests_per_minute": 4 / 3, "tokens_per_minute": None}
+    assert [one and one.model_dump() for one in limits(loaded[0].models)] == [third, less]
+    assert loaded[1].models == given.models
+    draft = FusionConfig.model_validate({"draft": servers[0], "assistants": [{"url": "http://b"}]})
+    FusionActor(draft, actors=2)
+    assert loaded[2].draft is not None and loaded[2].draft.limits is not None
+    assert loaded[2].draft.limits.concurrency == 3
+
+
+def test_a_settings_file_can_be_pickled(tmp_path: Path) -> None:
+    path = tmp_path / "fusion.json"
+    path.write_text('{"draft": "http://a", "assistants": ["http://b"], "verifier": {"kind": "diff", "tau": 0.5}}')
+    found = FusionConfig.load(path)
+    again = pickle.loads(pickle.dumps(found))
+    assert again.document() == found.document() and again.verifier == found.verifier
+
+
+def test_keys_are_not_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-secret")
+    server = {"url": "http://a", "api_key_env": "MY_KEY"}
+    data = pickle.dumps(FusionConfig.model_validate({"draft": server, "assistants": ["http://b"]}))
+    assert b"MY_KEY" in data and b"sk-secret" not in data
+    monkeypatch.delenv("MY_KEY")
+    with pytest.raises(SettingError, match="draft: the environment variable MY_KEY, which is to hold its key, is not"):
+        FusionActor(pickle.loads(data))

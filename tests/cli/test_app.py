@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import cosd_api
-from commands import cosd
+from commands import cosd, words
 from cosd_api.cli.app import app
 from cosd_api.event_loop import event_loop_name
 from cosd_providers.http.stack import http_stack
@@ -60,7 +60,20 @@ def test_module_is_the_command() -> None:
 
 def test_no_command_is_wrong_usage() -> None:
     assert cosd().exit_code == 2
-    assert cosd("fuze").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "shown", "hidden"),
+    [
+        (["fuze"], "there is no command 'fuze'; did you mean 'fuse'?", "serve"),
+        (["write"], "there is no command 'write'", "did you mean"),
+        (["fuse", "--max-token", "3"], "No such option: --max-token (Possible options: --max-tokens)", "--timeout"),
+        (["fuse", "--promt", "Q"], "No such option: --promt", "Possible options"),
+    ],
+)
+def test_a_misspelt_name_has_at_most_one_guess_that_is_near(given: list[str], shown: str, hidden: str) -> None:
+    done = cosd(*given)
+    assert done.exit_code == 2 and shown in words(done) and hidden not in words(done)
 
 
 @pytest.mark.parametrize("missing", partly(["typer", "rich"]))

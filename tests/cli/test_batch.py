@@ -26,7 +26,6 @@ from cosd_api.training.json_lines import Appender
 from cosd_providers import Limits, Provider, ServerError, connect
 from cosd_providers.testing import Fault, Model, ScriptedProvider
 from fake_llama_cpp import FakeLlamaCpp
-from stand_in_ray import StandInCluster, installed
 
 
 @pytest.fixture
@@ -167,64 +166,25 @@ def test_wrong_usage(scripted: Scripted, source: Path, more: tuple[str, ...], me
     assert done.exit_code == 2 and message in words(done)
 
 
-@pytest.mark.parametrize(("option", "value"), [("--actors", "2"), ("--ray-address", "head:6379")])
-def test_options_of_ray_are_for_ray(scripted: Scripted, source: Path, option: str, value: str) -> None:
-    done = batch(source, option, value)
-    assert done.exit_code == 2 and f"{option}: is for --engine ray" in words(done)
-
-
-def test_ray_is_not_installed(scripted: Scripted, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    done = batch(source, "--engine", "ray")
-    assert done.exit_code == 2 and '--engine ray needs Ray: pip install "cosd-api[ray]"' in words(done)
-    assert not source.with_name("out.jsonl").exists()
-
-
-def test_ray_is_given_what_it_can_take(scripted: Scripted, source: Path) -> None:
-    with installed(StandInCluster()):
-        done = batch(source, "--engine", "ray")
-    wanted = "this fusion cannot be sent to another process: draft is a ScriptedProvider, which was not made of a URL"
-    assert done.exit_code == 2 and wanted in words(done)
-
-
-class KnownProvider(ScriptedProvider):
-    """A scripted model that can be looked up, so that its settings are known."""
-
-    __hash__ = object.__hash__
-
-
-def test_limits_of_a_settings_file_are_divided(
+def test_limits_of_a_settings_file(
     scripted: Scripted, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each endpoint's limits reach its connection; with Ray, each actor's has its part."""
+    """Each endpoint's limits reach its connection."""
     given: list[tuple[str, Limits | None]] = []
 
     def known(url: str, *, limits: Limits | None = None) -> ScriptedProvider:
         given.append((url, limits))
-        one = scripted.connect(url)
-        return KnownProvider(one.model, name=one.name)
+        return scripted.connect(url)
 
     monkeypatch.setattr("cosd_api.config.file.connect", known)
     config = tmp_path / "fusion.json"
     draft = {"url": "http://draft", "limits": {"concurrency": 3, "requests_per_minute": 9000}}
     config.write_text(json.dumps({"draft": draft, "assistants": ["http://one"], "unit": "token"}))
-    cluster = StandInCluster()
-    for engine, limits in (
-        ([], [Limits(3, 9000)]),
-        (["--engine", "ray", "--actors", "2"], [Limits(3, 9000), Limits(2, 4500), Limits(1, 4500)]),
-    ):
-        given.clear()
-        out = tmp_path / f"out-{len(engine)}.jsonl"
-        with installed(cluster):
-            done = cosd("batch", str(source), "-o", str(out), "--config", str(config), *engine)
-        assert done.exit_code == 0, done.output
-        assert {*texts(out).values()} == {" yes."}
-        assert given == [one for each in limits for one in (("http://draft", each), ("http://one", None))]
-    assert [one.calls.count("answer") for one in cluster.actors] == [3, 3]
-    with installed(cluster):
-        done = cosd("batch", str(source), "-o", str(out), "--config", str(config), "--engine", "ray", "--actors", "4")
-    wanted = "draft: its limit of 3 requests at a time cannot be divided among 4 actors: take 3, or fewer"
-    assert done.exit_code == 2 and wanted in words(done)
+    out = tmp_path / "out.jsonl"
+    done = cosd("batch", str(source), "-o", str(out), "--config", str(config))
+    assert done.exit_code == 0, done.output
+    assert {*texts(out).values()} == {" yes."}
+    assert given == [("http://draft", Limits(3, 9000)), ("http://one", None)]
 
 
 def test_files_that_cannot_be_used(scripted: Scripted, source: Path, tmp_path: Path) -> None:

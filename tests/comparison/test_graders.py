@@ -158,7 +158,7 @@ def test_an_example_without_what_a_grader_needs(name: str, settings: Any, one: E
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        ("last_number", {}, "no grader is named 'last_number'; did you mean last-number?"),
+        ("last_number", {}, "no grader is named 'last_number'; did you mean 'last-number'"),
         ("zzz", {}, "no grader is named 'zzz'; known are exact, contains, last-number, .*, and module:function"),
         ("exact", {"pattern": "a"}, "pattern is a setting of the grader regex, not of exact"),
         ("regex", {"judge": "http://x"}, "judge is a setting of the grader judge, not of regex"),

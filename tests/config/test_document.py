@@ -105,3 +105,6 @@ def test_json_needs_no_package(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         SettingError, match=re.escape('needs PyYAML (one in JSON needs nothing): pip install "cosd-api[yaml]"')
     ):
         read(folder, "a: 1")
+    assert as_json({"a": 1})
+    with pytest.raises(SettingError, match="writing a settings file in YAML needs PyYAML"):
+        as_yaml({"a": 1})

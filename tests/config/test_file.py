@@ -413,6 +413,18 @@ def test_several_faults_at_once(tmp_path: Path) -> None:
     assert first.startswith(f"{path}, line 3: field0: ") and last == "and 2 more"
 
 
+def test_values_of_other_types_are_faults_like_others(tmp_path: Path) -> None:
+    path = tmp_path / "fusion.yaml"
+    path.write_text(HEAD + 'tie: true\ntuning:\n  hedge: "1"\nlimts: {}\n')
+    with pytest.raises(SettingError) as caught:
+        Fusion.load(path)
+    assert [line.split(", ", 1)[1] for line in str(caught.value).splitlines()] == [
+        "line 3: tie: it must be a number, not true or false",
+        "line 5: tuning.hedge: it must be a number, without quotes",
+        "line 6: limts: there is no such field; did you mean 'limits'?",
+    ]
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

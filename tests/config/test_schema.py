@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -14,8 +13,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from cosd_api import FusionConfig, SettingError
-from cosd_api.config.document import Document
-from cosd_api.config.faults import refuse_other_types
 from cosd_api.config.shape import (
     LimitsConfig,
     ServerConfig,
@@ -96,8 +93,7 @@ def is_read(document: dict[str, Any]) -> bool:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of deprecated names
-            found = FusionConfig.model_validate(document)
-        refuse_other_types(Path("fusion.json"), Document(document), found)
+            FusionConfig.model_validate(document, strict=True)
     except (SettingError, ValidationError):
         return False
     return True

@@ -32,7 +32,6 @@ PACES = st.sampled_from(
         {"draft_length": 3, "shown": 5},
         {"max_ahead": 1},
         {"max_ahead": 4},
-        {"patient": True},
         {"shown": 3},
     )
 )
@@ -144,7 +143,7 @@ def test_whether_an_answer_succeeds_does_not_depend_on_timing(
         id_schedules.run(task, other, limits=limits, in_flight=3),
         id_schedules.run(task, one, limits=limits, draft_length=number),
         id_schedules.run(task, other, limits=limits, max_ahead=number),
-        id_schedules.run(task, other, limits=limits, hedge=number, patient=True),
+        id_schedules.run(task, other, limits=limits, hedge=number),
     ]
     assert len({(str(outcome.error), outcome.error is None and outcome.text) for outcome in outcomes}) == 1
     assert task.expected().text.startswith(b"".join(one.token.data for one in outcomes[0].emitted))

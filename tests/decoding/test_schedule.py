@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import schedules
 import toys
 from cosd_api import RuleVerifier
-from cosd_api.decoding.commands import Ask, CancelDraft, Command, StartDraft, Wait
+from cosd_api.decoding.commands import Ask, CancelDraft, Command, StartDraft
 from cosd_api.decoding.schedule import LONGEST_HEDGE, Hedge, Pace
 from cosd_api.decoding.units import Ahead, DraftUnit
 from cosd_api.methods.cosd import CoSDDecoder
@@ -52,12 +52,12 @@ SETTINGS = st.sampled_from(
 
 
 @decoder_examples
-@given(hedged, choosers(), st.integers(1, 4), st.booleans(), st.booleans(), SETTINGS)
+@given(hedged, choosers(), st.integers(1, 4), st.booleans(), SETTINGS)
 def test_equal_with_hedges_under_every_schedule(
-    given: Any, choose: schedules.Choose, hedge: int, late: bool, patient: bool, settings: dict[str, Any]
+    given: Any, choose: schedules.Choose, hedge: int, late: bool, settings: dict[str, Any]
 ) -> None:
     task, also = given
-    outcome = schedules.run(**task, choose=choose, also=also, hedge=hedge, late=late, patient=patient, **settings)
+    outcome = schedules.run(**task, choose=choose, also=also, hedge=hedge, late=late, **settings)
     check(outcome, expected(task))
     hedges = outcome.decoder.schedule.hedges
     target(float(hedges.hits))
@@ -65,13 +65,6 @@ def test_equal_with_hedges_under_every_schedule(
     bound = settings.get("max_ahead")
     if bound:  # one that is taken over has a bound of its own
         assert outcome.most_ahead <= 2 * bound
-
-
-@decoder_examples
-@given(hedged, choosers(), st.booleans(), SETTINGS)
-def test_equal_where_questions_wait(given: Any, choose: schedules.Choose, late: bool, settings: dict[str, Any]) -> None:
-    task, _ = given
-    check(schedules.run(**task, choose=choose, late=late, patient=True, **settings), expected(task))
 
 
 @decoder_examples
@@ -105,7 +98,6 @@ def test_hedges_that_break_change_nothing(
     outcomes = [
         schedules.run(**task, choose=one, limits=limits),
         schedules.run(**task, choose=other, limits=limits, also=also, hedge=hedge),
-        schedules.run(**task, choose=one, limits=limits, also=also, hedge=hedge, patient=True),
     ]
     assert len({(str(outcome.error), outcome.error is None and outcome.text) for outcome in outcomes}) == 1
 
@@ -117,9 +109,7 @@ def test_hedges_without_an_assistant_that_fails_for_good(
 ) -> None:
     task, also = given
     limits = schedules.Limits(fails=fails)
-    outcome = schedules.run(
-        **task, choose=choose, limits=limits, survives=lambda _: True, also=also, hedge=hedge, patient=True
-    )
+    outcome = schedules.run(**task, choose=choose, limits=limits, survives=lambda _: True, also=also, hedge=hedge)
     check(outcome, expected(task, fails=fails))
 
 
@@ -304,33 +294,6 @@ def test_what_one_assistant_said_is_drafted_from_while_another_is_out() -> None:
     assert hedge.text == b"x"
     assert drafts(decoder.answered(second.ask, says(b"a"))) == []
     assert decoder.schedule.hedges.hits == 1
-
-
-def waits(commands: list[Command]) -> list[int]:
-    return [one.wait for one in commands if isinstance(one, Wait)]
-
-
-def test_questions_wait_for_one_another() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, pace=Pace(patient=True, in_flight=2))
-    decoder.start()
-    (wait,) = waits(decoder.drafted(1, Token(b"a", 0.3)))
-    assert decoder.drafted(1, Token(b"b", 0.3)) == []
-    ask = asked(decoder.waited(wait))
-    assert [question.start for question in ask.questions] == [0, 1]
-    (again,) = waits(decoder.drafted(1, Token(b"c", 0.3)))
-    assert decoder.waited(wait) == []  # an old one
-    assert [question.start for question in asked(decoder.waited(again)).questions] == [2]
-
-
-@pytest.mark.parametrize("end", ["limit", "end", "stop"])
-def test_nothing_waits_where_nothing_more_is_drafted(end: str) -> None:
-    stop = (b"c",) if end == "stop" else ()
-    decoder = CoSDDecoder(RuleVerifier(), max_tokens=3, pace=Pace(patient=True), stop=stop)
-    decoder.start()
-    assert len(waits(decoder.drafted(1, Token(b"a", 0.3)))) == 1
-    decoder.drafted(1, Token(b"b", 0.3))
-    last = {"limit": Token(b"c", 0.9), "end": Token(b"", 0.9, end=True), "stop": Token(b"c", 0.9)}[end]
-    assert len(asked(decoder.drafted(1, last)).questions) == 2
 
 
 def second(*, late: bool, **settings: Any) -> list[int]:

@@ -100,7 +100,7 @@ def test_each_has_a_line_in_the_table() -> None:
 
 
 def test_each_is_run_here() -> None:
-    parts = re.compile("(small_|train_|langchain_).*")
+    parts = re.compile("(small_|train_|langchain_|batch_on_ray).*")  # the last one: tests/live_ray
     assert {path.stem for path in EXAMPLES.glob("*.py") if not parts.match(path.stem)} == set(SCRIPTS)
 
 

@@ -71,7 +71,7 @@ def test_the_settings_file_of_one_fusion_is_served_as_cosd(tmp_path: Path) -> No
         ("method: cosd", "method: cozd", "line 12: fusions.trees/best.method: there is no method 'cozd'; did you mean"),
         ("  trees/best:", "  -trees:", "line 7: fusions.-trees: a model name has letters"),
         ("env: TEAM_B", "env: my-key", "line 17: keys[1].env: string should match"),
-        ("env: TEAM_B", "enf: TEAM_B", "line 17: keys[1].enf: there is no such field; did you mean 'env'"),
+        ("env: TEAM_B", "enf: TEAM_B", "line 17: keys[1].enf: there is no such field; there are name, env"),
         ("name: team-b", "name: team-a", "line 16: keys[1].name: another key has this name"),
         ("env: TEAM_B", "concurrency: 3", "line 16: keys[1]: a key is in an environment variable"),
         ("env: TEAM_B", "env: A\n    file: b", "line 16: keys[1]: a key is in an environment variable"),

@@ -150,7 +150,7 @@ def lead(listed: Sequence[tuple[int, float]]) -> float:
 async def test_settings_of_cost_leave_the_text(pair: Pair) -> None:
     texts = []
     rounds = ({"draft_length": 1}, {"draft_length": 8}, {"tuning": Tuning(max_ahead=4)})
-    tunings = Tuning(hedge=2), Tuning(in_flight=3), Tuning(batch_wait=0.02, hedge=1)
+    tunings = Tuning(hedge=2), Tuning(in_flight=3)
     costs: list[dict[str, Any]] = [{}, *rounds, *({"tuning": tuning} for tuning in tunings)]
     for cost in costs:
         async with Fusion(draft=pair.sums, assistant=pair.facts, **cost) as fusion:

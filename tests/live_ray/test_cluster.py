@@ -1,4 +1,4 @@
-"""`cosd batch --engine ray`, `Dataset.map_batches` and `datasets.map` on a real cluster of two nodes."""
+"""`Dataset.map_batches` and `datasets.map` with `FusionActor`, on a real cluster of two nodes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
+import anyio
 
-from batches import input_file, read, texts
-from commands import cosd
+from batches import input_file
+from cosd_api import Fusion
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import Pair
 from ray_cluster.running import HERE, TwoNodes, ended, python
@@ -31,50 +31,50 @@ def settings(folder: Path, pair: Pair, **limits: Any) -> Path:
 
 
 def test_a_node_is_killed_in_the_middle(nodes: TwoNodes, tmp_path: Path) -> None:
-    with python(str(HERE / "killed.py"), nodes.address, str(LINES), str(tmp_path), folder=tmp_path) as process:
+    with python(str(HERE / "killed.py"), nodes.address, str(LINES), folder=tmp_path) as process:
         assert process.stdout is not None
-        if process.stdout.readline() == "third\n":
-            nodes.tell("kill")
+        for line in process.stdout:  # Ray prints, too
+            if line == "third\n":
+                nodes.tell("kill")
+                break
         shown = ended(process, tmp_path)
     nodes.tell("add")
-    (found,) = (json.loads(line) for line in shown.splitlines() if line.startswith('{"summary"'))  # Ray prints, too
-    assert found["lost"] > 0
-    summary = found["summary"]
-    assert (summary["answered"], summary["failed"], summary["missing"]) == (LINES, 0, 0)
-    answers = texts(tmp_path / "out.jsonl")  # each is there once
-    assert len(answers) == LINES and {*answers.values()} == {" yes."}
+    (found,) = (json.loads(line)["answers"] for line in shown.splitlines() if line.startswith('{"answers"'))
+    assert len({prompt for prompt, _, _ in found}) == len(found) == LINES  # each is there once
+    assert {(text, error) for _, text, error in found} == {(" yes.", "")}
 
 
-def test_the_command(nodes: TwoNodes, pair: Pair, tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [
-        {"custom_id": f"{at}", "prompt": one.prompt} for at, one in enumerate(sample("mixed", 6, seed=3))
-    ]
-    source = input_file(tmp_path / "in.jsonl", [*rows, {"custom_id": "bad", "prompt": "Q", "temperature": 1}])
+def test_the_example(nodes: TwoNodes, pair: Pair, tmp_path: Path) -> None:
+    asked = sample("mixed", 6, seed=3)
+    rows: list[dict[str, Any]] = [{"prompt": one.prompt, "number": at} for at, one in enumerate(asked)]
+    source = input_file(tmp_path / "in.jsonl", [*rows, {"prompt": "", "number": 6}])
     config = settings(tmp_path, pair, concurrency=4)
-    command = ["batch", str(source), "--config", str(config), "--reorder", "1", "--max-billed-tokens", "100000"]
-    done = cosd(*command, "-o", str(tmp_path / "local.jsonl"))
-    assert done.exit_code == 1, done.output
-    more = ["-o", str(tmp_path / "out.jsonl"), "--engine", "ray", "--ray-address", nodes.address]
-    with python("-m", "cosd_api", *command, *more, "--actors", "2", folder=tmp_path) as process:
-        shown = ended(process, tmp_path, code=1)
-    assert shown.startswith("6 lines of 7 answered, 1 failed\n")
-    here, there = read(tmp_path / "local.jsonl"), read(tmp_path / "out.jsonl")
-    assert {name: (row["text"], row["error"]) for name, row in there.items()} == {
-        name: (row["text"], row["error"]) for name, row in here.items()
-    }
-    assert "temperature" in there["bad"]["error"]["message"]
-    with python("-m", "cosd_api", *command, *more, "--actors", "5", folder=tmp_path) as process:
-        ended(process, tmp_path, code=2)
-    words = re.sub(r"[\s│╭╮╰╯─]+", " ", (tmp_path / "stderr.txt").read_text())
-    assert "draft: its limit of 4 requests at a time cannot be divided among 5 actors: take 4, or fewer" in words
+    script = str(ROOT / "examples" / "batch_on_ray.py")
+    start = f"import os, runpy, sys; os.environ['RAY_ADDRESS'] = {nodes.address!r}; sys.argv = sys.argv[1:]; "
+    command = ["-c", f"{start}runpy.run_path({script!r}, run_name='__main__')", script, str(source)]
+    with python(*command, str(tmp_path / "out"), "--config", str(config), folder=tmp_path) as process:
+        ended(process, tmp_path)
+    files = sorted((tmp_path / "out").glob("*.json"))
+    found = {row["number"]: row for one in files for row in map(json.loads, one.read_text().splitlines())}
+    local = anyio.run(fuse_all, [one.prompt for one in asked], config)
+    assert [found[at]["text"] for at in range(6)] == local and not any(found[at]["error"] for at in range(6))
+    assert found[6]["text"] == "" and found[6]["error"].startswith("prompt is refused: it must be text")
+    with python(*command, "none", "--config", str(config), "--actors", "5", folder=tmp_path) as process:
+        ended(process, tmp_path, code=1)
+    words = "draft: its limit of 4 requests at a time cannot be divided among 5 actors: take 4, or fewer"
+    assert words in (tmp_path / "stderr.txt").read_text()
 
 
-@pytest.mark.parametrize("library", ["import ray", "from datasets"])
-def test_programs_of_the_page_run(library: str, nodes: TwoNodes, pair: Pair, tmp_path: Path) -> None:
-    (program,) = (one for one in BLOCKS if library in one)
+async def fuse_all(prompts: list[str], config: Path) -> list[str]:
+    """The answers of a fusion of this process."""
+    async with Fusion.load(config) as fusion:
+        return [(await fusion.generate(prompt)).text for prompt in prompts]
+
+
+def test_the_program_of_the_page_runs(nodes: TwoNodes, pair: Pair, tmp_path: Path) -> None:
+    (program,) = (one for one in BLOCKS if "from datasets" in one)
     settings(tmp_path, pair, concurrency=4)
     (tmp_path / "program.py").write_text(program)
-    start = f"import os, runpy; os.environ['RAY_ADDRESS'] = {nodes.address!r}; runpy.run_path('program.py')"
-    with python("-c", start, folder=tmp_path) as process:
+    with python("program.py", folder=tmp_path) as process:
         shown = ended(process, tmp_path)
     assert shown.splitlines()[-2:] == [ANSWER, " The capital of France is Paris and the total is 42."]

@@ -1,63 +1,54 @@
-"""A batch on a cluster, one node of which somebody kills in the middle; prints what came of it as JSON.
+"""Rows answered on a cluster, one node of which somebody kills in the middle; prints the answers as JSON.
 
-    python killed.py ADDRESS LINES FOLDER
+    python killed.py ADDRESS ROWS
 
-A third of the lines are answered when it prints `third`; the node may then be killed. Run by a Python that has Ray.
+A third of the rows are answered when it prints `third`; the node may then be killed. Run by a Python that has Ray.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
-import anyio
 import ray
 
-from batches import fusion, input_file
+from batches import fusion
 from cosd_api import Fusion
-from cosd_api.batch.job import BatchJob
-from cosd_api.batch.on_ray import RayAnswering
-from cosd_api.batch.summary import BatchTally
+from cosd_api.batch import FusionActor
 
-ACTORS, AT_ONCE = 2, 8
+ACTORS, AT_ONCE = 2, 4
 
 
-def prompts(lines: int) -> list[str]:
-    return [f"{at:04}:" for at in range(lines)]
+def prompts(rows: int) -> list[str]:
+    return [f"{at:04}:" for at in range(rows)]
 
 
 class Made:
     """Makes the fusion where the actor is."""
 
-    def __init__(self, lines: int) -> None:
-        self.lines = lines
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
 
     def __call__(self) -> Fusion:
-        return fusion(prompts(self.lines), token_delay=0.1)
+        return fusion(prompts(self.rows), token_delay=0.1)
 
 
-async def batch(lines: int, folder: Path) -> dict[str, object]:
-    source = input_file(folder / "in.jsonl", [{"custom_id": one, "prompt": one} for one in prompts(lines)])
-    told: list[int] = []
-
-    def look(tally: BatchTally) -> None:
-        if tally.answered >= lines // 3 and not told:
-            told.append(tally.answered)
+def answers(rows: int) -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = []
+    given = ray.data.from_items([{"prompt": one} for one in prompts(rows)], override_num_blocks=rows // AT_ONCE)
+    actors = {"fn_constructor_args": [Made(rows)], "concurrency": ACTORS, "batch_size": AT_ONCE}
+    for row in given.map_batches(FusionActor, **actors).iter_rows():
+        found.append((row["prompt"], row["text"], row["error"]))
+        if len(found) == rows // 3:
             sys.stdout.write("third\n")
             sys.stdout.flush()
-
-    job = BatchJob(source, folder / "out.jsonl", concurrency=AT_ONCE, progress=look)
-    actors = RayAnswering([Made(lines)] * ACTORS, AT_ONCE)
-    async with Made(lines)() as local:
-        found = await job.run(local, actors)
-    return {"summary": found.model_dump(mode="json"), "lost": actors.lost}
+    return found
 
 
-def main(address: str, lines: str, folder: str) -> None:
+def main(address: str, rows: str) -> None:
     ray.init(address=address, log_to_driver=False)
     try:
-        sys.stdout.write(f"{json.dumps(anyio.run(batch, int(lines), Path(folder)))}\n")
+        sys.stdout.write(f"{json.dumps({'answers': answers(int(rows))})}\n")
     finally:
         ray.shutdown()
 

@@ -333,7 +333,7 @@ SAMPLE = ROW["samples"][0]
         (HEAD + b"[1, 2]\n", "line 2: not a JSON object"),
         (HEAD + b"12", "line 2: not a JSON object"),
         (HEAD + b"\xff\n", "line 2: not UTF-8 text at byte 0"),
-        (HEAD + HEAD, "line 2: unknown field 'contexts'"),
+        (HEAD + HEAD, "line 2: the field 'key' is missing"),
         (HEAD + json.dumps({**ROW, "answer": " e"}).encode(), "line 2: its key does not match its prompt and answer"),
         (HEAD + json.dumps({**ROW, "samples": [{**SAMPLE, "p": 1.5}]}).encode(), "line 2: samples.0.p: "),
         (HEAD + json.dumps({**ROW, "samples": [{**SAMPLE, "q": float("nan")}]}).encode(), "line 2: samples.0.q: "),

@@ -118,7 +118,7 @@ def tossed(task: dict[str, Any], **more: Any) -> reference.Fused:
     return expected(task, placed=placed, **more)
 
 
-SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2}, {"patient": True})
+SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2})
 
 
 @given(tasks(), choosers(), st.builds(RandomVerifier, rate=RATES, seed=SEEDS), st.sampled_from((NONE, *SETTINGS)))

@@ -201,7 +201,7 @@ GATES = st.builds(
     margin=st.sampled_from((0.0, -1.7)),
     entropy=st.sampled_from((0.0, 1.3)),
 )
-SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2}, {"patient": True})
+SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2})
 
 
 def deferred(task: dict[str, Any], salt: int, **more: Any) -> reference.Fused:

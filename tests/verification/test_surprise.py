@@ -149,7 +149,7 @@ def readable(data: bytes) -> bool:
     return True
 
 
-SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2}, {"patient": True})
+SETTINGS = ({"draft_length": 3}, {"max_ahead": 2}, {"in_flight": 3}, {"skip": False}, {"hedge": 2})
 
 
 @given(tasks(), choosers(), SURPRISES, st.sampled_from((NONE, *SETTINGS)))

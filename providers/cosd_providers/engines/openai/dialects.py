@@ -7,10 +7,11 @@ missing ability.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from cosd_providers.suggestions import suggestion
 
 __all__ = ["DIALECTS", "Dialect", "Refusal", "dialect_at", "dialect_of"]
 
@@ -330,9 +331,8 @@ def dialect_of(given: str | Dialect) -> Dialect:
     if isinstance(given, Dialect):
         return given
     if given not in DIALECTS:
-        near = difflib.get_close_matches(given, DIALECTS, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, DIALECTS))}"
-        raise ValueError(f"no dialect {given!r}; {advice}")
+        there = f"there are {', '.join(map(repr, DIALECTS))}"
+        raise ValueError(f"no dialect {given!r}{suggestion(given, DIALECTS, there)}")
     return DIALECTS[given]
 
 
