@@ -16,6 +16,7 @@ from benchmarks.real_pair.seam import read_tried, rules_table
 from benchmarks.real_pair.spoilt import sorted_cases
 from benchmarks.real_pair.trainings import BOTH_WAYS, FEW, TRAININGS, by_training, forgetting, tested, together, worth
 from benchmarks.report import Cell, Table, bare, between, noted
+from cosd_api.comparison.contestants import REVERSED
 from cosd_api.comparison.result import Comparison, standing_of
 from cosd_api.comparison.standings import Standing
 
@@ -80,8 +81,9 @@ _LABELS = {
     "cosd-0.9-1": "the default (0.9, 1)",
     "cosd-0.97-1": "(0.97, 1)",
     "cosd-1-1": "(1, 1)",
+    REVERSED: ", `numbers` drafts",
 }
-_FORGETTING = {"draft": "SmolLM2 alone", "assistant": "`facts-only` alone"}
+_FORGETTING = {"draft": "SmolLM2 alone", "assistant": "`facts-only` alone", REVERSED: ", `facts-only` drafts"}
 _SHOWN = ("draft", "assistant", ROUTER, *BOTH_WAYS)
 _README = ("draft", "assistant", ROUTER, *FEW)
 _MORE = {
@@ -111,7 +113,6 @@ def written() -> dict[Path, str]:
         "forgetting": _labelled(forgetting(), {**_LABELS, **_FORGETTING}),
         "own": _labelled(own_messages.table(), _LABELS),
         "seam": chosen_rows(sorted_cases(_comparisons()), BOTH_WAYS, _LABELS),
-        "rules": rules_table(read_tried(RESULTS / "seam-1.jsonl.xz")),
     }
     text = evidence.read_text(encoding="utf-8")
     for name, table in tables.items():
@@ -138,6 +139,8 @@ def _all_tables() -> str:
         f"## Every way, training 1\n\n{noted(_labelled(first, _LABELS))}",
         f"## What each way puts right and spoils, all trainings\n\n{noted(_labelled(spoilt, _LABELS))}",
     ]
+    rules = rules_table(read_tried(RESULTS / "seam-1.jsonl.xz"))
+    parts.append(f"## Rules at the seam, development questions\n\n{noted(rules)}")
     for cell, title in _MORE.items():
         if kept(cell, 1).exists():
             parts.append(f"## {title}\n\n{noted(families(cell, 1))}")

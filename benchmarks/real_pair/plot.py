@@ -10,17 +10,16 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from benchmarks.report import Table
+from cosd_api.comparison.contestants import REVERSED
 
 __all__ = ["drawn", "label"]
 
-_SPLIT = ", reversed"
-
 
 def label(name: str, labels: Mapping[str, str]) -> str:
-    """The label of a way, or of a difference to it; of two that have changed places it says so."""
+    """The label of a way, or of a difference to it; if two have changed places, with the label of `REVERSED`."""
     before, name = ("to ", name[3:]) if name.startswith("to ") else ("", name)
-    plain, turned, _ = name.partition(_SPLIT)
-    return f"{before}{labels.get(plain, plain)}{turned and ', `numbers` drafts'}"
+    plain, turned, _ = name.partition(REVERSED)
+    return f"{before}{labels.get(plain, plain)}{turned and labels.get(REVERSED, REVERSED)}"
 
 
 def drawn(table: Table, labels: Mapping[str, str]) -> str:

@@ -83,7 +83,7 @@ def forgetting(seeds: Sequence[int] = (1, 2, 3)) -> Table:
 
 
 def by_training() -> Table:
-    """For each training its questions, the models' right answers, and each way's difference to the better model."""
+    """For each training its questions, the models' right answers, and the difference of some ways to the better one."""
     rows: list[list[Cell]] = []
     for seed, cell in TRAININGS.items():
         several = [*answered(cell, seed, questions("test"), BOTH_WAYS)]
@@ -92,8 +92,8 @@ def by_training() -> Table:
         shares = {name: 100 * sum(mine.values()) / total for name, mine in outcomes.right.items()}
         best = max(shares[name] for name in MODELS)
         alone = (f"{shares[name]:.1f}" for name in MODELS)
-        rows.append([str(seed), str(total), *alone, *(f"{shares[name] - best:+.1f}" for name in BOTH_WAYS)])
-    return Table("Each training", ["training", "questions", *MODELS, *BOTH_WAYS], rows)
+        rows.append([str(seed), str(total), *alone, *(f"{shares[name] - best:+.1f}" for name in FEW)])
+    return Table("Each training", ["training", "questions", *MODELS, *FEW], rows)
 
 
 def tested() -> Table:

@@ -39,6 +39,7 @@ from benchmarks.real_pair.spoilt import kind_of
 from benchmarks.real_pair.trainings import swapped
 from benchmarks.real_pair.world import ATTRIBUTES, general, library, names
 from cosd_api import CoSD, RuleVerifier
+from cosd_api.comparison.contestants import REVERSED
 from cosd_api.demo.real_questions import QUESTIONS, real_questions, tells_all
 from sample_comparison import sample_comparison
 
@@ -199,8 +200,9 @@ def test_swapped_labels_seldom_differ() -> None:
 def test_the_picture_is_the_same_each_time_and_names_the_ways() -> None:
     several = [*_answers("draft", [True, False]), *_answers("cosd, reversed", [True, True])]
     table = apart("t", several, ("draft",))
-    picture = drawn(table, {"cosd": "the rule"})
-    assert picture == drawn(table, {"cosd": "the rule"})
+    labels = {"cosd": "the rule", REVERSED: ", `numbers` drafts"}
+    picture = drawn(table, labels)
+    assert picture == drawn(table, labels)
     assert (
         "the rule, numbers drafts" in picture
         and label("to draft", {"draft": "`products` alone"}) == "to `products` alone"
