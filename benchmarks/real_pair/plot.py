@@ -15,6 +15,17 @@ from cosd_api.comparison.contestants import REVERSED
 __all__ = ["drawn", "label"]
 
 
+_OTHER = ("#777777", "s")
+_STYLES = {
+    "cosd": ("#D55E00", "o"),
+    "cosd-0.9-1": ("#0072B2", "o"),
+    "cosd-1-1": ("#009E73", "v"),
+    "average": ("#CC79A7", "D"),
+    "assistant": ("#777777", "^"),
+}
+"""Colours of Okabe and Ito with marks, by way; open marks for models that have changed places."""
+
+
 def label(name: str, labels: Mapping[str, str]) -> str:
     """The label of a way, or of a difference to it; if two have changed places, with the label of `REVERSED`."""
     before, name = ("to ", name[3:]) if name.startswith("to ") else ("", name)
@@ -32,10 +43,12 @@ def drawn(table: Table, labels: Mapping[str, str]) -> str:
         if not row[tokens]:
             continue
         x, y = float(str(row[tokens]).replace(",", "")), float(str(row[at]))
-        alone = row[0] in ("draft", "assistant")
-        axes.plot(x, y, "s" if alone else "o", color="#777777" if alone else "#0072B2", markersize=7)
+        plain, turned, _ = str(row[0]).partition(REVERSED)
+        colour, mark = _STYLES.get(plain, _OTHER)
         words = label(str(row[0]), labels).replace("`", "")
-        axes.annotate(words, (x, y), xytext=(6, -3), textcoords="offset points", fontsize=8)
+        face = "none" if turned else colour
+        axes.plot(x, y, mark, color=colour, markerfacecolor=face, markersize=8, linestyle="none", label=words)
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
     axes.set_xlabel("uncached tokens of an answer, all servers together")
     axes.set_ylabel("right answers, %")
     axes.margins(x=0.25, y=0.15)
