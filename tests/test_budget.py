@@ -196,6 +196,102 @@ async def test_nothing_is_sent_beyond_the_billed_tokens(options: dict[str, Any],
     assert (sum(provider.requests for provider in watched) == 0) == (most <= prompt)
 
 
+_BASE = (
+    b"\n",
+    b" ",
+    b",",
+    b"1",
+    b"a",
+    b"b",
+    b"\x80",
+    b"\x98",
+    b"\x9f",
+    b"\xa9",
+    b"\xb8",
+    b"\xc3",
+    b"\xe4",
+    b"\xf0",
+    b"\xff",
+)
+_WORDS = (
+    *(
+        b"a\xc3\xa9",
+        b"b1",
+        b"\xe4",
+        b",",
+        b"\xa9",
+        b"a1b",
+        b"\xf0",
+        b" ",
+        b" ab",
+        b" a",
+        b"ba",
+        b"  ",
+        b"\x9f",
+        b"\n",
+        b"\xc3",
+    ),
+    *(
+        b"\xb8",
+        b" 1",
+        b"a",
+        b"b a",
+        b"\x80",
+        b" \xc3\xa9",
+        b"b",
+        b"aa",
+        b"\x98",
+        b"11",
+        b"\xff",
+        b"ab",
+        b"",
+        b"\xc3\xa9",
+        b"1",
+    ),
+    *(b"aba", b" b", b"a "),
+)
+_SHUFFLED = (
+    *(
+        b"\n",
+        b"\xff",
+        b"\xe4",
+        b"\xa9",
+        b"1",
+        b"\n",
+        b",",
+        b"\x9f",
+        b"\n",
+        b"a",
+        b"b",
+        b" ",
+        b"\xb8",
+        b"\x98",
+        b"\xc3",
+        b"\x80",
+    ),
+    *(b"", b"\xf0"),
+)
+
+
+async def test_no_word_is_replaced_before_the_surest_assistant_was_asked() -> None:
+    """Of two assistants that would replace a word, the limit leaves room for the less confident one alone."""
+
+    def served(tokens: tuple[bytes, ...], seed: int, fluency: int, delay: float) -> ScriptedProvider:
+        vocabulary = toys.Vocabulary(tokens, tokens.index(b""), "ranks")
+        toy = toys.ToyModel(vocabulary, seed=seed, language=260, fluency=fluency)
+        return ScriptedProvider(toys.Plain(toy), request_delay=delay)
+
+    async def answered(**limits: Any) -> FusionResult:
+        assistants = [served((*_BASE, b""), 0, 15, 0), served(_SHUFFLED, 0, 16, 0.001)]
+        writer, rule = served(_WORDS, 455, 15, 0.001), RuleVerifier(alpha=0.5, beta=0.5)
+        return await fuse("a b", draft=writer, assistant=assistants, verifier=rule, unit="word", max_tokens=1, **limits)
+
+    whole = await answered()
+    assert plain(whole) == [("一", "assistant 1")]
+    for most in range(1, 40):
+        check_prefix(await answered(max_billed_tokens=most, on_budget="end"), whole, "max_billed_tokens")
+
+
 class Unheard(ScriptedProvider):
     """Encodes nothing for us."""
 

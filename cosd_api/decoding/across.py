@@ -16,6 +16,7 @@ last place needs (`LOOKAHEAD` tokens at most); these tokens are neither judged n
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -115,12 +116,12 @@ class AcrossTokenizers(AnswerWriter):
         return first > self._token(stopped) and path.offset(first) >= end and (end < len(path.text) or path.ended)
 
     def _rank(self, hearing: PathHearing) -> tuple[float, ...]:
-        """The order of the assistants that have stopped: the first word, then the most confident, then the first
-        listed.
+        """The order of the assistants that have stopped: the first word, then those that could not judge it, then the
+        most confident, then the first listed.
         """
         firing = hearing.firing
         word, _ = word_around(bytes(self._answer.text), self._changed_at(hearing))
-        return word, 0.0 if firing is None else -(firing.decision.q or 0.0), hearing.model
+        return word, -math.inf if firing is None else -(firing.decision.q or 0.0), hearing.model
 
     def _changed_at(self, hearing: PathHearing) -> int:
         """Byte offset of the text that a stopped assistant changes, or could not judge."""
