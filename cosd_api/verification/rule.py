@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer
 
@@ -27,6 +27,11 @@ class RuleVerifier(BaseModel):
     kind: Literal["rule"] = "rule"
     alpha: float = Field(default=0.5, ge=0, description="the draft is unsure below this probability")
     beta: float = Field(default=0.5, ge=0, description="an assistant's probability must exceed this times the draft's")
+
+    @classmethod
+    def paper(cls) -> Self:
+        """The rule of the paper's experiments (section 4.1): alpha = 0.5 and beta = 0.5."""
+        return cls(alpha=0.5, beta=0.5)
 
     @field_serializer("alpha", "beta", when_used="json")
     def _without_bare_infinity(self, bound: float) -> float | str:
