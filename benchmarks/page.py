@@ -52,7 +52,8 @@ request. The HTTP and the time are real.
 
 {time_and_price}
 
-- **(a)** is this library with its defaults, or with the named field of `Tuning`.
+- **(a)** is this library with its defaults, or with the named field of `Tuning`. All methods here, and `cosd` and *the
+  rule* in the tables, decide by the paper's rule (alpha = beta = 0.5), which was the default when they were measured.
 - **(b)** drafts in fixed rounds of *K* tokens and verifies each round in one request.
 - **(c)** asks about one position at a time.
 - **(d)** is the draft alone, writing the same text.
@@ -279,7 +280,7 @@ def units_in_words(folder: Path = RESULTS) -> str:
         f"{nats} nats a byte under the mixture of both models (95 % interval {between}; less is likelier); of "
         f"{bundled[0]['questions']} mixed questions the bundled pair, either drafting, got {right[0]} right, and "
         f"{right[1]} by words. There were {decisions:.2f} times as many decisions and {requests:.2f} times as many "
-        f"requests with the default rule, {everywhere[0]:.2f} and {everywhere[1]:.2f} times as many with alpha = beta "
+        f"requests with the paper's rule, {everywhere[0]:.2f} and {everywhere[1]:.2f} times as many with alpha = beta "
         "= 1; where replacements ended at the first common boundary as well, not with their word, the bundled pair "
         f"took up to {most:.1f} times as many requests (`make bench ARGS=units`)."
     )
