@@ -18,12 +18,13 @@ from benchmarks.noisy import write_noisy
 from benchmarks.prompts import MAX_TOKENS
 from benchmarks.report import Cell, Options, Table
 from benchmarks.simulated_advice import simulations
-from cosd_api import Example, advise, compare
+from cosd_api import CoSD, Example, RuleVerifier, advise, compare
 from cosd_api.comparison import Advice, Comparison, ComparisonEstimate
-from cosd_api.comparison.contestants import RANDOM, SELF_CONSISTENCY
+from cosd_api.comparison.contestants import RANDOM, SELF_CONSISTENCY, contestants_of
 from cosd_api.comparison.statistics import Estimated
 from cosd_api.demo.questions import is_right, sample
 from cosd_api.demo.servers import BUNDLED, MODELS, serve
+from cosd_api.extend import Method
 
 __all__ = ["ADVICE", "CASES", "COMPARED", "Case", "asked", "run"]
 
@@ -32,6 +33,11 @@ COPY, NOISY = "copy of sums", "sums with noise"
 ADVISED, FRESH, QUICK = 60, 50, 20
 SEED = 71
 QUICK_METHODS = ("cosd", "cosd-1-1")
+LABELLED: Mapping[str, Method] = {
+    "cosd": CoSD(verifier=RuleVerifier.paper()),
+    "cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
+}
+"""Ways by the names that they have had since the first run, though the default rule is another one now."""
 BESIDE = ("route", "cascade")
 """Methods that are compared beside CoSD and the way that was chosen."""
 
@@ -102,7 +108,8 @@ def asked(kinds: Sequence[str], count: int, *, after: int = 0) -> list[tuple[Exa
 async def run(options: Options) -> list[Table]:
     """The section `advice`."""
     count, fresh = (QUICK, QUICK) if options.quick else (ADVISED, FRESH)
-    methods: Any = QUICK_METHODS if options.quick else "all"
+    ways = all_ways()
+    methods = {name: ways[name] for name in QUICK_METHODS} if options.quick else ways
     advised: list[list[Cell]] = []
     compared: list[list[Cell]] = []
     figures: dict[str, Any] = {}
@@ -116,7 +123,7 @@ async def run(options: Options) -> list[Table]:
             advice = await advise([one for one, _ in questions], **common, methods=methods, grader=_grader(questions))
             questions = asked(case.kinds, fresh, after=count)
             way = advice.way if advice.way and advice.decision == "fuse" else "cosd"
-            beside = [*dict.fromkeys(("cosd", way, *BESIDE))]
+            beside = {name: ways[name] for name in ("cosd", way, *BESIDE)}
             found = await compare([one for one, _ in questions], **common, grader=_grader(questions), methods=beside)
             advised.append(_advised(case, advice, seen[0]))
             compared.append(_compared(case, found, way, seen[1]))
@@ -129,6 +136,13 @@ async def run(options: Options) -> list[Table]:
         Table(COMPARED, COMPARED_COLUMNS, compared, [FRESHLY.format(count=fresh)]),
         *simulations(options),
     ]
+
+
+def all_ways() -> dict[str, Method]:
+    """The methods of `"all"` and `LABELLED`, by name."""
+    found, _ = contestants_of("all", both_ways=False)
+    ways = {one.name: one.method for one in found if one.method is not None}
+    return {**LABELLED, **{name: method for name, method in ways.items() if method not in LABELLED.values()}}
 
 
 def _servers(stack: ExitStack) -> dict[str, str]:

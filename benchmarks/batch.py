@@ -20,7 +20,7 @@ import anyio
 
 from benchmarks.prompts import MAX_TOKENS, OTHERS
 from benchmarks.report import Cell, Options, Table
-from cosd_api import Fusion
+from cosd_api import Fusion, RuleVerifier
 from cosd_api.batch.job import BatchJob
 from cosd_api.batch.lines import BatchLine
 from cosd_api.batch.reply import Answerer, Reply
@@ -123,7 +123,7 @@ def one_token() -> Fusion:
     """A fusion of scripted models, which write one token after a colon."""
     models = {name: _Ending({":": [" yes"]}) for name in ("small", "large")}
     draft, assistant = (ScriptedProvider(one, name=name, calls=_Nowhere()) for name, one in models.items())
-    return Fusion(draft=draft, assistant=assistant, unit="token")
+    return Fusion(draft=draft, assistant=assistant, verifier=RuleVerifier.paper(), unit="token")
 
 
 def _repeat() -> None:
@@ -173,7 +173,7 @@ async def cached(options: Options) -> Table:
                 stack.enter_context(serve(MODELS / f"{one}.gguf", slots=SLOTS, cache=0)).url
                 for one in ("sums", "facts")
             ]
-            async with Fusion(draft=urls[0], assistant=urls[1]) as fusion:
+            async with Fusion(draft=urls[0], assistant=urls[1], verifier=RuleVerifier.paper()) as fusion:
                 fusion.limits = {"max_tokens": MAX_TOKENS, "stop": "\n"}
                 found = await BatchJob(source, target, concurrency=concurrency, window=window).run(fusion)
         for endpoint, one in found.usage.items():

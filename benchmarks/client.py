@@ -26,7 +26,7 @@ from benchmarks.invented import prompt_of
 from benchmarks.profiled import profile
 from benchmarks.report import Cell, Options, Table
 from benchmarks.simulated import Simulated, Speeds, simulated
-from cosd_api import Fusion
+from cosd_api import Fusion, RuleVerifier
 from cosd_api.event_loop import event_loop_name
 from cosd_providers.engines.llama_cpp import LlamaCpp
 
@@ -263,7 +263,7 @@ async def late(url: str, case: Case) -> dict[str, float]:
 
     first, *prompts = (prompt_of(case.context, seed) for seed in range(-1, case.fusions))
 
-    async with Fusion(draft=draft, assistant=assistant, unit="token") as fusion:
+    async with Fusion(draft=draft, assistant=assistant, verifier=RuleVerifier.paper(), unit="token") as fusion:
         await one(first)
         fused.clear()
         theirs = await server.processor_seconds()

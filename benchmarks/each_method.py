@@ -25,6 +25,7 @@ from cosd_api import (
     Fusion,
     MatchVerifier,
     RandomVerifier,
+    RuleVerifier,
     SurpriseVerifier,
 )
 from cosd_api.demo.servers import BUNDLED, MODELS, serve
@@ -67,8 +68,11 @@ _GATE = {"listed": 5, "eta": 0.5, "weights": {"bias": 5.0, "top": -10.0} | dict.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"defer": {"gate": _GATE}}
 """The settings of a method that have no default."""
 
-LABELLED: Mapping[str, Method] = {"speculative": CoSD(verifier=MatchVerifier(), unit="token")}
-"""Rows by the names that they have had since the first run, though another method has that name now."""
+LABELLED: Mapping[str, Method] = {
+    "cosd": CoSD(verifier=RuleVerifier.paper()),
+    "speculative": CoSD(verifier=MatchVerifier(), unit="token"),
+}
+"""Rows by the names that they have had since the first run, though another rule or method has that name now."""
 
 VARIANTS: Mapping[str, Method] = {
     "cosd, chow": CoSD(verifier=AgreementVerifier()),

@@ -29,7 +29,7 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from benchmarks.report import Options, Table
-from cosd_api import Fusion
+from cosd_api import Fusion, RuleVerifier
 from cosd_api.event_loop import event_loop_name, run_async
 from cosd_api.gateway import Gateway
 from cosd_api.gateway.server import listening, run_gateway
@@ -238,7 +238,8 @@ async def _child(*arguments: object) -> AsyncGenerator[int]:
 def _fusion(tokens: int) -> Fusion:
     script = {_prompt(number): [" a"] * tokens for number in range(max(_STREAMS) + 1)}
     draft = ScriptedProvider.from_texts(script, token_delay=_TOKEN_SECONDS)
-    return Fusion(draft=draft, assistant=ScriptedProvider.from_texts(script), unit="token")
+    assistant, rule = ScriptedProvider.from_texts(script), RuleVerifier.paper()
+    return Fusion(draft=draft, assistant=assistant, verifier=rule, unit="token")
 
 
 async def _library(streams: int, tokens: int) -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from benchmarks.prompts import MAX_TOKENS
 from benchmarks.report import Cell, Options, Table
-from cosd_api import Fusion, FusionResult, Tuning
+from cosd_api import Fusion, FusionResult, RuleVerifier, Tuning
 from cosd_api.demo.questions import sample
+from cosd_api.extend import FusionOptions
 
 __all__ = ["ASKED", "Hits", "hits"]
 
@@ -98,5 +99,6 @@ def _row(name: str, sums: Mapping[int, Hits], spent: int) -> list[Cell]:
 
 
 async def _answers(draft: str, assistant: str, hedge: int, prompts: Sequence[str]) -> list[FusionResult]:
-    async with Fusion(draft=draft, assistant=assistant, unit="token", tuning=Tuning(hedge=hedge)) as fusion:
+    settings: FusionOptions = {"verifier": RuleVerifier.paper(), "unit": "token", "tuning": Tuning(hedge=hedge)}
+    async with Fusion(draft=draft, assistant=assistant, **settings) as fusion:
         return [result async for result in fusion.map(prompts, concurrency=4, max_tokens=MAX_TOKENS)]

@@ -21,7 +21,7 @@ from benchmarks.methods import METHODS, Answer, Method, Write
 from benchmarks.prompts import MAX_TOKENS, prompts
 from benchmarks.proxy import delayed
 from benchmarks.report import Cell, Options, Table
-from cosd_api import Fusion, FusionResult
+from cosd_api import Fusion, FusionResult, RuleVerifier
 from cosd_api.demo.servers import bundled_three
 from cosd_providers import connect
 from cosd_providers.contract import Context, Provider, Question, Ready, Token
@@ -210,7 +210,8 @@ async def compare(
     async with AsyncExitStack() as stack:
         write = {name: await stack.enter_async_context(opened()) for name, opened in ways.items()}
         providers = [await stack.enter_async_context(connect(url)) for url in (draft, assistant)]
-        reference = await stack.enter_async_context(Fusion(draft=providers[0], assistant=providers[1], unit="token"))
+        fusion = Fusion(draft=providers[0], assistant=providers[1], verifier=RuleVerifier.paper(), unit="token")
+        reference = await stack.enter_async_context(fusion)
         probing = _probing(*providers)
         for start in range(0, len(asked), BLOCK):
             block = range(start, min(start + BLOCK, len(asked)))

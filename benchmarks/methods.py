@@ -96,14 +96,15 @@ METHODS = (
 )
 
 
+_PAPER = RuleVerifier.paper()
 TOLD = {"assistant_requests", "draft_requests", "hedge_hits", "hedged_drafts", "hedged_tokens", "iterations"}
 """Summary of the library's result."""
 
 
 @asynccontextmanager
 async def fusing(draft: str, assistant: str, settings: dict[str, Any]) -> AsyncIterator[Write]:
-    """(a): the library, as users call it."""
-    async with Fusion(draft=draft, assistant=assistant, unit="token", **settings) as fusion:
+    """(a): the library, as users call it, by the same rule as the other methods."""
+    async with Fusion(draft=draft, assistant=assistant, verifier=_PAPER, unit="token", **settings) as fusion:
 
         async def write(prompt: str, length: int) -> Answer:
             start, first = time.perf_counter(), 0.0
@@ -216,5 +217,4 @@ def _billed(draft: Usage, assistant: Usage) -> dict[str, Any]:
 
 def _rule(token: Token, said: Token) -> bool:
     assert token.prob is not None and said.prob is not None
-    rule = RuleVerifier()
-    return token.prob < rule.alpha and said.prob > rule.beta * token.prob
+    return token.prob < _PAPER.alpha and said.prob > _PAPER.beta * token.prob

@@ -51,7 +51,8 @@ a request. The HTTP and the time are real.
 
 {time_and_price}
 
-- **(a)** is this library with its defaults, or with the named field of `Tuning`.
+- **(a)** is this library with its defaults, or with the named field of `Tuning`. All methods here, and `cosd` and *the
+  rule* in the tables, decide by the paper's rule (alpha = beta = 0.5), which was the default when they were measured.
 - **(b)** drafts in fixed rounds of *K* tokens and verifies each round in one request.
 - **(c)** asks about one position at a time.
 - **(d)** is the draft alone, writing the same text.

@@ -22,7 +22,7 @@ from benchmarks.prompts import MAX_TOKENS, padded, prompts
 from benchmarks.proxy import delayed
 from benchmarks.report import Cell, Options, Table
 from benchmarks.vllm import ECHOED, environment, servers
-from cosd_api import Fusion
+from cosd_api import Fusion, RuleVerifier
 from cosd_api.demo.questions import sample
 from cosd_api.demo.servers import bundled_pair
 from cosd_providers import connect
@@ -66,8 +66,9 @@ async def skipping(urls: Mapping[str, str], options: Options) -> Table:
         options.say(f"strategies: what {draft} asks {assistant}")
         async with AsyncExitStack() as stack:
             near = [await stack.enter_async_context(delayed(urls[name], ROUND_TRIP)) for name in (draft, assistant)]
+            rule = RuleVerifier.paper()
             fusions = [
-                await stack.enter_async_context(Fusion(draft=near[0], assistant=near[1], ask=ask))
+                await stack.enter_async_context(Fusion(draft=near[0], assistant=near[1], verifier=rule, ask=ask))
                 for ask in ("contestable", "all")
             ]
             for fusion in fusions:

@@ -224,7 +224,7 @@ def _ways(draft: str, assistant: str, learned: Learned) -> list[tuple[str, str, 
     return [
         ("draft alone", draft, assistant, never),
         ("assistant alone", assistant, draft, never),
-        ("rule (0.5, 0.5)", draft, assistant, RuleVerifier()),
+        ("rule (0.5, 0.5)", draft, assistant, RuleVerifier.paper()),
         (tuned, draft, assistant, best),
         *((f"tree of {size} examples", draft, assistant, found.tree) for size, found in learned.trees.items()),
         *((f"the paper's tree of {size} examples", draft, assistant, tree) for size, tree in learned.papers.items()),

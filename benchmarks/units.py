@@ -82,7 +82,7 @@ RULES: Mapping[str, Mapping[str, Callable[..., bool]]] = {
 """For each rule the functions of `paths` that it has others for."""
 WORDS, COMMON, _ = RULES
 GATES: Mapping[str, tuple[RuleVerifier, Sequence[str]]] = {
-    "0.5, 0.5": (RuleVerifier(), [*RULES]),
+    "0.5, 0.5": (RuleVerifier.paper(), [*RULES]),
     "1, 1": (RuleVerifier(alpha=1, beta=1), [WORDS, COMMON]),
 }
 """The verifiers, by their alpha and beta, and the rules that each is measured with: one asks about every place."""

@@ -55,8 +55,8 @@ class Fusion:
             called the draft, and the others assistants.
         method: the way to fuse: an object such as `CoSD(verifier=..., unit=...)`, or its name, for its defaults.
             `verifier` and `unit` are short for the arguments of `CoSD`, the default.
-        verifier: `RuleVerifier(alpha=0.5, beta=0.5)` by default, as in the paper. `AgreementVerifier` for an assistant
-            that does not report the probabilities of its tokens.
+        verifier: `RuleVerifier()` by default; `RuleVerifier.paper()` has the paper's thresholds. `AgreementVerifier`
+            is for an assistant that does not report the probabilities of its tokens.
         unit: the draft tokens judged together: `"token"` (Algorithm 1 to the letter), or `"word"` for models with
             different tokenizers. By default the two encodings of a test text are compared; `"word"` when in doubt.
         tie: difference of two log probabilities within which an assistant that has the draft's ids is in agreement,

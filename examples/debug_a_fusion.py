@@ -103,8 +103,10 @@ def main() -> None:
     for role in ("draft", "assistant"):
         url = os.environ.get(f"COSD_{role.upper()}_URL")
         parser.add_argument(f"--{role}", metavar="URL", default=url, help=f"a server; or set COSD_{role.upper()}_URL")
-    parser.add_argument("--alpha", type=float, default=0.5, help="the draft is unsure below this (0.5)")
-    parser.add_argument("--beta", type=float, default=0.5, help="the assistant must be surer than this x draft (0.5)")
+    rule = RuleVerifier()
+    unsure, surer = "the draft is unsure below this", "the assistant must be surer than this x draft"
+    parser.add_argument("--alpha", type=float, default=rule.alpha, help=f"{unsure} (%(default)g)")
+    parser.add_argument("--beta", type=float, default=rule.beta, help=f"{surer} (%(default)g)")
     parser.add_argument("--unit", choices=["token", "word"], help="the unit that is judged")
     args = parser.parse_args()
     if args.result is None and not (args.draft and args.assistant):

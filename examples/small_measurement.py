@@ -3,7 +3,7 @@
     python examples/small_measurement.py                       # the bundled models
     python examples/small_measurement.py --models /some/folder --questions 50
 
-Held-out questions, the default rule, 200 of each kind. Beside that: what a model says of things that it does not know,
+Held-out questions, the paper's rule, 200 of each kind. Beside that: what a model says of things that it does not know,
 and how often it is sure of a wrong answer. Used after ``train_small_models.py``.
 """
 
@@ -20,13 +20,14 @@ from cosd_api.demo.questions import KINDS, MIXED_KINDS, OWN_KINDS, DemoQuestion,
 from cosd_api.demo.servers import MODELS, serve
 
 MAX_TOKENS = 96
+RULE = RuleVerifier.paper()
 ALONE = RuleVerifier(alpha=0)  # never replaces, and so never asks
 
 
 async def answers(names: Sequence[str], urls: dict[str, str], asked: Sequence[DemoQuestion]) -> list[FusionResult]:
     """The answers of the first model, with the others as assistants."""
     draft, *others = [urls[name] for name in names]
-    async with Fusion(draft=draft, assistant=others or [draft], verifier=RuleVerifier() if others else ALONE) as fusion:
+    async with Fusion(draft=draft, assistant=others or [draft], verifier=RULE if others else ALONE) as fusion:
         found = fusion.map([question.prompt for question in asked], concurrency=6, max_tokens=MAX_TOKENS)
         return [result async for result in found]
 

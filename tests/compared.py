@@ -21,7 +21,7 @@ KINDS: Mapping[str, tuple[tuple[str, float], tuple[str, float]]] = {
     "fixed": ((" w", 0.2), (" r", 0.8)),
     "spoilt": ((" r", 0.2), (" w", 0.8)),
     "sure": ((" w", 0.9), (" r", 0.8)),
-    "surer": ((" w", 0.7), (" r", 0.95)),
+    "surer": ((" w", 0.93), (" r", 0.95)),
     "neither": ((" w", 0.9), (" w", 0.9)),
 }
 """The token and its probability that each model writes, by the kind of question: `"sure"` is a draft that is sure and

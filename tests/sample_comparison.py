@@ -74,7 +74,7 @@ def sample_comparison(text: str | None = None, **fields: Any) -> Comparison:
     standings = [*compared(several, outcomes, {}).standings]
     if text is not None:
         standings[4] = standings[4].model_copy(update={"name": text})
-    curve = calibration([(0.9, True), (0.8, False), (0.3, False)])
+    curve = calibration([(0.9, True), (0.8, False), (0.3, False)], alpha=0.5)
     model = ModelCalibration(mean=curve, least=curve)
     answers = [
         GradedAnswer(

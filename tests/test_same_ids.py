@@ -235,7 +235,7 @@ def served(model: Any, **options: Any) -> ScriptedProvider:
 async def test_contexts_are_the_drafts_own_ids() -> None:
     """No text is encoded again: "ab" in two tokens stays two tokens."""
     draft, assistant = served(Written((97, 98, 97))), served(Written((97, 98, TWIN)), places=1)
-    result = await fuse("Q", draft=draft, assistant=assistant)
+    result = await fuse("Q", draft=draft, assistant=assistant, verifier=RuleVerifier.paper())
     paths = [context.ids for call in assistant.calls for context in call.contexts or ()]
     assert paths == [(), (97,), (97, 98), (97, 98, TWIN)][: len(paths)]
     assert [one.id for one in result.tokens] == [97, 98, TWIN, END]
@@ -268,7 +268,7 @@ async def test_a_character_of_several_tokens_takes_no_more_requests() -> None:
 async def test_the_draft_is_asked_for_a_hidden_probability_where_they_differ() -> None:
     other = Written((97, *"é".encode(), 98), prob=0.9)
     draft, assistant = served(Written((97, HALF, REST, 98)), hides_parts=True), served(other)
-    result = await fuse("Q", draft=draft, assistant=assistant)
+    result = await fuse("Q", draft=draft, assistant=assistant, verifier=RuleVerifier.paper())
     assert result.text == "aéb"
     assert [call.kind for call in draft.calls] == ["generate", "next_tokens", "generate", "generate"]
     [asked] = [call for call in draft.calls if call.kind == "next_tokens"]
@@ -278,7 +278,7 @@ async def test_the_draft_is_asked_for_a_hidden_probability_where_they_differ() -
     numbers = {one.number for one in result.requests if one.kind == "question" and one.endpoint == "assistant"}
     assert {decision.request for one in result.tokens for decision in one.decisions} <= numbers
     sure = served(Written((97, HALF, REST, 98), prob=0.8), hides_parts=True)
-    result = await fuse("Q", draft=sure, assistant=served(other))
+    result = await fuse("Q", draft=sure, assistant=served(other), verifier=RuleVerifier.paper())
     assert result.text == "a😀b"  # the probability that the draft told keeps its token
     assert result.replacements == 0
 
@@ -364,6 +364,7 @@ def tied(second: float, *, third: bool = False) -> Written:
 
 async def test_ties_are_told() -> None:
     async def told(assistant: Written, tie: float | None = None, **settings: Any) -> tuple[str, int | None]:
+        settings = {"verifier": RuleVerifier.paper(), **settings}
         result = await fuse("Q", draft=served(Written((98,))), assistant=served(assistant), tie=tie, **settings)
         [decision] = result.tokens[0].decisions
         assert decision.tied == decision.agreed == (not decision.fired)

@@ -23,9 +23,9 @@ from cosd_api.verification import DiffVerifier
 __all__ = ["SCORED", "likelihoods", "likelihoods_in", "perplexity"]
 
 SCORED: Mapping[str, tuple[bool, Verifier]] = {
-    "draft": (False, RuleVerifier(alpha=0)),
-    "assistant": (True, RuleVerifier(alpha=0)),
-    "cosd": (False, RuleVerifier()),
+    "draft": (False, RuleVerifier(alpha=0, beta=0.5)),
+    "assistant": (True, RuleVerifier(alpha=0, beta=0.5)),
+    "cosd": (False, RuleVerifier.paper()),
     "cosd-1-1": (False, RuleVerifier(alpha=1, beta=1)),
     "cosd-diff": (False, DiffVerifier()),
 }

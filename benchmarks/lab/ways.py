@@ -33,6 +33,7 @@ _METHODS = (
 )
 _NAMED = ("cosd", *_METHODS, "chared")
 _LABELLED = {
+    "cosd": CoSD(verifier=RuleVerifier.paper()),
     "speculative": CoSD(verifier=MatchVerifier()),
     "mixture": Average(temperature=1),
     "cosd-chow": CoSD(verifier=AgreementVerifier()),
@@ -44,7 +45,7 @@ GRID = {
     for alpha, beta in product(_THRESHOLDS, _THRESHOLDS)
     if alpha != beta or alpha not in (0.5, 1.0)
 }
-"""Thresholds beside the default's 0.5, and beside `cosd-1-1`."""
+"""Thresholds beside the paper's 0.5, and beside `cosd-1-1`."""
 _SURER = {f"rule {alpha} 0.5": CoSD(verifier=RuleVerifier(alpha=alpha, beta=0.5)) for alpha in (0.9, 0.99)}
 _SURPRISES = {
     f"cosd-surprise {gamma}": CoSD(verifier=SurpriseVerifier(gamma=gamma)) for gamma in (0.01, 0.05, 0.2, 0.5)

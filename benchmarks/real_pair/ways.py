@@ -10,7 +10,8 @@ from cosd_api.extend import Method, method_named
 
 WAYS: Mapping[str, Method] = {
     "cosd": CoSD(verifier=RuleVerifier(alpha=0.5, beta=0.5)),
-    **{name: VARIANTS[name] for name in ("cosd-0.9-1", "cosd-0.97-1", "cosd-1-1", "cosd-match")},
+    "cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
+    **{name: VARIANTS[name] for name in ("cosd-0.97-1", "cosd-1-1", "cosd-match")},
     **{name: method_named(name) for name in ("average", "cool", "safe", "cascade", "route")},
 }
 """The paper's rule, the same with other thresholds, speculative decoding (its greedy text is that of `cosd-match`), and

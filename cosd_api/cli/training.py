@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from cosd_api import Example
+from cosd_api import Example, RuleVerifier
 from cosd_api.cli.console import guarded, progress, say
 from cosd_api.cli.options import (
     AssistantModels,
@@ -330,7 +330,11 @@ def train_gate(
 def tune_rule(
     options: DataOptions,
     alpha: Annotated[
-        list[float] | None, typer.Option(help="An alpha to try; may be repeated. By default 0.25, 0.5, 0.75 and 1.")
+        list[float] | None,
+        typer.Option(
+            help="An alpha to try; may be repeated. By default 0.25, 0.5, 0.75 and 1. The default pair and the paper's "
+            "are always tried."
+        ),
     ] = None,
     beta: Annotated[list[float] | None, typer.Option(help="A beta to try, likewise.")] = None,
     answers: Annotated[
@@ -405,7 +409,7 @@ def _show(tuned: GridTuning) -> None:
 
 def _recommend(tuned: GridTuning) -> None:
     print(tuned.advice())
-    if tuned.recommended == tuned.best:
+    if tuned.recommended != RuleVerifier():
         alpha, beta = (repr(bound).removesuffix(".0") for bound in (tuned.best.alpha, tuned.best.beta))  # every digit
         print(f"To use it: cosd fuse ... --alpha {alpha} --beta {beta}")
     sys.stdout.flush()

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic.fields import FieldInfo
 
+from cosd_api import RuleVerifier
 from cosd_api.extend import KINDS, in_words, numbers_of
 
 __all__ = ["DEFAULT", "FORMER", "NUMBERS", "VERIFIERS", "verifier_parameters"]
@@ -22,6 +23,7 @@ VERIFIERS: Mapping[str, Mapping[str, FieldInfo]] = {
 """The verifiers that are made of numbers, or of no settings, by kind; the settings are the options of their names."""
 FORMER: Mapping[str, Sequence[str]] = {"chow": ("tau",)}
 """Former names of verifiers, with their settings; see `present_verifier`."""
+_OF_PAPER = f"The paper's rule: --alpha {RuleVerifier.paper().alpha:g} --beta {RuleVerifier.paper().beta:g}."
 _OF_FORMER = "chow (tau) is agreement with alpha = 1 - tau, and ends with release 0.2."
 SEED = "seed"
 """The setting that an answer has, too."""
@@ -32,7 +34,7 @@ NUMBERS = tuple(dict.fromkeys([*(name for several in VERIFIERS.values() for name
 def verifier_parameters() -> list[Parameter]:
     """The option for the kind of a verifier, and an option for each number."""
     kinds: Any = Literal[(*VERIFIERS, *FORMER)]
-    found = [_parameter("verifier", kinds, typer.Option(help=f"{_choice()} {_OF_FORMER}"))]
+    found = [_parameter("verifier", kinds, typer.Option(help=f"{_choice()} {_OF_PAPER} {_OF_FORMER}"))]
     for name in NUMBERS:
         users = {kind: fields[name] for kind, fields in VERIFIERS.items() if name in fields}
         annotation = next((field.annotation for field in users.values()), int)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from cosd_api import RuleVerifier
 from cosd_api.comparison.looks import WORTH, Outcomes, SequentialTest, WaySeen
 from cosd_api.comparison.statistics import Estimated, wilson
 from cosd_api.extend import Record, counted, in_words, with_article
@@ -18,13 +19,15 @@ class Doubts(Record):
     Attributes:
         answers: number of its answers alone whose probabilities are known.
         wrong: number of wrong answers among them.
-        sure: number of wrong answers in which every token has a probability of at least 0.5, so that the paper's rule
-            asks no assistant.
+        sure: number of wrong answers in which every token has a probability of at least `alpha`, so that a rule with
+            this alpha asks no assistant.
+        alpha: that of the default rule; of the paper's in records that do not have it, which was the default then.
     """
 
     answers: int
     wrong: int
     sure: int
+    alpha: float = RuleVerifier.paper().alpha
 
 
 class Bill(Record):
@@ -161,7 +164,7 @@ def _told(outcomes: Outcomes, one: WaySeen, questions: Sequence[str], there: boo
 
 _LONG = 30  # a setting of this many characters is too long for a sentence
 _MANY = 0.25
-"""Share of sure answers among a model's wrong answers, above which the rule's default misses much."""
+"""Share of sure answers among a model's wrong answers, above which the default rule misses much."""
 
 
 def advice_words(advice: AdviceCounts, models: Mapping[str, str], order: Sequence[str]) -> str:
@@ -317,6 +320,7 @@ def _cost(advice: AdviceCounts) -> Iterator[str]:
 def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
     """Sentences on whether the models doubt where they are wrong, and on what to try if they do not."""
     missed: list[str] = []
+    alpha = next((f"{one.alpha:g}" for one in advice.doubts.values()), "")
     for name in models:
         one, subject = advice.doubts.get(name), with_article(name).capitalize()
         if one is None:
@@ -324,16 +328,16 @@ def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
         elif one.wrong:
             yield (
                 f"{subject} alone was wrong in {one.wrong} of {counted(one.answers, 'answer')}, and in "
-                f"{one.sure} of these it was sure of every token (0.5 or more)."
+                f"{one.sure} of these it was sure of every token ({one.alpha:g} or more)."
             )
             if one.sure > _MANY * one.wrong:
                 missed.append(name)
     if not missed:
         if any(one.wrong for one in advice.doubts.values()):
-            yield "So the doubts sit where the errors are, as the paper's rule (alpha = 0.5) needs."
+            yield f"So the doubts sit where the errors are, as a rule with alpha = {alpha} needs."
         return
     who = in_words([with_article(name) for name in missed])
     yield (
-        f"Where {who} {'draft' if len(missed) > 1 else 'drafts'}, the paper's rule (alpha = 0.5) asks nobody at these "
+        f"Where {who} {'draft' if len(missed) > 1 else 'drafts'}, a rule with alpha = {alpha} asks nobody at these "
         "errors; alpha = beta = 1, surprise and average look there, too."
     )

@@ -74,7 +74,7 @@ _ModelT = TypeVar("_ModelT")
 
 VARIANTS: Mapping[str, Method] = {
     "cosd-1-1": CoSD(verifier=RuleVerifier(alpha=1, beta=1)),
-    "cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
+    "cosd-paper": CoSD(verifier=RuleVerifier.paper()),
     "cosd-0.97-1": CoSD(verifier=RuleVerifier(alpha=0.97, beta=1)),
     **{
         f"cosd-{kind}": CoSD(verifier=default_of(kind))

@@ -471,4 +471,7 @@ def _bill(answers: Sequence[GradedAnswer], prices: Mapping[str, Price] | None) -
 def _doubts(part: Comparison) -> dict[str, Doubts]:
     """The doubts of each model, in all of its answers alone."""
     known = {name: one.least for name, one in part.calibration.items() if name in part.models}
-    return {name: Doubts(answers=one.answers, wrong=one.wrong, sure=one.confident_wrong) for name, one in known.items()}
+    return {
+        name: Doubts(answers=one.answers, wrong=one.wrong, sure=one.confident_wrong, alpha=one.alpha)
+        for name, one in known.items()
+    }

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from cosd_api import Example
+from cosd_api import Example, RuleVerifier
 from cosd_api.comparison.contestants import ORACLE, Contestant, ContestantKind
 from cosd_api.comparison.contrasts import (
     GradedOutcomes,
@@ -30,7 +30,7 @@ from cosd_api.comparison.questions import group_of
 from cosd_api.comparison.statistics import CalibrationCurve, Estimated, PairedCounts, calibration, wilson_by_groups
 from cosd_api.extend import Record, first_character, last_character
 
-_SURE = 0.5
+_SURE = RuleVerifier().alpha
 """The rule's alpha: it never asks about a draft token of this probability or more."""
 
 
@@ -142,7 +142,7 @@ class ModelCalibration(Record):
     Attributes:
         mean: by the mean probability of an answer's tokens: the expected calibration error.
         least: by the least probability of an answer's tokens. `confident_wrong` counts wrong answers in which the model
-            is nowhere unsure (every token has at least 0.5): the paper's rule asks no assistant there.
+            is nowhere unsure (every token has at least `alpha`): a rule with this alpha asks no assistant there.
     """
 
     mean: CalibrationCurve

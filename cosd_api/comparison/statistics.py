@@ -14,8 +14,10 @@ from itertools import repeat
 from statistics import NormalDist
 from typing import Self
 
-from cosd_api import SettingError
+from cosd_api import RuleVerifier, SettingError
 from cosd_api.extend import check_count
+
+_ALPHA = RuleVerifier().alpha
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +273,7 @@ class CalibrationCurve:
         return self.confident_wrong / self.wrong if self.wrong else math.nan
 
 
-def calibration(answers: Iterable[tuple[float, bool]], *, bins: int = 10, alpha: float = 0.5) -> CalibrationCurve:
+def calibration(answers: Iterable[tuple[float, bool]], *, bins: int = 10, alpha: float = _ALPHA) -> CalibrationCurve:
     """The expected calibration error of a model, with its bins, and the share of wrong answers given confidently.
 
     Guo et al. (2017), "On calibration of modern neural networks", equation 3: the mean over all answers of the
@@ -281,7 +283,7 @@ def calibration(answers: Iterable[tuple[float, bool]], *, bins: int = 10, alpha:
     Args:
         answers: the probability and the correctness of each answer.
         bins: number of bins.
-        alpha: least probability of a confident answer; the rule's default is 0.5.
+        alpha: least probability of a confident answer; by default that of the default rule.
 
     Raises:
         SettingError: a probability is not in [0, 1], or `bins` is not a positive whole number.

@@ -78,7 +78,8 @@ class CoSD(DraftFirst):
     draft continues from there. It is greedy decoding of a next-token distribution of its own, see `log_likelihood`.
 
     Attributes:
-        verifier: decides one disagreement; `RuleVerifier(alpha=0.5, beta=0.5)` by default, as in the paper.
+        verifier: decides one disagreement; `RuleVerifier()` by default; `RuleVerifier.paper()` has the paper's
+            thresholds.
         unit: the draft tokens judged together; None compares the tokenizers. See `Fusion`.
         temperature: 0 for Algorithm 1; 1 draws every token from the next-token distribution instead (`unit="token"`
             only).

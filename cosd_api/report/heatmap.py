@@ -80,7 +80,8 @@ def _draw(panel: Heatmap, axes: Axes) -> None:
     from matplotlib.patches import Rectangle  # noqa: PLC0415
 
     alphas, betas, shade = panel.alphas, panel.betas, panel.shades()
-    shades = [[shade(panel.values[alpha][beta]) for alpha in alphas] for beta in betas]
+    shown = [[panel.values[alpha].get(beta) for alpha in alphas] for beta in betas]
+    shades = [[float("nan") if value is None else shade(value) for value in row] for row in shown]  # NaN stays blank
     axes.imshow(shades, cmap="cividis", vmin=0, vmax=1, origin="lower", aspect="equal")
     axes.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
     axes.set_yticks(range(len(betas)), [f"{beta:g}" for beta in betas])
@@ -92,9 +93,11 @@ def _draw(panel: Heatmap, axes: Axes) -> None:
         spine.set_visible(False)
     for x, alpha in enumerate(alphas):
         for y, beta in enumerate(betas):
+            if (value := shown[y][x]) is None:
+                continue
             look: dict[str, Any] = {"color": "black" if shades[y][x] > 0.5 else "white", "fontsize": 12}
             weight = "bold" if (alpha, beta) == panel.best else "normal"
-            axes.text(x, y, percent(panel.values[alpha][beta]), ha="center", va="center", weight=weight, **look)
+            axes.text(x, y, percent(value), ha="center", va="center", weight=weight, **look)
     x, y = alphas.index(panel.best[0]), betas.index(panel.best[1])
     # Black within white is visible on every shade.
     for inset, colour, width in ((0.04, "white", 5.0), (0.04, "black", 2.5)):

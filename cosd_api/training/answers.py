@@ -24,7 +24,7 @@ from cosd_api.extend import (
     refuse_settings,
 )
 from cosd_api.training.dataset import check_examples
-from cosd_api.training.evaluation import PAPER, QUARTERS, check_grid
+from cosd_api.training.evaluation import QUARTERS, check_grid
 from cosd_api.training.report import GridTuning
 from cosd_api.training.tuning import by_grid, grid_tuning
 from cosd_providers import Provider
@@ -95,9 +95,9 @@ async def tune_answers(
     seed: int = 0,
     **refused: Never,
 ) -> AnswerTuning:
-    """Count the right answers with every pair of alpha and beta, and with the paper's pair; recommend a pair.
+    """Count the right answers with every pair of alpha and beta, the default and the paper's pair; recommend a pair.
 
-    Each example takes up to `len(alphas) * len(betas) + 1` answers, usually far fewer (`fused`). Answers are checked as
+    Each example takes up to `len(alphas) * len(betas) + 2` answers, usually far fewer (`fused`). Answers are checked as
     they arrive, in the order of the examples. The first error ends the run, as in `Fusion.map`.
 
     Args:
@@ -130,7 +130,7 @@ async def tune_answers(
     answering = _Answering(servers, unit, on_special_tokens, concurrency, max_tokens, stop)
     known: list[dict[_Pair, _Outcome]] = [{} for _ in asked]
     # Pairs that can replace in the most places come first, as their decisions determine most of the other answers.
-    wanted = sorted(pairs if PAPER in pairs else [*pairs, PAPER], key=lambda pair: (-pair.alpha, pair.beta))
+    wanted = sorted(pairs, key=lambda pair: (-pair.alpha, pair.beta))
     judge, fused = right or is_right, 0
     async with servers:
         for number, pair in enumerate(wanted):
@@ -145,7 +145,7 @@ async def tune_answers(
                     done, fused = done + 1, fused + 1
                     if progress is not None:
                         progress(done, len(asked) * len(wanted))
-    tuned = grid_tuning(pairs, _counts(known, [*pairs, PAPER]), resamples, seed)
+    tuned = grid_tuning(pairs, _counts(known, pairs), resamples, seed)
     rates = by_grid(pairs, [_acceptance([outcomes[_key(pair)] for outcomes in known]) for pair in pairs])
     return AnswerTuning(**dict(tuned), acceptance_rate=rates, fused=fused)
 

@@ -20,9 +20,11 @@ from cosd_api.training.dataset import Samples
 __all__ = [
     "ALWAYS_ASSISTANT",
     "ALWAYS_DRAFT",
+    "DEFAULT",
     "DEFAULT_RULE",
     "ENOUGH_EXAMPLES",
     "PAPER",
+    "PAPER_RULE",
     "QUARTERS",
     "TREE",
     "TUNED_RULE",
@@ -43,10 +45,11 @@ __all__ = [
 ]
 
 ALWAYS_DRAFT, ALWAYS_ASSISTANT = "always draft", "always assistant"
-DEFAULT_RULE, TUNED_RULE, TREE = "rule (0.5, 0.5)", "tuned rule", "tree"
+TUNED_RULE, TREE = "tuned rule", "tree"
 
-PAPER = RuleVerifier(alpha=0.5, beta=0.5)
-"""The pair that the paper chose."""
+DEFAULT, PAPER = RuleVerifier(), RuleVerifier.paper()
+"""The default pair, and the pair that the paper chose."""
+DEFAULT_RULE, PAPER_RULE = (f"rule ({pair.alpha:g}, {pair.beta:g})" for pair in (DEFAULT, PAPER))
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 """The values of alpha and of beta in the paper's Figure 2."""
 ENOUGH_EXAMPLES = 5
@@ -155,7 +158,7 @@ def score(places: Sequence[LabelledPlace], decide: Decide) -> Score:
 
 
 def check_grid(alphas: Sequence[float], betas: Sequence[float]) -> list[RuleVerifier]:
-    """Every pair of alpha and beta, in the order of preference among equally good pairs: see `GridTuning.best`.
+    """Every pair of alpha and beta, the default and the paper's pair; see `GridTuning.best` for their order.
 
     Raises:
         SettingError: there are no values, a value is invalid, or a value is given twice.
@@ -167,8 +170,9 @@ def check_grid(alphas: Sequence[float], betas: Sequence[float]) -> list[RuleVeri
             _check_value(name, value)
         if len(set(values)) < len(values):
             raise SettingError(f"{name} has a value twice: {', '.join(f'{value:g}' for value in values)}")
-    pairs = (RuleVerifier(alpha=alpha, beta=beta) for alpha in alphas for beta in betas)
-    return sorted(pairs, key=lambda pair: (_distance(pair), pair.alpha, -pair.beta))
+    grid = (RuleVerifier(alpha=alpha, beta=beta) for alpha in alphas for beta in betas)
+    pairs = {(pair.alpha, pair.beta): pair for pair in (*grid, DEFAULT, PAPER)}
+    return sorted(pairs.values(), key=lambda pair: (_distance(pair), pair.alpha, -pair.beta))
 
 
 def _check_value(name: str, value: Any) -> None:
@@ -180,22 +184,23 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def _distance(pair: RuleVerifier) -> float:
-    return abs(pair.alpha - PAPER.alpha) + abs(pair.beta - PAPER.beta)
+    return abs(pair.alpha - DEFAULT.alpha) + abs(pair.beta - DEFAULT.beta)
 
 
 def best_rule(
     places: Sequence[LabelledPlace], alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS
 ) -> RuleVerifier:
-    """The most accurate rule of the grid at these places; among equals the first that `check_grid` returns."""
+    """The most accurate of these pairs, the default and the paper's; among equals the first of `check_grid`."""
     return max(check_grid(alphas, betas), key=lambda rule: score(places, rule.replaces).accuracy)
 
 
 def baselines(alphas: Sequence[float] = QUARTERS, betas: Sequence[float] = QUARTERS) -> dict[str, Fit]:
-    """The methods that a tree is compared with: both constants, the paper's rule, and the rule tuned over a grid."""
+    """The methods that a tree is compared with: both constants, the default rule, the paper's, and a tuned rule."""
     return {
         ALWAYS_DRAFT: lambda _: lambda _p, _q: False,
         ALWAYS_ASSISTANT: lambda _: lambda _p, _q: True,
-        DEFAULT_RULE: lambda _: PAPER.replaces,
+        DEFAULT_RULE: lambda _: DEFAULT.replaces,
+        PAPER_RULE: lambda _: PAPER.replaces,
         TUNED_RULE: lambda places: best_rule(places, alphas, betas).replaces,
     }
 

@@ -19,6 +19,7 @@ from cosd_api.training.evaluation import (
     ALWAYS_ASSISTANT,
     ALWAYS_DRAFT,
     DEFAULT_RULE,
+    PAPER_RULE,
     QUARTERS,
     TREE,
     TUNED_RULE,
@@ -147,7 +148,7 @@ def compare(
     folds: int = 5,
     seed: int = 0,
 ) -> HeldOutScores | None:
-    """Compare both constants, the paper's rule, the tuned rule and a tree on the same held-out examples.
+    """Compare both constants, the default rule, the paper's, the tuned rule and a tree on the same held-out examples.
 
     None if the samples do not suffice: fewer than five examples have a place where just one of the models is right, or
     fewer than two have such a place for one of the models.
@@ -428,7 +429,7 @@ def _about_worth(comparison: HeldOutScores | None, trees: TreeFit) -> list[str]:
         return []
     scores, mine = comparison.scores, comparison.scores[TREE]
     found: list[str] = []
-    rule = max((DEFAULT_RULE, TUNED_RULE), key=lambda name: trees.measure(scores[name]))
+    rule = max((DEFAULT_RULE, PAPER_RULE, TUNED_RULE), key=lambda name: trees.measure(scores[name]))
     if trees.measure(mine) <= trees.measure(scores[rule]):
         name = "balanced accuracy" if trees.class_weight else "plain accuracy"
         found.append(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from cosd_api import RuleVerifier, TreeVerifier
 from cosd_api.extend import counted, paragraph, with_notes
 from cosd_api.training.dataset import Samples
-from cosd_api.training.evaluation import PAPER, HeldOutScores, LabelledPlace
+from cosd_api.training.evaluation import DEFAULT, HeldOutScores, LabelledPlace
 
 __all__ = [
     "Cell",
@@ -23,6 +23,7 @@ __all__ = [
     "Training",
     "TrainingCounts",
     "about_dropped",
+    "in_words",
     "one_sided",
     "percent",
 ]
@@ -213,7 +214,7 @@ class Heatmap:
 
     Attributes:
         title: meaning of the numbers.
-        values: numbers from 0 to 1, by alpha and then by beta; every alpha has the same betas.
+        values: numbers from 0 to 1, by alpha and then by beta; not every alpha has every beta.
         best: the best alpha and beta.
     """
 
@@ -229,7 +230,7 @@ class Heatmap:
     @property
     def betas(self) -> list[float]:
         """The values of beta, ascending."""
-        return sorted(next(iter(self.values.values())))
+        return sorted({beta for row in self.values.values() for beta in row})
 
     def shades(self) -> Callable[[float], float]:
         """A function from value to lightness, from 0 (the panel's lowest) to 1; if all values are equal, always 1."""
@@ -246,7 +247,10 @@ class Heatmap:
         for beta in reversed(self.betas):
             text += f"{beta:>{head}g} "
             for alpha in self.alphas:
-                value, best = self.values[alpha][beta], (alpha, beta) == self.best
+                if (value := self.values[alpha].get(beta)) is None:
+                    text += " " * width
+                    continue
+                best = (alpha, beta) == self.best
                 cells.append(Cell(len(text), len(text) + width, value, best))
                 text += f"{('*' if best else '') + percent(value):>{width - 1}} "
             text += "\n"
@@ -257,6 +261,11 @@ class Heatmap:
         return self.laid_out()[0]
 
 
+def in_words(pair: RuleVerifier) -> str:
+    """The two bounds of a rule, by name."""
+    return f"alpha {pair.alpha:g} and beta {pair.beta:g}"
+
+
 def percent(value: float) -> str:
     """A share in percent, without the sign."""
     return f"{100 * value:.1f}"
@@ -265,17 +274,20 @@ def percent(value: float) -> str:
 class GridTuning(BaseModel):
     """Accuracy of the rule for each pair of alpha and beta, and the pair to use; `str()` gives a report.
 
+    The default and the paper's pair are always among the pairs, whether they are on the grid or not.
+
     The best pair is chosen on the examples on which it is measured, so a part of its accuracy and its gain there is
     luck. The intervals hold for the pair on new examples: each resample chooses its own pair, and the low end subtracts
     the deficit of that pair on all examples.
 
     Attributes:
         accuracy: by alpha, then by beta, in [0, 1].
-        best: the most accurate pair of the grid; among equals the nearest to the paper's (0.5, 0.5), by the sum of both
-            differences; then the pair with the smaller alpha, which asks less; then the pair with the greater beta.
+        best: the most accurate pair; among equals the nearest to the default, by the sum of both differences; then the
+            pair with the smaller alpha, which asks less; then the pair with the greater beta.
         interval: 95 % interval of its accuracy on new examples, by bootstrap over examples, in which the best pair is
             chosen again; None with a single example.
-        paper: accuracy of (0.5, 0.5), whether on the grid or not.
+        default: accuracy of the default, `RuleVerifier()`.
+        paper: accuracy of the paper's pair, `RuleVerifier.paper()`.
         gain_interval: 95 % interval of `gain` on new examples, likewise.
         best_share: share of the resamples in which the best pair is the best again; None with a single example.
         examples: number of examples that count.
@@ -292,6 +304,7 @@ class GridTuning(BaseModel):
     accuracy: dict[float, dict[float, float]]
     best: RuleVerifier
     interval: Interval | None
+    default: float
     paper: float
     gain_interval: Interval | None
     best_share: float | None
@@ -307,18 +320,18 @@ class GridTuning(BaseModel):
 
     @property
     def gain(self) -> float:
-        """Accuracy of the best pair, minus the accuracy of the paper's (0.5, 0.5)."""
-        return self.best_accuracy - self.paper
+        """Accuracy of the best pair, minus the accuracy of the default."""
+        return self.best_accuracy - self.default
 
     @property
     def ties(self) -> int:
-        """Number of other pairs of the grid that are as accurate."""
+        """Number of other pairs that are as accurate."""
         return sum(value == self.best_accuracy for row in self.accuracy.values() for value in row.values()) - 1
 
     @property
     def recommended(self) -> RuleVerifier:
-        """The best pair; or the paper's pair, which is the default, if no pair of the grid is better."""
-        return self.best if self.gain > 0 else PAPER
+        """The best pair, which is the default if no pair is better."""
+        return self.best
 
     @property
     def panel(self) -> Heatmap:
@@ -338,30 +351,28 @@ class GridTuning(BaseModel):
 
     def advice(self) -> str:
         """The recommended pair, in words."""
-        if self.recommended != self.best:
-            return paragraph(
-                f"Recommended (by {self.measured}): the default, alpha 0.5 and beta 0.5: none of the pairs that "
-                "were tried is better."
-            )
-        return f"Recommended (by {self.measured}): alpha {self.best.alpha:g} and beta {self.best.beta:g}."
+        if self.recommended == DEFAULT:
+            words = f"the default, {in_words(DEFAULT)}: none of the pairs that were tried is better."
+            return paragraph(f"Recommended (by {self.measured}): {words}")
+        return f"Recommended (by {self.measured}): {in_words(self.best)}."
 
     def _about_best(self) -> str:
-        return f"Best by {self.measured}: alpha {self.best.alpha:g} and beta {self.best.beta:g}."
+        return f"Best by {self.measured}: {in_words(self.best)}."
 
     def _about_others(self) -> str:
         """Comparison with other pairs, and the certainty of the choice."""
         words: list[str] = []
-        if self.best == PAPER:
-            words.append("It is the paper's own pair.")
+        if self.best == DEFAULT:
+            words.append("It is the default.")
         elif self.gain_interval is not None:
             low, high = (f"{100 * bound:+.1f}" for bound in self.gain_interval)
-            gain = f"That is {100 * self.gain:+.1f} points against the paper's (0.5, 0.5)"
+            gain = f"That is {100 * self.gain:+.1f} points against the default ({in_words(DEFAULT)})"
             words.append(f"{gain}; on new examples {low} to {high} (95 % interval, the choice of the pair included).")
         again = (
             "" if self.best_share is None else f"{self.best_share:.0%} of {self.resamples} resamples of the examples"
         )
         if self.ties:
-            nearest = "" if self.best == PAPER else "; it is the nearest to (0.5, 0.5)"
+            nearest = "" if self.best == DEFAULT else "; it is the nearest to the default"
             words.append(f"{counted(self.ties, 'other pair does', 'other pairs do')} as well{nearest}.")
             words += [f"Chosen so, it came out best in {again}."] if again else []
         elif again:

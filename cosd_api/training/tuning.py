@@ -9,6 +9,7 @@ from cosd_api import RuleVerifier, SettingError
 from cosd_api.extend import check_count, counted, paragraph
 from cosd_api.training.dataset import Samples
 from cosd_api.training.evaluation import (
+    DEFAULT,
     DEFAULT_RULE,
     ENOUGH_EXAMPLES,
     PAPER,
@@ -21,7 +22,7 @@ from cosd_api.training.evaluation import (
     places_of,
 )
 from cosd_api.training.fit import compare
-from cosd_api.training.report import GridTuning, Interval, about_dropped, one_sided
+from cosd_api.training.report import GridTuning, Interval, about_dropped, in_words, one_sided
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +42,8 @@ class RuleTuning(GridTuning):
 
     Attributes:
         labelled: number of labelled samples.
-        comparison: the paper's rule, the tuned rule and a tree on the same held-out examples; None with too few.
+        comparison: the default rule, the paper's, the tuned rule and a tree on the same held-out examples; None with
+            too few.
         lacking: the reason why there are too few, in words.
     """
 
@@ -53,25 +55,25 @@ class RuleTuning(GridTuning):
 
     @property
     def refuted(self) -> bool:
-        """True if, on held-out examples, pairs chosen in this way decide worse than the paper's pair."""
+        """True if, on held-out examples, pairs chosen in this way decide worse than the default."""
         if self.comparison is None:
             return False
-        tuned, paper = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
-        return tuned < paper
+        tuned, default = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
+        return tuned < default
 
     @property
     def recommended(self) -> RuleVerifier:
-        """The best pair; or the paper's pair, if no pair is better, or if the choice is `refuted`."""
-        return PAPER if self.refuted else super().recommended
+        """The best pair; or the default, if no pair is better, or if the choice is `refuted`."""
+        return DEFAULT if self.refuted else super().recommended
 
     def advice(self) -> str:
         """The recommended pair, in words."""
-        if self.comparison is None or not self.refuted or self.best == PAPER:
+        if self.comparison is None or not self.refuted or self.best == DEFAULT:
             return super().advice()
-        tuned, paper = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
+        tuned, default = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
         return paragraph(
-            f"Recommended (by {self.measured}): the default, alpha 0.5 and beta 0.5. On held-out examples it decided "
-            f"{paper:.1%} right, and pairs that were chosen as this one {tuned:.1%}: there are too few examples to "
+            f"Recommended (by {self.measured}): the default, {in_words(DEFAULT)}. On held-out examples it decided "
+            f"{default:.1%} right, and pairs that were chosen as this one {tuned:.1%}: there are too few examples to "
             "choose by."
         )
 
@@ -97,9 +99,9 @@ def tune(
 ) -> RuleTuning:
     """Measure the rule's decisions at every pair of alpha and beta, and recommend a pair; sends no request.
 
-    A right decision is not yet a right answer: `tune_answers` counts right answers. Among equally good pairs the
-    nearest to the paper's (0.5, 0.5) is the best. If no pair is better than the paper's, the paper's pair is
-    recommended (`RuleTuning.recommended`).
+    A right decision is not yet a right answer: `tune_answers` counts right answers. The default and the paper's pair
+    are always measured, too. Among equally good pairs the nearest to the default is the best, so if no pair is better
+    than the default, that is recommended (`RuleTuning.recommended`).
 
     Args:
         samples: samples from `collect`, one data set or several.
@@ -118,7 +120,7 @@ def tune(
     places, sets = places_of(samples), [samples] if isinstance(samples, Samples) else samples
     if not places:
         raise SettingError(_nothing_to_tune_on(sets))
-    tuned = grid_tuning(pairs, _counts(places, [*pairs, PAPER]), resamples, seed)
+    tuned = grid_tuning(pairs, _counts(places, pairs), resamples, seed)
     labels = [place.label for place in places]
     lacks = one_sided(labels.count(0), labels.count(1))
     doubts = [*([] if lacks is None else [lacks]), *about_dropped(len(places), sum(one.dropped for one in sets))]
@@ -166,29 +168,31 @@ def grid_tuning(pairs: Sequence[RuleVerifier], counts: NDArray[np.int64], resamp
 
     Args:
         pairs: as `check_grid` returns them.
-        counts: a row for each example: the number right with each pair, then with the paper's, then the total.
+        counts: a row for each example: the number right with each pair, then the total.
         resamples: number of resamples.
         seed: seed of the resamples.
     """
     import numpy as np  # noqa: PLC0415
 
     found: NDArray[np.float64] = _shares(counts.sum(axis=0, keepdims=True).astype(np.float64))[0]
-    best = int(np.argmax(found[:-1]))  # among equals the first
+    best = int(np.argmax(found))  # among equals the first
+    default, paper = pairs.index(DEFAULT), pairs.index(PAPER)
     interval = gain_interval = best_share = None
     if len(counts) > 1:
         ordered = counts[np.lexsort(counts.T)]  # as the order of the examples depends on timing
         again = _shares(_resampled(ordered, resamples, seed))
-        chosen = again[:, :-1].argmax(axis=1)  # as above
+        chosen = again.argmax(axis=1)  # as above
         there = again[np.arange(resamples), chosen]
         interval = _hull(again[:, best], found[best] - (there - found[chosen]), least=0.0)
-        gains = found[best] - found[-1] - ((there - again[:, -1]) - (found[chosen] - found[-1]))
-        gain_interval = _hull(again[:, best] - again[:, -1], gains, least=-1.0)
+        gains = found[best] - found[default] - ((there - again[:, default]) - (found[chosen] - found[default]))
+        gain_interval = _hull(again[:, best] - again[:, default], gains, least=-1.0)
         best_share = np.count_nonzero(chosen == best) / resamples
     return GridTuning(
-        accuracy=by_grid(pairs, found[:-1]),
+        accuracy=by_grid(pairs, found),
         best=pairs[best],
         interval=interval,
-        paper=float(found[-1]),
+        default=float(found[default]),
+        paper=float(found[paper]),
         gain_interval=gain_interval,
         best_share=best_share,
         examples=len(counts),

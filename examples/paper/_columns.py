@@ -72,7 +72,10 @@ def alone(name: str, model: int) -> Column:
     return Column(name, Alone(), (model,))
 
 
-def rule(alpha: float = 0.5, beta: float = 0.5) -> CoSD:
+PAPER = RuleVerifier.paper()
+
+
+def rule(alpha: float = PAPER.alpha, beta: float = PAPER.beta) -> CoSD:
     """CoSD-Rule, with the thresholds of the paper's section 4.1."""
     return CoSD(verifier=RuleVerifier(alpha=alpha, beta=beta))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.advice import ADVISED, CASES, COPY, FRESH, NOISY, Case, asked
+from benchmarks.advice import ADVISED, BESIDE, CASES, COPY, FRESH, NOISY, QUICK_METHODS, Case, all_ways, asked
 from benchmarks.noisy import write_noisy
 from benchmarks.page import tables
 from benchmarks.report import Options
@@ -23,6 +23,7 @@ from benchmarks.simulated_advice import (
     simulations,
     swapped,
 )
+from cosd_api import CoSD, RuleVerifier
 from cosd_api.demo.questions import is_held_out
 from cosd_api.demo.servers import BUNDLED, MODELS
 
@@ -51,6 +52,13 @@ def test_the_advice_that_was_kept_is_what_is_known() -> None:
         figures = advised.figures[f"{case.draft}, {case.assistant}"]
         tokens = figures["estimate"]["billed_tokens"]
         assert tokens["low"] <= figures["billed_tokens"] <= tokens["high"]
+
+
+def test_ways_have_the_names_of_the_first_run() -> None:
+    ways = all_ways()
+    assert ways["cosd"] == CoSD(verifier=RuleVerifier.paper())
+    assert ways["cosd-0.9-1"] == CoSD(verifier=RuleVerifier(alpha=0.9, beta=1))
+    assert {*QUICK_METHODS, *BESIDE, "cosd-0.97-1", "average"} <= {*ways} and "cosd-paper" not in ways
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda one: f"{one.draft} {one.assistant}")

@@ -19,7 +19,7 @@ from cosd_providers.text import sendable
 from cosd_providers.usage import Usage
 from drawn import partly
 
-RULE = RuleVerifier()
+RULE = RuleVerifier.paper()
 
 
 @pytest.fixture(scope="module")

@@ -260,7 +260,7 @@ def test_other_names_of_fields(scripted: Scripted, tmp_path: Path) -> None:
         (("--methods", "cosd-1"), "there is no method 'cosd-1'; did you mean 'cosd-1-1'?"),
         (
             ("--methods", "nope"),
-            "cosd-1-1, cosd-0.9-1, cosd-0.97-1, cosd-agreement, cosd-diff, cosd-match, cosd-surprise",
+            "cosd-1-1, cosd-paper, cosd-0.97-1, cosd-agreement, cosd-diff, cosd-match, cosd-surprise",
         ),
         (("--grader", "regex"), "pattern"),
         (("--grader", "exact", "--pattern", "x"), "pattern"),

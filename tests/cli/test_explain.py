@@ -36,7 +36,7 @@ def test_the_marked_answer_and_what_decided(trace: str) -> None:
     assert done.exit_code == 0
     assert done.stdout.startswith(" The capital is [-Rome-] {+Lima+}. Really.\nmarks: ")
     table = " ".join(done.stdout.split())
-    assert "␣Rome 0.3 ␣Lima 0.9 replaced: 0.3 < 0.5 and 0.9 > 0.5 x 0.3" in table
+    assert "␣Rome 0.3 ␣Lima 0.9 replaced: 0.3 < 0.9 and 0.9 > 1 x 0.3" in table
     assert "both agree" not in table
     assert done.stderr.startswith("cosd: stop ('</s>'), 10 tokens, 1 replacement, ")
 

@@ -118,7 +118,7 @@ def test_explained_is_the_marked_answer_and_why(scripted: Scripted) -> None:
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[0] == " a [-b-] {+c+}."
     assert lines[1] == "marks: [-the draft's word-] {+the assistant's in its place+}"
-    assert "␣b" in result.stdout and "replaced: 0.2 < 0.5" in result.stdout
+    assert "␣b" in result.stdout and "replaced: 0.2 < 0.9" in result.stdout
     assert result.stderr == ""
 
 

@@ -35,17 +35,19 @@ def test_from_samples_alone(tmp_path: Path) -> None:
     result = cosd("tune", collected(tmp_path), "--alpha", "0.5", "--alpha", "0.1", "--beta", "0.5")
     assert result.exit_code == 0, words(result)
     assert result.stdout.startswith(
-        "right decisions, in % (*: best)\nbeta\n 0.5     0.0  *100.0 \n         0.1     0.5  alpha\n"
+        "right decisions, in % (*: best)\nbeta\n   1                  *100.0 \n 0.5     0.0   100.0         \n"
+        "         0.1     0.5     0.9  alpha\n"
     )
     assert (
-        "Best by decisions: alpha 0.5 and beta 0.5. With it 100.0% of the decisions are right, at 1 place of 1 "
-        "example where just one of the models is. It is the paper's own pair. Nothing is compared"
+        "Best by decisions: alpha 0.9 and beta 1. With it 100.0% of the decisions are right, at 1 place of 1 "
+        "example where just one of the models is. It is the default. 1 other pair does as well. Nothing is compared"
     ) in words(result)
     assert "Nothing is compared on held-out examples: 1 example has a place where just one" in words(result)
     assert "cosd: note: the only labelled sample is the assistant's: the draft was never right" in result.stderr
     assert "cosd: note: a single example says nothing about others: give at least 5\n" in result.stderr
     assert result.stdout.endswith(
-        "\n\nRecommended (by decisions): alpha 0.5 and beta 0.5.\nTo use it: cosd fuse ... --alpha 0.5 --beta 0.5\n"
+        "\n\nRecommended (by decisions): the default, alpha 0.9 and beta 1: none of the pairs\n"
+        "that were tried is better.\n"
     )
     assert max(map(len, result.stdout.splitlines())) <= 80
 
@@ -55,8 +57,8 @@ def test_examples_are_asked_about_first(scripted: Scripted, tmp_path: Path) -> N
     result = cosd("tune", lines(tmp_path / "e.jsonl", *EXAMPLES), *SERVERS, "--samples", kept)
     assert result.exit_code == 0, words(result)
     assert cosd("tune", kept).stdout == result.stdout
-    assert "Recommended (by decisions): alpha 0.5 and beta 0.5." in words(result)
-    assert "It is the paper's own pair." in words(result)
+    assert "Recommended (by decisions): the default, alpha 0.9 and beta 1: none" in words(result)
+    assert "It is the default." in words(result)
     assert {call.kind for call in scripted.providers["http://draft"].calls} <= {"propose", "score"}
 
 
@@ -67,25 +69,36 @@ def test_with_answers_and_a_picture(tmp_path: Path) -> None:
     options = ("--answers", "--alpha", "0.5", "--alpha", "0.1", "--beta", "1", "--png", str(picture))
     result = cosd("tune", collected(tmp_path, two), *SERVERS, *options)
     assert result.exit_code == 0, words(result)
-    assert "\nright answers, in % (*: best)\nbeta\n   1    50.0   *50.0 \n         0.1     0.5  alpha\n" in (
-        result.stdout
-    )
+    assert (
+        "\nright answers, in % (*: best)\nbeta\n   1    50.0    50.0   *50.0 \n 0.5            50.0         \n"
+        "         0.1     0.5     0.9  alpha\n"
+    ) in result.stdout
     assert (
         "With it 50.0% of 2 answers are right (on new examples 0.0% to 100.0%: a 95 % interval), and 75% of the draft's"
         in words(result)
     )
-    assert "That is +0.0 points against the paper's (0.5, 0.5); on new examples" in words(result)
-    assert "1 other pair does as well; it is the nearest to (0.5, 0.5). Chosen so, it came out best in" in words(result)
-    assert (
-        "Best by decisions: alpha 0.5 and beta 1." in result.stdout
-    ) and "Best by answers: alpha 0.5" in result.stdout
+    assert "It is the default. 3 other pairs do as well. Chosen so, it came out best in" in words(result)
+    assert "Best by decisions: alpha 0.9 and beta 1." in result.stdout
+    assert "Best by answers: alpha 0.9 and beta 1." in result.stdout
     assert result.stdout.endswith(
-        "\n\nRecommended (by answers): the default, alpha 0.5 and beta 0.5: none of the pairs\n"
+        "\n\nRecommended (by answers): the default, alpha 0.9 and beta 1: none of the pairs\n"
         "that were tried is better.\n"
     )
     assert result.stdout.count("Recommended") == 1
     assert result.stderr.endswith(f"cosd: wrote {picture}\n")
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("scripted")
+def test_a_pair_that_is_better_than_the_default_is_recommended_with_its_options(tmp_path: Path) -> None:
+    kept = {"prompt": "Q", "answer": " a c.", "target": "b", "ends": False}
+    options = ("--answers", "--alpha", "0.5", "--alpha", "0.125", "--beta", "1")
+    result = cosd("tune", collected(tmp_path, [kept, {**kept, "answer": " a c"}]), *SERVERS, *options)
+    assert result.exit_code == 0, words(result)
+    assert "That is +100.0 points against the default (alpha 0.9 and beta 1); on new examples" in words(result)
+    assert result.stdout.endswith(
+        "\n\nRecommended (by answers): alpha 0.125 and beta 1.\nTo use it: cosd fuse ... --alpha 0.125 --beta 1\n"
+    )
 
 
 def test_the_table_on_held_out_examples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,7 +107,7 @@ def test_the_table_on_held_out_examples(monkeypatch: pytest.MonkeyPatch, tmp_pat
     result = cosd("tune", found, "--folds", "2")
     assert result.exit_code == 0, words(result)
     assert "On held-out examples (2 folds over 6 examples, 6 places):" in result.stdout
-    for name in ("always draft", "always assistant", "rule (0.5, 0.5)", "tuned rule", "tree"):
+    for name in ("always draft", "always assistant", "rule (0.9, 1)", "rule (0.5, 0.5)", "tuned rule", "tree"):
         assert f"\n{name}" in result.stdout
 
 

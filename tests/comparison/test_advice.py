@@ -108,15 +108,24 @@ def test_an_audit_that_disagrees_is_said() -> None:
 
 def test_where_doubts_sit() -> None:
     found = outcomes((60, "davw"), (20, "vw"), (20, "dvw"))
-    doubts = {"draft": Doubts(answers=9, wrong=4, sure=0), "assistant": Doubts(answers=9, wrong=4, sure=1)}
+    doubts = {"draft": Doubts(answers=9, wrong=4, sure=0, alpha=0.9)}
+    doubts["assistant"] = Doubts(answers=9, wrong=4, sure=1, alpha=0.9)
     assert words(found, doubts=doubts)[1].endswith(
-        "The assistant alone was wrong in 4 of 9 answers, and in 1 of these it was sure of every token (0.5 or more). "
-        "So the doubts sit where the errors are, as the paper's rule (alpha = 0.5) needs."
+        "The assistant alone was wrong in 4 of 9 answers, and in 1 of these it was sure of every token (0.9 or more). "
+        "So the doubts sit where the errors are, as a rule with alpha = 0.9 needs."
     )
-    doubts = dict.fromkeys(MODELS, Doubts(answers=9, wrong=4, sure=3))
-    assert "Where the draft and the assistant draft, the paper's rule" in words(found, doubts=doubts)[1]
-    doubts["draft"] = Doubts(answers=9, wrong=0, sure=0)
-    assert "Where the assistant drafts, the paper's rule" in words(found, doubts=doubts)[1]
+    doubts = dict.fromkeys(MODELS, Doubts(answers=9, wrong=4, sure=3, alpha=0.9))
+    assert (
+        "Where the draft and the assistant draft, a rule with alpha = 0.9 asks nobody" in words(found, doubts=doubts)[1]
+    )
+    doubts["draft"] = Doubts(answers=9, wrong=0, sure=0, alpha=0.9)
+    assert "Where the assistant drafts, a rule with alpha = 0.9 asks nobody" in words(found, doubts=doubts)[1]
+
+
+def test_doubts_of_an_earlier_record_are_those_by_the_default_of_that_time() -> None:
+    old = Doubts.model_validate({"answers": 9, "wrong": 4, "sure": 3})
+    text = words(outcomes((60, "davw"), (20, "vw"), (20, "dvw")), doubts=dict.fromkeys(MODELS, old))[1]
+    assert "sure of every token (0.5 or more)" in text and "a rule with alpha = 0.5 asks nobody at these" in text
 
 
 # How often it errs.

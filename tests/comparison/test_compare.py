@@ -15,7 +15,7 @@ import pytest
 from compared import examples, pair
 from cosd_api import CoSD, Example, Fusion, FusionResult, RandomVerifier, RuleVerifier, SettingError, compare
 from cosd_api.comparison import Comparison, ComparisonEstimate, Price
-from cosd_api.comparison.contestants import Contestant, LeftOut
+from cosd_api.comparison.contestants import Contestant, LeftOut, contestants_of
 from cosd_api.comparison.exports import answers_jsonl
 from cosd_api.comparison.graders import ExactGrader
 from cosd_api.comparison.journal import GradedAnswer, ReplacedPlace
@@ -123,7 +123,8 @@ async def test_the_calibration_of_both_models_by_hand() -> None:
     assert (mean.answers, mean.wrong, least.confident_wrong) == (10, 6, 2)
     assert mean.confidence == pytest.approx((5 * 0.95 + 5 * 0.6) / 10)
     assert mean.error == pytest.approx(abs(3 / 5 - 0.95) / 2 + abs(1 / 5 - 0.6) / 2)
-    assert found.calibration["assistant"].least.confident_wrong == 3  # draft, spoilt, neither
+    assert found.calibration["assistant"].least.confident_wrong == 1  # neither; draft and spoilt have less than 0.9
+    assert (found.calibration["draft"].least.alpha, found.calibration["assistant"].least.alpha) == (0.9, 0.9)
 
 
 async def test_cost_is_what_the_models_were_asked(tmp_path: Path) -> None:
@@ -146,7 +147,8 @@ async def test_cost_is_what_the_models_were_asked(tmp_path: Path) -> None:
 
 async def test_the_models_change_places() -> None:
     draft, assistant = pair(ASKED)
-    found = await compare(ASKED.values(), draft=draft, assistant=assistant, methods=["cosd", "average"], max_tokens=4)
+    methods: dict[str, str | CoSD] = {"cosd": CoSD(verifier=RuleVerifier.paper()), "average": "average"}
+    found = await compare(ASKED.values(), draft=draft, assistant=assistant, methods={**methods}, max_tokens=4)
     assert [one.name for one in found.standings] == [
         *("draft", "assistant", "oracle", "cosd", "cosd, reversed", "average"),
         *("self-consistency", "random gate", "random gate, reversed"),
@@ -634,6 +636,36 @@ def test_verifiers_of_ones_own_are_known_by_their_parameters() -> None:
     assert key(mine) == key(mine) != key(Plain())
 
 
+def test_an_answer_is_known_by_the_numbers_of_its_rule_and_not_by_the_name_of_its_contestant() -> None:
+    paper, default = CoSD(verifier=RuleVerifier.paper()), CoSD()
+    assert Contestant("cosd", "method", paper).settings["verifier"] == {"kind": "rule", "alpha": 0.5, "beta": 0.5}
+    assert Contestant("cosd", "method", paper).key() == Contestant("cosd-paper", "method", paper).key()
+    assert Contestant("cosd", "method", paper).key() != Contestant("cosd", "method", default).key()
+    assert Contestant("cosd-0.9-1", "method", default).key() == Contestant("cosd", "method", default).key()
+
+
+async def test_cosd_in_a_journal_from_before_the_default_changed_is_not_the_present_one(tmp_path: Path) -> None:
+    """As `cosd` was the paper's rule then: `cosd-paper` finds its answers there, and `cosd` those of `cosd-0.9-1`."""
+    asked = [Example(prompt=f"Q{at}:", answer=" r") for at in range(5)]
+    options: dict[str, Any] = {"path": tmp_path / "answers.jsonl", "baselines": False, "both_ways": False}
+
+    async def compared(methods: Any) -> tuple[Comparison, int]:
+        scripts: list[dict[str, Any]] = [{f"Q{at}:": [(" r", 0.95)] for at in range(5)} for _ in range(2)]
+        for script, said in zip(scripts, ((" w", 0.7), (" r", 0.8)), strict=True):
+            script["Q4:"] = [said]  # which the default rule mends, and the paper's leaves
+        draft, assistant = (ScriptedProvider.from_texts(one) for one in scripts)
+        found = await compare(asked, draft=draft, assistant=assistant, methods=methods, **options)
+        return found, sent(draft, assistant)
+
+    old, _ = await compared({"cosd": CoSD(verifier=RuleVerifier.paper())})
+    assert old["cosd"].right == 4
+    now, requests = await compared(["cosd"])
+    assert now["cosd"].right == 5 and requests > 0
+    again, requests = await compared(["cosd", "cosd-paper"])
+    assert (again["cosd"].right, again["cosd-paper"].right, requests) == (5, 4, 0)
+    assert (await compared({"cosd-0.9-1": CoSD(verifier=RuleVerifier(alpha=0.9, beta=1))}))[1] == 0
+
+
 async def test_a_grader_that_fails_costs_no_second_answer(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     calls: list[str] = []
@@ -824,6 +856,16 @@ async def test_methods_as_objects_have_names() -> None:
     methods = [CoSD(), CoSD(verifier=RandomVerifier(rate=1)), CoSD(verifier=RuleVerifier(alpha=1, beta=1))]
     found = await compare(SMALL.values(), draft=draft, assistant=assistant, methods=methods, both_ways=False)
     assert [one.name for one in found.standings if one.kind == "method"] == ["cosd", "cosd-random", "cosd-1-1"]
+    rules: list[str | CoSD] = [
+        CoSD(verifier=RuleVerifier(alpha=0.9, beta=1)),
+        "cosd-paper",
+        CoSD(verifier=RuleVerifier(alpha=0.4)),
+    ]
+    found = await compare(SMALL.values(), draft=draft, assistant=assistant, methods=rules, both_ways=False)
+    assert [one.name for one in found.standings if one.kind == "method"] == ["cosd", "cosd-paper", "cosd-rule"]
+    assert found["cosd-paper"].settings["verifier"] == RuleVerifier.paper().model_dump()
+    [paper] = contestants_of([CoSD(verifier=RuleVerifier.paper())], both_ways=False)[0]
+    assert paper.name == "cosd-paper"
     named: dict[str, str | CoSD] = {"mine": CoSD(), "cosd": "cosd"}
     found = await compare(SMALL.values(), draft=draft, assistant=assistant, methods={**named}, both_ways=False)
     assert [one.name for one in found.standings if one.kind == "method"] == ["mine", "cosd"]

@@ -226,7 +226,7 @@ def test_holm_rejects_what_its_steps_reject(values: list[float], level: float) -
 
 def test_calibration_by_hand() -> None:
     """Two answers near 0.9, of which one is right, one of 0.2 that is wrong, one of 1 that is right."""
-    found = calibration([(0.88, True), (0.82, False), (0.2, False), (1.0, True)], bins=5)
+    found = calibration([(0.88, True), (0.82, False), (0.2, False), (1.0, True)], bins=5, alpha=0.5)
     assert found.error == pytest.approx(0.25 * 0.2 + 0.75 * (0.9 - 2 / 3))
     assert [one.answers for one in found.bins] == [0, 1, 0, 0, 3]
     assert found.bins[1] == CalibrationBin(0.2, 0.4, 1, 0.2, 0.0)

@@ -30,7 +30,7 @@ def test_what_decided_and_who_cost_what(pair: Pair) -> None:
     ran = run_script("debug_a_fusion", "--draft", pair.sums, "--assistant", pair.facts)
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(" The capital of Peru is Lima and the total is 42.\n")
-    reason = r"0\.\d+ < 0\.5 and 0\.\d+ > 0\.5 x 0\.\d+"
+    reason = r"0\.\d+ < 0\.9 and 0\.\d+ > 1 x 0\.\d+"
     replaced = rf"! 0\.\d{{4}} 0\.\d{{4}}  '.+'   assistant's, for the draft's '.+': {reason}"
     rows = [line for line in ran.out.splitlines() if line.startswith("!")]
     first, *others = rows
@@ -65,9 +65,12 @@ def test_a_draft_that_is_trusted_too_much(pair: Pair) -> None:
     ("settings", "words"),
     [
         ({}, 'try: ask="all" shows the assistant'),
-        ({}, "try: no word of the assistant could count"),
-        ({"ask": "all"}, "try: an alpha above 0.6 takes ' Lima' in place of ' Rome', after which"),
-        ({"ask": "all"}, "0.6000 0.9000  ' Rome'   not ' Lima': 0.6 >= 0.5"),
+        ({"verifier": RuleVerifier.paper()}, "try: no word of the assistant could count"),
+        (
+            {"verifier": RuleVerifier.paper(), "ask": "all"},
+            "try: an alpha above 0.6 takes ' Lima' in place of ' Rome', after which",
+        ),
+        ({"verifier": RuleVerifier.paper(), "ask": "all"}, "0.6000 0.9000  ' Rome'   not ' Lima': 0.6 >= 0.5"),
         ({"verifier": RuleVerifier(alpha=0.7, beta=1.6)}, "? 0.6000 0.9000  ' Rome'   not ' Lima': "),
         ({"verifier": RuleVerifier(alpha=0.7, beta=1.6)}, "try: a beta below 1.5 takes ' Lima' in place of ' Rome', "),
         ({"verifier": RuleVerifier(alpha=0.7)}, "! 0.6000 0.9000  ' Lima'   assistant's, for the draft's ' Rome': "),

@@ -49,7 +49,7 @@ def test_two_vllm_hosts(behind: dict[str, LlamaModel]) -> None:
     with on_loopback(hosts[0].handle) as draft, on_loopback(hosts[1].handle) as assistant:
         ran = run_script("two_vllm_hosts", "--draft", draft, "--assistant", assistant)
     assert (ran.code, ran.out) == (0, ANSWER)
-    assert re.match(r"'.+' became ' L\w*': 0\.\d+ < 0\.5 and 0\.\d+ > 0\.5 x 0\.\d+\n", ran.err)
+    assert re.match(r"'.+' became ' L\w*': 0\.\d+ < 0\.9 and 0\.\d+ > 1 x 0\.\d+\n", ran.err)
     assert re.search(r"\n[1-9]\d% of the draft kept, \d+\.\d s\n$", ran.err)
     assert all(any(path == "/v1/completions" for path, _ in host.requests) for host in hosts)
 

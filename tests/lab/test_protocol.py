@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lab import protocol
+from benchmarks.lab.graph import code_digest
+from benchmarks.lab.likelihoods import SCORED
 from benchmarks.lab.protocol import CELLS, MAX_TOKENS, RECIPES, SIZES, items_seed, protocol_hash
 from benchmarks.lab.tasks import TASKS
+from benchmarks.lab.ways import WAYS
+from cosd_api import CoSD, RuleVerifier
 
 
 def test_names_are_used_once_and_are_there() -> None:
@@ -50,3 +54,22 @@ def test_the_hash_is_that_of_the_code_that_decides(tmp_path: Path, monkeypatch: 
     assert hashed() == before
     source.write_text(text.replace("0.6", "0.7"), encoding="utf-8")
     assert hashed() != before
+
+
+def test_the_paper_s_rule_is_cosd_here_and_that_is_the_protocol_that_was_registered() -> None:
+    assert WAYS["cosd"] == CoSD(verifier=RuleVerifier.paper()) != CoSD()
+    assert SCORED["cosd"][1] == RuleVerifier.paper()
+    assert SCORED["draft"][1] == SCORED["assistant"][1] == RuleVerifier(alpha=0, beta=0.5)
+    assert protocol_hash() == "78a29a439737910f9054b2892f2a2d483318291cab36ccaa51e38014b5229ef5"
+
+
+@pytest.mark.parametrize("name", ["ways.py", "likelihoods.py"])
+def test_a_further_change_of_a_source_that_counts_as_registered_is_one_of_the_protocol(
+    name: str, tmp_path: Path
+) -> None:
+    source = protocol.FOLDER / name
+    text = source.read_text(encoding="utf-8")
+    (tmp_path / name).write_text(f"# A comment.\n{text}", encoding="utf-8")
+    assert code_digest(tmp_path / name) == code_digest(source)
+    (tmp_path / name).write_text(text.replace("RuleVerifier.paper()", "RuleVerifier()"), encoding="utf-8")
+    assert code_digest(tmp_path / name) != code_digest(source)

@@ -70,7 +70,8 @@ async def test_token_by_token_and_with_three_models(
     unit: Unit = "token" if len(direction) == 2 else "word"
     prompts = FOR_TWO if unit == "token" else FOR_THREE
     draft, *assistants = direction
-    async with Fusion(draft=three[draft], assistant=[three[name] for name in assistants]) as fusion:
+    asked, rule = [three[name] for name in assistants], RuleVerifier.paper()
+    async with Fusion(draft=three[draft], assistant=asked, verifier=rule) as fusion:
         results = [result async for result in fusion.map(prompts[:count], max_tokens=30)]
     assert {result.settings.unit for result in results} == {unit}
     assert sum(result.replacements or 0 for result in results) > 0

@@ -95,8 +95,8 @@ async def test_a_genuine_pair_with_units_of_one_token_writes_what_the_rule_for_t
     """
     prompts = [PROMPTS[n] for n in (0, 10, 20, 33)]  # none has emoji: parts of a character are one unit
     with ruled("common boundaries, of replacements too"):
-        units = await fused(shorter, assistant, prompts, RuleVerifier())
-    async with Fusion(draft=shorter, assistant=assistant) as fusion:
+        units = await fused(shorter, assistant, prompts, RuleVerifier.paper())
+    async with Fusion(draft=shorter, assistant=assistant, verifier=RuleVerifier.paper()) as fusion:
         tokens = [await fusion.generate([{"role": "user", "content": one}], max_tokens=LENGTH) for one in prompts]
     different: list[str] = []
     for prompt, one, other in zip(prompts, units, tokens, strict=True):
@@ -119,8 +119,8 @@ async def test_a_genuine_pair_with_units_of_one_token_writes_what_the_rule_for_t
 async def test_a_genuine_pair_replaces_about_as_often_by_words_as_by_tokens(shorter: str, assistant: str) -> None:
     """Words hold several tokens, and are judged by their least probable one."""
     prompts = PROMPTS[:4]
-    words = await fused(shorter, assistant, prompts, RuleVerifier())
-    async with Fusion(draft=shorter, assistant=assistant) as fusion:
+    words = await fused(shorter, assistant, prompts, RuleVerifier.paper())
+    async with Fusion(draft=shorter, assistant=assistant, verifier=RuleVerifier.paper()) as fusion:
         tokens = [await fusion.generate([{"role": "user", "content": one}], max_tokens=LENGTH) for one in prompts]
     counts = [sum(one.replacements or 0 for one in results) for results in (words, tokens)]
     sys.stderr.write(f"\n{counts[0]} replacements by words, {counts[1]} by tokens\n")

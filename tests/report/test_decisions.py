@@ -12,7 +12,8 @@ from lima import assistant, draft, sampled
 
 
 async def shown(*, colour: bool = False, everything: bool = False, **settings: Any) -> str:
-    given: dict[str, Any] = {"draft": draft(), "assistant": assistant(), **settings}
+    rule = {} if "method" in settings else {"verifier": RuleVerifier.paper()}
+    given: dict[str, Any] = {"draft": draft(), "assistant": assistant(), **rule, **settings}
     screen = Console(file=io.StringIO(), width=120, color_system="standard" if colour else None, force_terminal=colour)
     for part in explained(await fuse("Q:", **given), colour=colour, everything=everything):
         screen.print(part)
@@ -87,7 +88,7 @@ async def test_draws_that_replace_nothing() -> None:
 
 
 async def test_draws_of_a_gate_are_told_by_their_decisions() -> None:
-    text = await shown(method=CoSD(unit="token", temperature=1), seed=1)
+    text = await shown(method=CoSD(verifier=RuleVerifier.paper(), unit="token", temperature=1), seed=1)
     assert "replaced: 0.3 < 0.5 and 0.9 > 0.5 x 0.3" in text
 
 

@@ -42,6 +42,20 @@ def test_values_that_are_all_alike_and_a_beta_without_end() -> None:
     assert len(drawn([panel]).axes) == 1
 
 
+def test_pairs_that_were_not_tried_are_blank() -> None:
+    panel = Heatmap("t", {0.5: {0.5: 0.25}, 0.9: {1.0: 1.0}}, (0.9, 1.0))
+    assert (panel.alphas, panel.betas) == ([0.5, 0.9], [0.5, 1.0])
+    text = heatmap(panel, colour=True)
+    assert text.plain.split("\n")[2:] == [
+        "   1          *100.0 ",
+        " 0.5    25.0         ",
+        "         0.5     0.9  alpha",
+    ]
+    assert [str(span.style) for span in text.spans] == ["bold #000000 on #ffea46", "#ffffff on #00204d"]
+    [axes] = drawn([panel]).axes
+    assert {(*one.get_position(), one.get_text()) for one in axes.texts} == {(0, 0, "25.0"), (1, 1, "100.0")}
+
+
 def test_a_picture_holds_every_value_the_axes_and_the_frame(tmp_path: Path) -> None:
     other = Heatmap("right answers", PANEL.values, (0.25, 1.0))
     figure = drawn([PANEL, other])

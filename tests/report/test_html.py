@@ -197,7 +197,7 @@ async def test_a_result_without_anything_is_a_page_too() -> None:
 
 
 async def test_a_card_says_why_the_token_is_there() -> None:
-    data = cards(page(await answered()))
+    data = cards(page(await answered(verifier=RuleVerifier.paper())))
     lima_card = next(card for card in data["tokens"] if card["title"] == "“ Li”")
     assert (lima_card["mark"], lima_card["standing"]) == ("by assistant", "replaced")
     assert lima_card["rows"] == [
@@ -225,7 +225,7 @@ async def test_the_cards_of_requests() -> None:
 
 async def test_several_assistants_each_have_a_line() -> None:
     other = ScriptedProvider.from_texts({"Q: The capital is": [(" Bern", 0.95), "!"]}, name="rivers")
-    result = await answered(assistant=[lima.assistant(), other])
+    result = await answered(assistant=[lima.assistant(), other], verifier=RuleVerifier.paper())
     card = next(card for card in cards(page(result))["tokens"] if card["standing"] == "replaced")
     assert [row[0] for row in card["rows"]] == ["draft (scripted)", "assistant 2 (rivers)", "assistant 1 (scripted)"]
     assert {one.outcome for one in judged(result.tokens)} == {"replaced", "outvoted"}

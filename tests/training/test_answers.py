@@ -61,15 +61,17 @@ async def test_every_example_with_every_pair() -> None:
         progress=lambda *counts: told.append(counts),
     )
     # "Rome" has 0.3 and "Li" 0.8, its least sure token: replaced where 0.3 < alpha and 0.8 > beta x 0.3.
-    assert tuning.accuracy == {0.25: {0.5: 0.0, 4.0: 0.0}, 0.5: {0.5: 0.5, 4.0: 0.0}}
-    assert tuning.best == RuleVerifier()
-    assert (tuning.best_accuracy, tuning.paper, tuning.gain, tuning.examples) == (0.5, 0.5, 0.0, 2)
+    assert tuning.accuracy == {0.25: {0.5: 0.0, 4.0: 0.0}, 0.5: {0.5: 0.5, 4.0: 0.0}, 0.9: {1.0: 0.5}}
+    assert tuning.best == tuning.recommended == RuleVerifier()
+    assert (tuning.best_accuracy, tuning.default, tuning.paper, tuning.gain) == (0.5, 0.5, 0.5, 0.0)
+    assert tuning.examples == 2
     assert tuning.interval == (0.0, 1.0)
     assert tuning.acceptance_rate[0.25][0.5] == 1.0
     assert tuning.acceptance_rate[0.5][0.5] < 1
-    # With (0.5, 4) the first decides differently; with alpha 0.25 nothing is contested where that kept everything.
+    # (0.5, 0.5) decides as the default does, and with (0.5, 4) the first decides differently; with alpha 0.25 nothing
+    # is contested where that kept everything.
     assert tuning.fused == 3
-    assert told == [(0, 8), (1, 8), (2, 8), (3, 8), (4, 8), (6, 8), (8, 8)]
+    assert told == [(0, 10), (1, 10), (2, 10), (4, 10), (5, 10), (6, 10), (8, 10), (10, 10)]
     assert draft.open_requests == assistant.open_requests == 0
     assert AnswerTuning.model_validate_json(tuning.model_dump_json()) == tuning
 
@@ -84,7 +86,8 @@ async def test_what_is_right_can_be_said_by_a_function() -> None:
     tuning = await tune_answers(
         [LIMA], draft=lima.draft(), assistant=lima.assistant(), alphas=[0.25], betas=[0.5], right=right
     )
-    assert (tuning.best_accuracy, tuning.paper, tuning.gain) == (1.0, 0.0, 1.0)  # the paper's own pair is fused, too
+    # The default and the paper's own pair are fused, too.
+    assert (tuning.best_accuracy, tuning.default, tuning.paper, tuning.gain) == (1.0, 0.0, 0.0, 1.0)
     assert (tuning.interval, tuning.gain_interval, tuning.best_share) == (None, None, None)
     assert [text for _, text in seen] == [lima.FUSED, " The capital is Rome."]
 
@@ -94,7 +97,7 @@ async def test_conversations() -> None:
     assistant = ScriptedProvider.from_texts({"user: Q\nassistant: ": [" a", (" c", 0.9)]})
     chat: Mapping[str, Any] = {"prompt": [{"role": "user", "content": "Q"}], "answer": " a c"}
     tuning = await tune_answers([chat], draft=draft, assistant=assistant, alphas=[0.1, 0.5], betas=[0.5])
-    assert tuning.accuracy == {0.1: {0.5: 0.0}, 0.5: {0.5: 1.0}}
+    assert tuning.accuracy == {0.1: {0.5: 0.0}, 0.5: {0.5: 1.0}, 0.9: {1.0: 1.0}}  # the default is fused, too
 
 
 def parity(_: object, text: str) -> bool:
@@ -160,11 +163,16 @@ async def test_what_is_not_fused_would_have_come_out_the_same(
 async def test_a_pair_that_contests_less_tells_nothing_of_one_that_contests_more() -> None:
     draft = ScriptedProvider.from_texts({"Q": [(" a", 0.6), (" b", 0.3), "."], "Q a y": ["."]})
     assistant = ScriptedProvider.from_texts({"Q": [(" x", 0.9)], "Q a": [(" y", 0.9), "."]})
-    # (1, 0.5) puts both words; (1, 4) asks about neither, since 4 x 0.3 > 1; (0.5, 0.5) puts the second alone.
+    # (1, 0.5) puts both words, as the default does; (1, 4) asks about neither, since 4 x 0.3 > 1; (0.5, 0.5) puts the
+    # second alone.
     tuning = await tune_answers(
         [{"prompt": "Q", "answer": " a y."}], draft=draft, assistant=assistant, alphas=[1, 0.5], betas=[0.5, 4]
     )
-    assert tuning.accuracy == {0.5: {0.5: 1.0, 4.0: 0.0}, 1.0: {0.5: 0.0, 4.0: 0.0}}
+    assert tuning.accuracy == {
+        0.5: {0.5: 1.0, 4.0: 0.0},
+        0.9: {1.0: 0.0},
+        1.0: {0.5: 0.0, 4.0: 0.0},
+    }
 
 
 async def test_an_answer_behind_a_stop_string_tells_nothing_of_others() -> None:
@@ -174,7 +182,7 @@ async def test_an_answer_behind_a_stop_string_tells_nothing_of_others() -> None:
     tuning = await tune_answers(
         [{"prompt": "Q", "answer": " b d"}], draft=draft, assistant=assistant, alphas=[0.5], betas=[0.5, 4], stop=" c"
     )
-    assert tuning.accuracy == {0.5: {0.5: 0.0, 4.0: 1.0}}
+    assert tuning.accuracy == {0.5: {0.5: 0.0, 4.0: 1.0}, 0.9: {1.0: 0.0}}
     assert (await fuse("Q", draft=draft, assistant=assistant, stop=" c")).text == ""
 
 

@@ -16,6 +16,7 @@ from cosd_api.training.evaluation import (
     ALWAYS_ASSISTANT,
     ALWAYS_DRAFT,
     DEFAULT_RULE,
+    PAPER_RULE,
     TUNED_RULE,
     Decide,
     LabelledPlace,
@@ -37,7 +38,7 @@ PLACES = st.lists(
     | st.builds(LabelledPlace, PROBS, PROBS, LABELS, st.integers(0, 12), st.just(True)),
     max_size=40,
 )
-# Five examples: the draft is right where p is high. The rule (0.5, 0.5) errs at the places with p = 0.4.
+# Five examples: the draft is right where p is high. The default rule and the paper's err at the places with p = 0.4.
 ROWS: tuple[tuple[float, Label], ...] = ((0.1, 1), (0.4, 0), (0.9, 0))
 FIVE = [LabelledPlace(p, 0.9, label, group) for group in range(5) for p, label in ROWS]
 
@@ -71,13 +72,13 @@ def test_a_score_by_hand() -> None:
         LabelledPlace(0.9, 0.9, 0, 0),
         LabelledPlace(0.8, 0.9, 0, 0),
     ]
-    found = score([*places, LabelledPlace(0.1, 0.9, 0, 0, agreed=True)], RuleVerifier().replaces)
+    found = score([*places, LabelledPlace(0.1, 0.9, 0, 0, agreed=True)], RuleVerifier.paper().replaces)
     assert found.matrix == ((2, 1), (0, 1))
     assert (found.places, found.accuracy, found.balanced_accuracy) == (4, 3 / 4, (2 / 3 + 1) / 2)
     assert (found + found).matrix == ((4, 2), (0, 2))
-    assert score(places[1:], RuleVerifier().replaces).balanced_accuracy == 2 / 3
-    assert math.isnan(score([], RuleVerifier().replaces).accuracy)
-    assert math.isnan(score([], RuleVerifier().replaces).balanced_accuracy)
+    assert score(places[1:], RuleVerifier.paper().replaces).balanced_accuracy == 2 / 3
+    assert math.isnan(score([], RuleVerifier.paper().replaces).accuracy)
+    assert math.isnan(score([], RuleVerifier.paper().replaces).balanced_accuracy)
 
 
 @given(PLACES, st.floats(0, 1.2), st.floats(0, 2))
@@ -90,8 +91,8 @@ def test_a_score_counts_every_place_once(places: list[LabelledPlace], alpha: flo
     assert not counted or found.accuracy == right / len(counted)
 
 
-def test_the_best_rule_is_the_most_accurate_one_and_then_the_nearest_to_the_papers() -> None:
-    assert best_rule(FIVE) == RuleVerifier(alpha=0.25, beta=0.5)
+def test_the_best_rule_is_the_most_accurate_one_and_then_the_nearest_to_the_default() -> None:
+    assert best_rule(FIVE) == RuleVerifier(alpha=0.25, beta=1)
     assert best_rule([]) == RuleVerifier()
     assert best_rule(FIVE, alphas=(0.3, 0.2), betas=(3, 0.25)) == RuleVerifier(alpha=0.3, beta=0.25)
 
@@ -149,6 +150,7 @@ def test_methods_are_compared_on_the_same_held_out_places() -> None:
         ALWAYS_DRAFT: ((10, 0), (5, 0)),
         ALWAYS_ASSISTANT: ((0, 10), (0, 5)),
         DEFAULT_RULE: ((5, 5), (0, 5)),
+        PAPER_RULE: ((5, 5), (0, 5)),
         TUNED_RULE: ((10, 0), (0, 5)),
     }
     assert str(comparison).split("\n") == [
@@ -158,6 +160,7 @@ def test_methods_are_compared_on_the_same_held_out_places() -> None:
         "                  accuracy  balanced   kept  replaced   kept  replaced",
         "always draft         66.7%     50.0%     10         0      5         0",
         "always assistant     33.3%     50.0%      0        10      0         5",
+        "rule (0.9, 1)        66.7%     75.0%      5         5      0         5",
         "rule (0.5, 0.5)      66.7%     75.0%      5         5      0         5",
         "tuned rule          100.0%    100.0%     10         0      0         5",
     ]

@@ -20,7 +20,7 @@ from cosd_api import SettingError, TreeVerifier, train_tree
 from cosd_api.forcing.samples import Example, ExampleSamples, Sample
 from cosd_api.training import Training
 from cosd_api.training.dataset import Samples
-from cosd_api.training.evaluation import DEFAULT_RULE, TREE, TUNED_RULE, LabelledPlace
+from cosd_api.training.evaluation import DEFAULT_RULE, PAPER_RULE, TREE, TUNED_RULE, LabelledPlace
 from cosd_api.training.fit import FittedTree, TreeFit, check_sklearn, compare, nodes_of
 from cosd_api.types import Endpoint
 from cosd_api.verification.tree import TreeNode
@@ -203,7 +203,7 @@ def test_a_tree_that_is_no_better_than_the_rule_says_so() -> None:
     rows: list[Row] = [(0.1, 0.9, 1, False), (0.9, 0.9, 0, False)]
     (note,) = train_tree(samples(*[rows] * 6)).warnings
     assert note == (
-        "on held-out examples the tree has a balanced accuracy of 100.0%, and the rule (0.5, 0.5), which is simpler, "
+        "on held-out examples the tree has a balanced accuracy of 100.0%, and the rule (0.9, 1), which is simpler, "
         "100.0%"
     )
 
@@ -304,7 +304,8 @@ def test_the_comparison_alone_takes_a_grid_of_ones_own() -> None:
     narrow, wide = compare(data, alphas=(0.5,), betas=(0.5,)), compare(data, alphas=(0.8, 0.5), betas=(0.5, 1, 2))
     assert narrow is not None
     assert wide is not None
-    assert narrow.scores[TUNED_RULE] == narrow.scores[DEFAULT_RULE] == wide.scores[DEFAULT_RULE]
+    assert narrow.scores[TUNED_RULE] == narrow.scores[PAPER_RULE] == wide.scores[PAPER_RULE]
+    assert narrow.scores[DEFAULT_RULE] == wide.scores[DEFAULT_RULE] != narrow.scores[TUNED_RULE]
     assert wide.scores[TUNED_RULE].accuracy > narrow.scores[TUNED_RULE].accuracy
     assert wide.scores[TREE] == train_tree(data).comparison.scores[TREE]  # type: ignore[union-attr]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cosd_api import RuleVerifier, SettingError
 from cosd_api.forcing.samples import Example, ExampleSamples, Sample
 from cosd_api.training.dataset import Samples
-from cosd_api.training.evaluation import DEFAULT_RULE, QUARTERS, TREE, TUNED_RULE, check_grid
+from cosd_api.training.evaluation import DEFAULT_RULE, PAPER_RULE, QUARTERS, TREE, TUNED_RULE, check_grid
 from cosd_api.training.fit import compare
 from cosd_api.training.tuning import RuleTuning, grid_tuning, tune
 
@@ -48,22 +48,27 @@ def test_a_grid_by_hand() -> None:
     tuning = tune(FOUR, alphas=(0.25, 0.5, 1), betas=(2, 1))
     assert tuning.accuracy == {
         0.25: {1.0: 3 / 4, 2.0: 2 / 4},
-        0.5: {1.0: 4 / 4, 2.0: 3 / 4},
+        0.5: {0.5: 4 / 4, 1.0: 4 / 4, 2.0: 3 / 4},  # the paper's pair is measured, too
+        0.9: {1.0: 3 / 4},  # and the default
         1.0: {1.0: 3 / 4, 2.0: 3 / 4},  # 0.9 < 2 x 0.6: with beta 2 the third is right, and the second is not
     }
     assert tuning.best == RuleVerifier(alpha=0.5, beta=1)
-    assert (tuning.best_accuracy, tuning.paper, tuning.gain) == (1.0, 1.0, 0.0)
+    assert (tuning.best_accuracy, tuning.default, tuning.paper, tuning.gain) == (1.0, 0.75, 1.0, 0.25)
     assert (tuning.labelled, tuning.examples) == (4, 3)
-    assert tuning.interval == (1.0, 1.0)
+    assert tuning.interval == (0.75, 1.0)  # without the second example the default does as well, and is chosen
     assert list(tuning.accuracy[0.25]) == [1.0, 2.0]
 
 
-def test_ties_go_to_the_nearest_to_the_papers_pair_and_then_to_the_one_that_asks_less() -> None:
+def test_ties_go_to_the_nearest_to_the_default_and_then_to_the_one_that_asks_less() -> None:
     easy = samples([(0.1, 0.9, 1)], [(0.99, 0.01, 0)])
-    assert tune(easy).best == RuleVerifier(alpha=0.5, beta=0.5)
-    assert tune(easy, alphas=(1, 0.75), betas=(1, 0.75)).best == RuleVerifier(alpha=0.75, beta=0.75)
-    assert tune(easy, alphas=(0.75, 0.25)).best == RuleVerifier(alpha=0.25, beta=0.5)
-    assert tune(easy, alphas=(0.5,), betas=(0.25, 0.75)).best == RuleVerifier(alpha=0.5, beta=0.75)
+    assert tune(easy).best == RuleVerifier()
+    assert tune(easy, alphas=(1, 0.75), betas=(1, 0.75)).best == RuleVerifier()  # which is always tried
+    surer = samples([(0.1, 0.9, 1)], [(0.85, 0.9, 0)])  # the default replaces the second
+    assert tune(surer).best == RuleVerifier(alpha=0.75, beta=1)
+    assert tune(surer, alphas=(0.75, 0.25), betas=(0.5,)).best == RuleVerifier(alpha=0.75, beta=0.5)
+    assert tune(surer, alphas=(0.5,), betas=(0.75, 1.25)).best == RuleVerifier(alpha=0.5, beta=1.25)
+    either = samples([(0.85, 0.9, 0)], [(0.95, 0.96, 1)])
+    assert tune(either, alphas=(1, 0.8), betas=(1,)).best == RuleVerifier(alpha=0.8, beta=1)
 
 
 rows = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.sampled_from([0, 1, None])), max_size=4)
@@ -112,12 +117,13 @@ def _width(tuning: RuleTuning) -> float:
     return tuning.interval[1] - tuning.interval[0]
 
 
-def test_the_gain_is_over_the_papers_pair_though_it_is_not_on_the_grid() -> None:
+def test_the_gain_is_over_the_default_though_it_is_not_on_the_grid() -> None:
     examples = [[(0.6, 0.9, 1)], [(0.6, 0.9, 1)], [(0.7, 0.9, 0)]]
     tuning = tune(samples(*examples), alphas=(0.75, 0.65), betas=(1,))
     assert (tuning.best.alpha, tuning.best_accuracy) == (0.65, 1.0)
+    assert tuning.default == pytest.approx(2 / 3)
     assert tuning.paper == pytest.approx(1 / 3)
-    assert tuning.gain == pytest.approx(2 / 3)
+    assert tuning.gain == pytest.approx(1 / 3)
     assert tuning.gain_interval is not None and tuning.gain_interval[1] == 1
 
 
@@ -126,7 +132,7 @@ def test_the_comparison_is_of_the_same_grid_folds_and_seed() -> None:
     given_settings: dict[str, Any] = {"alphas": (0.2, 0.7), "betas": (1,), "folds": 2, "seed": 3}
     found = tune(six, **given_settings).comparison
     assert found is not None and found == compare(six, **given_settings)
-    assert {DEFAULT_RULE, TUNED_RULE, TREE} < found.scores.keys()
+    assert {DEFAULT_RULE, PAPER_RULE, TUNED_RULE, TREE} < found.scores.keys()
     assert (found.folds, found.examples) == (2, 6)
 
 
@@ -172,12 +178,12 @@ def test_without_scikit_learn_it_names_the_extra(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_interval_of_the_gain_holds_for_the_pair_that_was_chosen() -> None:
-    """Of sixteen pairs that are all as good as the paper's, the best has gained nothing."""
+    """Of sixteen pairs and the default, which are all as good, the best has gained nothing."""
     draw = np.random.default_rng(3)
     pairs = check_grid(QUARTERS, QUARTERS)
     missed = 0
     for _ in range(60):
-        shared, own = draw.random((80, 1)), draw.random((80, len(pairs) + 1))
+        shared, own = draw.random((80, 1)), draw.random((80, len(pairs)))
         right = np.where(draw.random(own.shape) < 0.5, shared, own) < 0.6
         counts = np.hstack([right, np.ones((80, 1), dtype=bool)]).astype(np.int64)
         found = grid_tuning(pairs, counts, 200, 1).gain_interval
@@ -196,7 +202,8 @@ def worded(tuned: RuleTuning) -> str:
 def test_as_text_it_is_a_report() -> None:
     tuning = tune(FOUR, alphas=(0.25, 0.5), betas=(0.5,))
     assert str(tuning).startswith(
-        f"right decisions, in % (*: best)\nbeta\n 0.5    75.0  *100.0 \n{' ' * 8}0.25     0.5  alpha"
+        f"right decisions, in % (*: best)\nbeta\n   1{' ' * 20}75.0 \n 0.5    75.0  *100.0{' ' * 9}\n"
+        f"{' ' * 8}0.25     0.5     0.9  alpha"
     )
     assert max(map(len, str(tuning).splitlines())) <= 80
     assert "It came out best in " in worded(tuning)
@@ -207,23 +214,30 @@ def test_as_text_it_is_a_report() -> None:
 def test_pairs_that_do_as_well_are_counted() -> None:
     easy = samples([(0.1, 0.9, 1)], [(0.99, 0.01, 0)])
     tuning = tune(easy, alphas=(0.25, 0.75), betas=(0.5, 1))
-    assert tuning.ties == 3
-    words = (
-        "3 other pairs do as well; it is the nearest to (0.5, 0.5). Chosen so, it came out best in 100% of 1000 resam"
-    )
+    assert tuning.ties == 5  # the paper's pair among them
+    words = "It is the default. 5 other pairs do as well. Chosen so, it came out best in 100% of 1000 resamples"
     assert words in worded(tuning)
-    assert "It is the paper's own pair. 15 other pairs do as well. Chosen so" in worded(tune(easy))
+    assert "It is the default. 16 other pairs do as well. Chosen so" in worded(tune(easy))
+    surer = tune(samples([(0.1, 0.9, 1)], [(0.85, 0.9, 0)]), alphas=(0.25, 0.75), betas=(0.5, 1))
+    assert "4 other pairs do as well; it is the nearest to the default. Chosen so, it came" in worded(surer)
+    assert "That is +50.0 points against the default (alpha 0.9 and beta 1); on new examples" in worded(surer)
 
 
 def test_what_is_no_better_than_the_default_is_not_recommended() -> None:
-    examples = samples([(0.4, 0.9, 1)], [(0.7, 0.9, 0)])
+    examples = samples([(0.4, 0.9, 1)], [(0.95, 0.99, 0)])
     worse = tune(examples, alphas=(2,), betas=(0.5,))
-    assert (worse.gain, worse.best.alpha, worse.recommended) == (-0.5, 2, RuleVerifier())
-    assert "(by decisions): the default, alpha 0.5 and beta 0.5: none of the pairs that were tried is" in worded(worse)
+    assert worse.accuracy[2][0.5] == 0.5
+    assert (worse.gain, worse.best, worse.recommended) == (0, RuleVerifier(), RuleVerifier())
+    assert "(by decisions): the default, alpha 0.9 and beta 1: none of the pairs that were tried is" in worded(worse)
     same = tune(examples, alphas=(0.6,), betas=(0.5,))
-    assert (same.gain, same.recommended) == (0, RuleVerifier())
-    better = tune(samples([(0.6, 0.9, 1)]), alphas=(0.75,), betas=(0.5,))
-    assert better.recommended == better.best == RuleVerifier(alpha=0.75)
+    assert (same.accuracy[0.6][0.5], same.gain, same.recommended) == (1, 0, RuleVerifier())
+    better = tune(samples([(0.6, 0.9, 1)], [(0.85, 0.9, 0)]), alphas=(0.75,), betas=(0.5,))
+    assert better.recommended == better.best == RuleVerifier(alpha=0.75, beta=0.5)
+
+
+def test_the_papers_pair_is_recommended_if_it_alone_is_better_than_the_default() -> None:
+    found = tune(samples([(0.4, 0.3, 1)]), alphas=(0.25,), betas=(1,))
+    assert (found.default, found.paper, found.recommended) == (0, 1, RuleVerifier.paper())
 
 
 def test_data_that_tell_little_are_named() -> None:

@@ -25,8 +25,18 @@ def test_contestable_is_exact(alpha: float, beta: float, p: float, q: float) -> 
         assert rule.contestable(p)
 
 
+def test_the_default_and_the_paper_s() -> None:
+    assert (RuleVerifier().alpha, RuleVerifier().beta) == (0.9, 1)
+    assert RuleVerifier.paper() == RuleVerifier(alpha=0.5, beta=0.5)
+
+    class Own(RuleVerifier):
+        """A rule of one's own."""
+
+    assert type(Own.paper()) is Own
+
+
 def test_both_comparisons_are_strict() -> None:
-    rule = RuleVerifier(alpha=0.5, beta=0.5)
+    rule = RuleVerifier.paper()
     assert rule.replaces(0.4, 0.21)
     assert not rule.replaces(0.5, 1)
     assert not rule.replaces(0.4, 0.2)
@@ -47,7 +57,7 @@ def test_both_comparisons_are_strict() -> None:
     ],
 )
 def test_the_words_are_true(p: float, q: float, words: str) -> None:
-    assert RuleVerifier().explain(p, q) == words
+    assert RuleVerifier.paper().explain(p, q) == words
 
 
 @given(BOUNDS, BOUNDS, PROBS, PROBS)

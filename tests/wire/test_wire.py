@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import stand_in_tgi
-from cosd_api import Fusion
+from cosd_api import Fusion, RuleVerifier
 from cosd_providers import DraftEnd, Question, Token, Usage
 from cosd_providers.contract import Alive, Context, HiddenStates
 from wired import ANSWER, HELLO, KEY, OTHER, SUBJECTS, Subject, Wire
@@ -179,7 +179,7 @@ async def fusions(subject: Subject, wire: Wire, *, shared: bool) -> None:
         role: subject.provider(wire, scripts, shared=shared, url=f"http://{role}:8000")
         for role, scripts in (("draft", ANSWER), ("assistant", OTHER))
     }
-    async with Fusion(draft_length=4, **roles) as fusion:
+    async with Fusion(verifier=RuleVerifier.paper(), draft_length=4, **roles) as fusion:
         asked: dict[str, Any] = {"text": "Q:", **({"conversation": HELLO} if "chat" in subject.more else {})}
         for call, prompt in asked.items():
             wire.of(call)
