@@ -97,9 +97,9 @@ def by(first: float) -> TableModel:
     [
         ((by(0.501), by(0.6)), (by(0.499), by(0.4)), "draft is undecided by 0.002"),
         ((by(0.55), by(0.6)), (by(0.45), by(0.4)), None),
-        # The draft's `a` stands or not, by alpha = 0.5.
-        ((by(0.501), by(0.3)), (table({b"a": 0.499, b"b": 0.4}), by(0.3)), "a verdict on 0.499 and 0.7"),
-        ((by(0.6), by(0.3)), (table({b"a": 0.45, b"b": 0.4}), by(0.3)), None),
+        # The draft's `a` stands or not, by alpha = 0.9.
+        ((by(0.901), by(0.05)), (table({b"a": 0.899, b"b": 0.05}), by(0.05)), "a verdict on 0.899 and 0.95"),
+        ((by(0.97), by(0.05)), (table({b"a": 0.85, b"b": 0.1}), by(0.05)), None),
     ],
 )
 async def test_of_a_verdict(ours: Sequence[TableModel], theirs: Sequence[TableModel], words: str | None) -> None:

@@ -274,7 +274,7 @@ def test_one_whose_model_could_not_go_on_ends_the_answer_so(reason: Any, finish:
 
 
 def test_a_sure_token_starts_none() -> None:
-    decoder = CoSDDecoder(RuleVerifier(), max_tokens=9, pace=Pace(hedge=3))
+    decoder = CoSDDecoder(RuleVerifier.paper(), max_tokens=9, pace=Pace(hedge=3))
     decoder.start()
     assert drafts(decoder.drafted(1, Token(b"a", 0.6, alternatives=(Token(b"x", 0.3),)))) == []
 
