@@ -81,7 +81,7 @@ async def test_fuse_says_where_every_token_comes_from() -> None:
         " Rome",
         True,
     )
-    assert lima.reason == "0.3 < 0.5 and 0.9 > 0.5 x 0.3"
+    assert lima.reason == "0.3 < 0.9 and 0.9 > 1 x 0.3"
     assert result.tokens[-1].end
     assert not result.tokens[0].asked
     assert (result.replacements, result.iterations, result.assistant_requests) == (1, 2, 1)

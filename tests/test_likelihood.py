@@ -240,7 +240,7 @@ async def test_it_says_whose_distribution_counts_and_why() -> None:
     assert (first.logprob, first.draft_prob) == (math.log(0.4), 0.4)
     assert [(said.agreed, said.reason) for said in first.decisions] == [(True, "both agree")]
     assert (second.logprob, second.draft_text, second.draft_prob) == (math.log(0.9), "b", 0.4)
-    assert [(said.fired, said.reason) for said in second.decisions] == [(True, "0.4 < 0.5 and 0.9 > 0.5 x 0.4")]
+    assert [(said.fired, said.reason) for said in second.decisions] == [(True, "0.4 < 0.9 and 0.9 > 1 x 0.4")]
     assert math.isclose(found.total, math.log(0.4 * 0.9))
     assert math.isclose(found.perplexity, 1 / math.sqrt(0.4 * 0.9))
     assert {request.kind for request in found.requests} == {"score"}

@@ -303,11 +303,11 @@ def _decision(index: int, **fields: Any) -> Callable[[Lines], None]:
     ("change", "words"),
     [
         (
-            _decision(5, prob=0.1),
-            r"token 5 \(' Li'\): ' Rome' was replaced, but the verifier says 0.3 < 0.5 and 0.1 <=",
+            _decision(5, prob=0.2),
+            r"token 5 \(' Li'\): ' Rome' was replaced, but the verifier says 0.3 < 0.9 and 0.2 <=",
         ),
-        (_decision(5, draft_prob=0.6), r"was replaced, but the verifier says 0.6 >= 0.5"),
-        (_decision(5, fired=False), "was kept, but the verifier says 0.3 < 0.5 and 0.9 > 0.5 x 0.3"),
+        (_decision(5, draft_prob=0.95), r"was replaced, but the verifier says 0.95 >= 0.9"),
+        (_decision(5, fired=False), "was kept, but the verifier says 0.3 < 0.9 and 0.9 > 1 x 0.3"),
         (_decision(5, text=" Paris"), "token 5 is ' Li', but the decision put ' Paris' there"),
         (
             lambda lines: [lines[n].update(decisions=[]) for n in (5, 6)],
@@ -366,7 +366,7 @@ def _line(at: int, old: str, new: str) -> Callable[[list[str]], list[str]]:
         (lambda lines: lines[:-1], "has no end: it was cut off, or is still being written"),
         (lambda lines: [*lines[:3], lines[3][:20], *lines[4:]], "line 4 is not JSON"),
         (lambda lines: [*lines[:3], *lines[4:]], "entry 4, of type 'token', is out of place"),
-        (lambda lines: [lines[0].replace('"alpha":0.5', '"alpha":-1'), *lines[1:]], r"settings.verifier.rule.alpha: "),
+        (lambda lines: [lines[0].replace('"alpha":0.9', '"alpha":-1'), *lines[1:]], r"settings.verifier.rule.alpha: "),
         (lambda lines: [lines[0].replace('"draft"', '"draught"'), *lines[1:]], r"draft: Field required"),
         (_line(1, '"raw":null', '"raw":"zz"'), "tokens.0.raw: String should match"),
         (_line(5, '"prob":0.9', '"prob":NaN'), "tokens.4.decisions.0.prob: Input should be less than or equal"),

@@ -43,7 +43,7 @@ def test_the_card_of_a_word_that_was_replaced(report: Open, result: FusionResult
     assert lines[:2] == ["“ Li”", "by assistant"]
     assert "draft (scripted)\t“ Rome”\t0.300" in lines
     assert "assistant (scripted)\t“ Li”\t0.900" in lines
-    assert "0.3 < 0.5 and 0.9 > 0.5 x 0.3" in lines
+    assert "0.3 < 0.9 and 0.9 > 1 x 0.3" in lines
     assert "token 5, unit 4, round 1, part of “ Lima”" in lines
     assert lines[-1].startswith("replaced at ") and "final at" in lines[-1]
     assert opened.page.get_attribute("ins >> nth=0", "aria-describedby") == "card"
@@ -208,7 +208,7 @@ def test_without_scripts_the_answer_and_the_drawings_are_there(report: Open, res
     assert opened.page.inner_text("#answer").split() == ["The", "capital", "is", "Rome", "Lima.", "Really.end"]
     for selector in ("#answer del", "#answer ins >> nth=0", "#plane .region", "#acceptance .running", "#timeline .bar"):
         assert opened.page.locator(selector).first.is_visible(), selector
-    assert "0.3 < 0.5 and 0.9 > 0.5 x 0.3" in opened.page.inner_text("main")  # the table
+    assert "0.3 < 0.9 and 0.9 > 1 x 0.3" in opened.page.inner_text("main")  # the table
     assert not opened.page.is_visible(".scripted") and not opened.page.is_visible("#card")
 
 

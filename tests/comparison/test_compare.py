@@ -825,7 +825,7 @@ async def test_progress() -> None:
         ({"methods": [1]}, 'a method must be a name such as "cosd", or an object such as CoSD(), not 1'),
         ({"methods": ["cosd", CoSD()]}, "two contestants would be called 'cosd': give the methods names"),
         ({"methods": {"oracle": "cosd"}}, "two contestants would be called 'oracle'"),
-        ({"grader": "exactly"}, "no grader is named 'exactly'; did you mean exact?"),
+        ({"grader": "exactly"}, "no grader is named 'exactly'; did you mean 'exact'?"),
         ({"development": 2}, "development must be a number between 0 and 1, not 2"),
         ({"concurrency": 0}, "concurrency must be a whole number of at least 1"),
         ({"max_billed_tokens": 0}, "max_billed_tokens must be a whole number of at least 1"),
