@@ -203,6 +203,7 @@ def assistant(**options: Any) -> ScriptedProvider:
 async def answer(**options: Any) -> FusionResult:
     """An answer in which the assistant draws all tokens but the first."""
     given: dict[str, Any] = {"draft": draft(), "assistant": assistant(), "unit": "token", "max_tokens": 8}
+    given |= {"verifier": RuleVerifier.paper()}
     given |= {"temperature": 1, "seed": 2, **options}
     return await fuse("ab", **given)
 
