@@ -97,7 +97,7 @@ def _example(draft: str, assistant: str) -> str:
 
 def _real_example(products: str, numbers: str) -> str:
     question = shlex.quote(real_questions()[0].question)
-    words = f"{_command()} fuse --chat --alpha 1 --beta 1 {question} \\\n    --draft {products} --assistant {numbers}"
+    words = f"{_command()} fuse --chat {question} \\\n    --draft {products} --assistant {numbers}"
     return _try(words)
 
 

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cosd_api import RuleVerifier
 from cosd_api.demo.real import BASE, SPECIALISTS
 from cosd_api.demo.real_questions import RealQuestion, real_questions, tells_all
 from cosd_api.demo.run import ShownQuestion, program, show_example, show_introduction, show_marks
@@ -24,7 +23,6 @@ _INTRODUCTION = (
     "invented products and of names in Python's library, `numbers` has practised sums and dates. Each question takes "
     "both. They are the first development questions, whatever the answers."
 )
-_VERIFIER = RuleVerifier(alpha=1, beta=1)
 
 
 async def show_real(screen: Console, urls: Mapping[str, str], *, count: int = 6) -> None:
@@ -41,7 +39,7 @@ async def show_real(screen: Console, urls: Mapping[str, str], *, count: int = 6)
     first, second = SPECIALISTS
     ways: list[Way] = [(BASE, ()), (first, ()), (second, ()), (first, (second,)), (second, (first,))]
     right = [0] * len(ways)
-    async with open_setups(urls, _VERIFIER, ways) as setups:
+    async with open_setups(urls, ways=ways) as setups:
         show_introduction(screen, urls, _INTRODUCTION)
         for question in real_questions()[:count]:
             for at, one in enumerate(await show_example(screen, _asked(question), setups)):
