@@ -14,7 +14,7 @@ from cosd_api import Example
 from cosd_api.demo.servers import serve
 from cosd_api.extend import Method
 
-__all__ = ["CELLS", "Cell", "Weights", "served"]
+__all__ = ["CELLS", "FEW", "Cell", "Weights", "served"]
 
 Weights = Mapping[str, float]
 """Adapters by name, such as `products`, with their scales; none for the pretrained model itself."""
@@ -60,16 +60,17 @@ class Cell:
         return {name: known[name] for name in self.ways}
 
 
-_FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
+FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
+"""The ways that further trainings and scenarios are answered in."""
 _CONTROL = {"facts": 100, "numbers": 75, "both": 100, "general": 22}
 
 CELLS: Mapping[str, Cell] = {
     "complementary": Cell(_PRODUCTS, _NUMBERS, [*WAYS], baselines=True),
     "merged": Cell({"products": 0.5, "numbers": 0.5}, {"products": 1.0, "numbers": 1.0}, ["cosd-1-1"], both_ways=False),
-    "seeds": Cell(_PRODUCTS, _NUMBERS, _FEW),
+    "seeds": Cell(_PRODUCTS, _NUMBERS, FEW),
     "learned": Cell(_PRODUCTS, _NUMBERS, LEARNED, both_ways=False),
     "learned-reversed": Cell(_NUMBERS, _PRODUCTS, LEARNED, both_ways=False),
-    "forgetting": Cell({}, {"facts-only": 1.0}, _FEW, counts={}),
+    "forgetting": Cell({}, {"facts-only": 1.0}, FEW, counts={}),
     "copy": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1", "average"], both_ways=False, counts=_CONTROL),
     "with-base": Cell({}, _PRODUCTS, ["cosd", "cosd-1-1"], counts=_CONTROL),
     "other-seed": Cell(_PRODUCTS, _PRODUCTS, ["cosd", "cosd-1-1"], other=1, counts=_CONTROL),

@@ -52,7 +52,7 @@ def learned_ways(draft: str, seed: int) -> dict[str, Method]:
 
 
 async def learn(draft: str, assistant: str, path: Path) -> dict[str, Any]:
-    """What the development questions teach, with the draft's URL first; the samples are kept in a file."""
+    """Verifiers that the development questions teach, with the draft's URL first; a file keeps the samples."""
     examples = questions("development", COUNTS)
     samples = await collect(examples, draft=draft, assistant=assistant, path=path, concurrency=3)
     tuned = tune(samples, alphas=THRESHOLDS, betas=THRESHOLDS)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.report import Cell, Table
 from cosd_api.comparison.contrasts import GradedOutcomes, Joint, PairedDifference
+from cosd_api.comparison.journal import AnswerUsage
 from cosd_api.comparison.sign_flips import SignFlips, bound
 
-__all__ = ["Answered", "apart", "lower_bound", "points"]
+__all__ = ["Answered", "apart", "lower_bound", "outcomes_of", "points", "uncached"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Answered:
     uncached: float
     seconds: float = 0.0
     text: str = ""
+
+
+def uncached(usages: Iterable[AnswerUsage]) -> int:
+    """Tokens that were read and not cached, and written, by all servers together."""
+    return sum(one.read - one.cached + one.written for one in usages)
 
 
 def outcomes_of(several: Sequence[Answered], models: Sequence[str]) -> GradedOutcomes:

@@ -23,11 +23,12 @@ import anyio
 from benchmarks.real_pair.arithmetic import calculation
 from benchmarks.real_pair.cells import Cell, served
 from benchmarks.real_pair.kept import RESULTS
-from benchmarks.real_pair.outcomes import Answered, apart
+from benchmarks.real_pair.outcomes import Answered, apart, uncached
 from benchmarks.real_pair.questions import family_of, is_right, joined
 from benchmarks.real_pair.world import ATTRIBUTES, PRODUCTS, product_part
 from benchmarks.report import Table
 from cosd_api import Average, CoSD, Example, Fusion, RuleVerifier
+from cosd_api.comparison.journal import AnswerUsage
 from cosd_api.demo.real import ADAPTERS, fetched
 from cosd_api.extend import Method
 
@@ -86,16 +87,13 @@ async def answer_all(seed: int, share: float, adapters: Path) -> None:
         async with limiter:
             began = time.monotonic()
             result = await fusion.generate(messages, own={owner: given.document}, max_tokens=MAX_TOKENS)
-        uncached = sum(
-            usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens for usage in result.usage.values()
-        )
         line = Answered(
             way=way,
             question=given.example.key,
             family=family_of(given.example),
             group=given.example.group or "",
             right=is_right(given.example, result.text),
-            uncached=uncached,
+            uncached=uncached(map(AnswerUsage.of, result.usage.values())),
             seconds=time.monotonic() - began,
             text=result.text,
         )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.real_pair import own_messages
+from benchmarks.real_pair.cells import FEW
 from benchmarks.real_pair.kept import ALL, RESULTS, kept, read
 from benchmarks.real_pair.outcomes import points
 from benchmarks.real_pair.plot import drawn, label
@@ -14,7 +15,16 @@ from benchmarks.real_pair.questions import COUNTS, FAMILIES, family_of, question
 from benchmarks.real_pair.router import ROUTER, router
 from benchmarks.real_pair.seam import read_tried, rules_table
 from benchmarks.real_pair.spoilt import sorted_cases
-from benchmarks.real_pair.trainings import BOTH_WAYS, FEW, TRAININGS, by_training, forgetting, tested, together, worth
+from benchmarks.real_pair.trainings import (
+    BOTH_WAYS,
+    TRAININGS,
+    by_training,
+    forgetting,
+    rival,
+    tested,
+    together,
+    worth,
+)
 from benchmarks.report import Cell, Table, bare, between, noted
 from cosd_api.comparison.contestants import REVERSED
 from cosd_api.comparison.result import Comparison, standing_of
@@ -89,7 +99,6 @@ _README = ("draft", "assistant", ROUTER, *FEW)
 _MORE = {
     "learned": "Verifiers that were learned on development questions, `products` drafting",
     "learned-reversed": "The same, `numbers` drafting",
-    "merged": "The rival: one model with both adapters, each at half of its strength (draft) or whole (assistant)",
     "copy": "A control: a copy of `products` assists",
     "with-base": "A control: SmolLM2 itself drafts, `products` assists",
     "other-seed": "A control: `products` of another training assists",
@@ -141,6 +150,8 @@ def _all_tables() -> str:
     ]
     rules = rules_table(read_tried(RESULTS / "seam-1.jsonl.xz"))
     parts.append(f"## Rules at the seam, development questions\n\n{noted(rules)}")
+    beside = noted(_labelled(rival(), _LABELS))
+    parts.append(f"## The rival: one model with both adapters, training 1\n\n{beside}")
     for cell, title in _MORE.items():
         if kept(cell, 1).exists():
             parts.append(f"## {title}\n\n{noted(families(cell, 1))}")

@@ -7,23 +7,22 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
-from benchmarks.real_pair.cells import CELLS
+from benchmarks.real_pair.cells import CELLS, FEW
 from benchmarks.real_pair.kept import ALL, kept, read
-from benchmarks.real_pair.outcomes import Answered, apart, lower_bound, outcomes_of
+from benchmarks.real_pair.outcomes import Answered, apart, lower_bound, outcomes_of, uncached
 from benchmarks.real_pair.questions import family_of, question_of, questions
 from benchmarks.real_pair.router import ROUTER, router
 from benchmarks.report import Cell, Table
 from cosd_api import Example
-from cosd_api.comparison.contestants import ORACLE
+from cosd_api.comparison.contestants import ASSISTANT_ALONE, DRAFT_ALONE, ORACLE, REVERSED
 from cosd_api.comparison.contrasts import Joint
-from cosd_api.comparison.journal import GradedAnswer
 
 TRAININGS: Mapping[int, str] = {1: "complementary", 2: "seeds", 3: "seeds"}
 """The cell that holds the answers of a training, by its seed."""
-MODELS = ("draft", "assistant")
-FEW = ("cosd", "cosd-0.9-1", "cosd-1-1", "average")
-BOTH_WAYS = (*(name + turned for name in FEW[:3] for turned in ("", ", reversed")), FEW[3])
+MODELS = (DRAFT_ALONE, ASSISTANT_ALONE)
+BOTH_WAYS = (*(name + turned for name in FEW[:3] for turned in ("", REVERSED)), FEW[3])
 SWAPS = 400
 
 
@@ -39,14 +38,9 @@ def answered(cell: str, seed: int, asked: Sequence[Example], ways: Sequence[str]
                 family=family_of(example),
                 group=example.group or key,
                 right=bool(answer.right),
-                uncached=uncached(answer),
+                uncached=uncached(answer.usage.values()),
                 seconds=answer.seconds or 0.0,
             )
-
-
-def uncached(answer: GradedAnswer) -> float:
-    """Tokens that were read and not cached, and written, by all servers together."""
-    return sum(one.read - one.cached + one.written for one in answer.usage.values())
 
 
 @cache
@@ -100,7 +94,7 @@ def tested() -> Table:
     """Non-inferiority of (0.9, 1) to (1, 1), and the share of swapped labels that give a difference."""
     several = all_answered()
     rows: list[list[Cell]] = []
-    for turned in ("", ", reversed"):
+    for turned in ("", REVERSED):
         value, low = lower_bound(several, f"cosd-0.9-1{turned}", f"cosd-1-1{turned}")
         tokens = [_mean([one for one in several if one.way == f"{name}{turned}"]) for name in FEW[1:3]]
         shown = (
@@ -111,35 +105,43 @@ def tested() -> Table:
     return Table("Tests", ["", "points"], rows)
 
 
-EDGES = (0.5, 0.9, 0.97, math.inf)
+EDGES = (0.0, 0.5, 0.9, 0.97, math.inf)
+"""Probabilities between which replaced tokens are counted."""
 
 
 def worth() -> Table:
-    """What (1, 1) finds by asking everywhere: its replacements, by the draft's probability of the token replaced.
+    """Replacements that (1, 1) makes by asking everywhere, by the draft's probability of the token replaced.
 
-    An answer counts where the surest of its replaced tokens is: put right if the draft alone has it wrong, spoilt if
-    the draft alone has it right.
+    An answer counts at its surest replaced token: put right if the draft alone has it wrong, spoilt if the draft alone
+    has it right.
     """
-    rows: list[list[Cell]] = []
-    found: list[tuple[float, int, bool, bool]] = []
+    replaced, mended, spoilt = list[float](), list[float](), list[float]()
     for seed, cell in TRAININGS.items():
         whole = read(kept(cell, seed))[ALL]
-        for turned, alone in zip(("", ", reversed"), MODELS, strict=True):
+        for turned, alone in zip(("", REVERSED), MODELS, strict=True):
             before = whole.answers_of(alone)
             for key, answer in whole.answers_of(f"cosd-1-1{turned}").items():
                 probs = [one.draft_prob or 0.0 for one in answer.replaced]
-                if probs and key in before:
-                    found += [(one, 1, False, False) for one in probs]
-                    found.append((max(probs), 0, bool(before[key].right), bool(answer.right)))
-    least = 0.0
-    for edge in EDGES:
-        inside = [one for one in found if least <= one[0] < edge]
-        mended = sum(not one[1] and not one[2] and one[3] for one in inside)
-        spoilt = sum(not one[1] and one[2] and not one[3] for one in inside)
+                if not probs or key not in before:
+                    continue
+                replaced += probs
+                if bool(before[key].right) != bool(answer.right):
+                    (mended if answer.right else spoilt).append(max(probs))
+    rows: list[list[Cell]] = []
+    for least, edge in pairwise(EDGES):
+        counts = (sum(least <= one < edge for one in several) for several in (replaced, mended, spoilt))
         title = f"{least:g} and more" if math.isinf(edge) else f"{least:g} to {edge:g}"
-        rows.append([title, str(sum(one[1] for one in inside)), str(mended), str(spoilt)])
-        least = edge
+        rows.append([title, *map(str, counts)])
     return Table("Asking everywhere", ["draft's probability", "replaced", "put right", "spoilt"], rows)
+
+
+def rival() -> Table:
+    """The first training's fusions beside one model with both adapters, on the questions that all have answered."""
+    asked = questions("test")
+    fused = [*answered("complementary", 1, asked, FEW)]
+    merged = {"draft": "merged, each at half of its strength", "assistant": "merged, both whole"}
+    one_model = [replace(one, way=merged[one.way]) for one in answered("merged", 1, asked, ())]
+    return apart("The rival", [*fused, *one_model], MODELS)
 
 
 def _mean(several: Sequence[Answered]) -> float:

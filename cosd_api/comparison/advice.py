@@ -338,6 +338,6 @@ def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
         return
     who = in_words([with_article(name) for name in missed])
     yield (
-        f"Where {who} {'draft' if len(missed) > 1 else 'drafts'}, a rule with alpha = {alpha} asks nobody at these "
-        "errors; alpha = beta = 1, surprise and average look there, too."
+        f"Where {who} {'draft' if len(missed) > 1 else 'drafts'}, a rule with alpha = {alpha} asks no assistant at "
+        "these errors; alpha = beta = 1, surprise and average look there, too."
     )

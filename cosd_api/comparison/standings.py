@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from cosd_api import Example, RuleVerifier
+from cosd_api import Example
 from cosd_api.comparison.contestants import ORACLE, Contestant, ContestantKind
 from cosd_api.comparison.contrasts import (
     GradedOutcomes,
@@ -30,7 +30,6 @@ from cosd_api.comparison.questions import group_of
 from cosd_api.comparison.statistics import CalibrationCurve, Estimated, PairedCounts, calibration, wilson_by_groups
 from cosd_api.extend import Record, first_character, last_character
 
-_SURE = RuleVerifier().alpha
 """The rule's alpha: it never asks about a draft token of this probability or more."""
 
 
@@ -459,7 +458,7 @@ def calibration_of(gathered: Gathered) -> dict[str, ModelCalibration]:
         known = [one for one in answers if one.confidence is not None and one.least is not None]
         if known:
             found[name] = ModelCalibration(
-                mean=calibration([(one.confidence or 0.0, bool(one.right)) for one in known], alpha=_SURE),
-                least=calibration([(one.least or 0.0, bool(one.right)) for one in known], alpha=_SURE),
+                mean=calibration([(one.confidence or 0.0, bool(one.right)) for one in known]),
+                least=calibration([(one.least or 0.0, bool(one.right)) for one in known]),
             )
     return found

@@ -116,16 +116,17 @@ def test_where_doubts_sit() -> None:
     )
     doubts = dict.fromkeys(MODELS, Doubts(answers=9, wrong=4, sure=3, alpha=0.9))
     assert (
-        "Where the draft and the assistant draft, a rule with alpha = 0.9 asks nobody" in words(found, doubts=doubts)[1]
+        "Where the draft and the assistant draft, a rule with alpha = 0.9 asks no assistant"
+        in words(found, doubts=doubts)[1]
     )
     doubts["draft"] = Doubts(answers=9, wrong=0, sure=0, alpha=0.9)
-    assert "Where the assistant drafts, a rule with alpha = 0.9 asks nobody" in words(found, doubts=doubts)[1]
+    assert "Where the assistant drafts, a rule with alpha = 0.9 asks no assistant" in words(found, doubts=doubts)[1]
 
 
 def test_doubts_of_an_earlier_record_are_those_by_the_default_of_that_time() -> None:
     old = Doubts.model_validate({"answers": 9, "wrong": 4, "sure": 3})
     text = words(outcomes((60, "davw"), (20, "vw"), (20, "dvw")), doubts=dict.fromkeys(MODELS, old))[1]
-    assert "sure of every token (0.5 or more)" in text and "a rule with alpha = 0.5 asks nobody at these" in text
+    assert "sure of every token (0.5 or more)" in text and "a rule with alpha = 0.5 asks no assistant at these" in text
 
 
 # How often it errs.

@@ -65,7 +65,9 @@ async def test_a_pair_that_is_sure_and_wrong_needs_alpha_1() -> None:
     assert re.search(
         r"The draft alone was wrong in (\d+) of \d+ answers, and in \1 of these it was sure of every token", text
     )
-    assert "a rule with alpha = 0.9 asks nobody at these errors; alpha = beta = 1, surprise and average look" in text
+    assert (
+        "a rule with alpha = 0.9 asks no assistant at these errors; alpha = beta = 1, surprise and average look" in text
+    )
 
 
 @pytest.mark.parametrize("name", ["copy", "dominated"])
