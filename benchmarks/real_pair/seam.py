@@ -81,6 +81,7 @@ RULES = {
     "(.9, 1)": SeamRule(0.9, 1),
     "(1, 1)": SeamRule(1.01, 1),
 }
+ALONE = "the draft alone"
 SHUFFLED = "(.9, 1), the assistant reads another question"
 """The control: an assistant that has read the next question of the family."""
 """Alpha = 1.01 asks about tokens of probability 1, too."""
@@ -178,7 +179,7 @@ async def tried(model: Path, seed: int, share: float, path: Path) -> None:
     with served(model, ADAPTERS, CELLS["complementary"], seed) as urls:
         async with _clients(urls) as (first, second):
             [end] = await first.ids("<|im_end|>")
-            for label, rule in {**RULES, SHUFFLED: RULES["(.9, 1)"]}.items():
+            for label, rule in {ALONE: SeamRule(0, 1), **RULES, SHUFFLED: RULES["(.9, 1)"]}.items():
                 for name, draft, assistant in (("products", first, second), ("numbers", second, first)):
                     known = {one.question for one in found if (one.rule, one.draft) == (label, name)}
                     left = [one for one in several if one.key not in known]
