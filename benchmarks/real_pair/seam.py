@@ -27,7 +27,7 @@ from benchmarks.real_pair.cells import CELLS, served
 from benchmarks.real_pair.kept import RESULTS
 from benchmarks.real_pair.questions import FAMILIES, family_of, is_right, question_of, questions
 from benchmarks.report import Table
-from cosd_api import Example
+from cosd_api import Example, Fusion, RuleVerifier
 from cosd_api.demo.real import ADAPTERS, fetched
 
 ITEMS = {"facts": 60, "numbers": 60, "both": 120}
@@ -84,6 +84,8 @@ RULES = {
 ALONE = "the draft alone"
 SHUFFLED = "(.9, 1), the assistant reads another question"
 """The control: an assistant that has read the next question of the family."""
+WORDS = "(.9, 1), whole words, by the library"
+"""The unit of models with different ids, which the decoder of a page does not have."""
 """Alpha = 1.01 asks about tokens of probability 1, too."""
 
 
@@ -190,6 +192,24 @@ async def tried(model: Path, seed: int, share: float, path: Path) -> None:
                     found += await _answers(name, draft, assistant, label, rule, left, end, shuffled=shuffled)
                     write_tried(path, found)
                     print(f"{name} drafts, {label}: {time.monotonic() - began:.0f} s", flush=True)
+        for name, order in (("products", urls), ("numbers", urls[::-1])):
+            known = {one.question for one in found if (one.rule, one.draft) == (WORDS, name)}
+            found += await _by_words(name, *order, [one for one in several if one.key not in known])
+            write_tried(path, found)
+
+
+async def _by_words(name: str, draft: str, assistant: str, several: Sequence[Example]) -> list[Tried]:
+    """Answers of which whole words are judged."""
+    rule = RuleVerifier(alpha=0.9, beta=1)
+    found: list[Tried] = []
+    async with Fusion(draft=draft, assistant=assistant, unit="word", verifier=rule) as fusion:
+        answers = fusion.map([one.prompt for one in several], max_tokens=MAX_TOKENS, concurrency=3)
+        async for result in answers:
+            example, text = several[len(found)], result.text
+            asked = len({token.unit for token in result.tokens if token.asked})
+            right = is_right(example, text)
+            found.append(Tried(WORDS, name, example.key, family_of(example), text, right, asked, result.replacements or 0))
+    return found
 
 
 def read_tried(path: Path) -> list[Tried]:
