@@ -11,8 +11,8 @@ from benchmarks.real_pair.cells import FEW
 from benchmarks.real_pair.kept import ALL, RESULTS, kept, read
 from benchmarks.real_pair.outcomes import points
 from benchmarks.real_pair.plot import drawn, label
-from benchmarks.real_pair.questions import COUNTS, FAMILIES, family_of, question_of, questions
-from benchmarks.real_pair.router import ROUTER, router
+from benchmarks.real_pair.questions import FAMILIES
+from benchmarks.real_pair.router import ROUTER
 from benchmarks.real_pair.seam import read_tried, rules_table
 from benchmarks.real_pair.spoilt import sorted_cases
 from benchmarks.real_pair.trainings import (
@@ -44,8 +44,6 @@ def families(cell: str, seed: int) -> Table:
         shares = [_share(standing_of(found[family], one.name)) for family in FAMILIES]
         apart = [points(one.differences[name]) if name in one.differences else "" for name in whole.models]
         rows.append([one.name, *shares, _share(one), *apart, *_costs(one, whole)])
-    if cell == "complementary":
-        rows.append([ROUTER, *_router(whole), *[""] * (len(whole.models) + len(_COSTS))])
     columns = ["", *FAMILIES, "all", *(f"to {name}" for name in whole.models), *_COSTS]
     models = " drafts, ".join(one.model for one in whole.models.values())
     return Table(f"{cell}, seed {seed}: {models} assists", columns, rows)
@@ -60,24 +58,6 @@ def _costs(one: Standing, whole: Comparison) -> list[str]:
     uncached = sum(one.read.values()) - sum(one.cached.values()) + sum(one.written.values())
     times = "" if one.seconds is None or not draft.seconds else f"{one.seconds / draft.seconds:.1f}"
     return ["" if one.billed is None else f"{one.billed:,.0f}", f"{uncached:,.0f}", times]
-
-
-def _router(whole: Comparison) -> list[str]:
-    """Right answers of the specialist that a classifier of training questions chooses by a question's words."""
-    chosen = router()
-    right: dict[str, list[bool]] = {family: [] for family in FAMILIES}
-    answers = {name: whole.answers_of(name) for name in whole.models}
-    draft, assistant = answers
-    for one in questions("test", COUNTS):
-        name = draft if chosen(question_of(one)) else assistant
-        if one.key in answers[name]:
-            right[family_of(one)].append(bool(answers[name][one.key].right))
-    shares = [_mean(right[family]) for family in FAMILIES]
-    return [*shares, _mean([one for several in right.values() for one in several])]
-
-
-def _mean(right: Sequence[bool]) -> str:
-    return f"{100 * sum(right) / len(right):.1f}" if right else ""
 
 
 # The documents.

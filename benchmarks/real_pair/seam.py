@@ -208,7 +208,9 @@ async def _by_words(name: str, draft: str, assistant: str, several: Sequence[Exa
             example, text = several[len(found)], result.text
             asked = len({token.unit for token in result.tokens if token.asked})
             right = is_right(example, text)
-            found.append(Tried(WORDS, name, example.key, family_of(example), text, right, asked, result.replacements or 0))
+            found.append(
+                Tried(WORDS, name, example.key, family_of(example), text, right, asked, result.replacements or 0)
+            )
     return found
 
 
