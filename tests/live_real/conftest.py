@@ -32,25 +32,35 @@ def _served(name: str) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def draft() -> Iterator[str]:
-    """The model on a server of its own."""
+    """The model on a server of its own, which has read nothing yet.
+
+    The numbers in a server's cache depend on how many tokens were read at a time (see `lead_over`): what one test made
+    it read at once would change the answers of the next.
+    """
     yield from _served(MODEL)
 
 
-@pytest.fixture(scope="session")
-def alone(draft: str) -> dict[str, Alone]:
-    """The answers of the server itself."""
-    return Answers(draft)
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture
 def assistant() -> Iterator[str]:
-    """The same model on another server."""
+    """The same model on another server, as fresh."""
+    yield from _served(MODEL)
+
+
+@pytest.fixture
+def shorter() -> Iterator[str]:
+    """The model without one of its layers, on a fresh server."""
+    yield from _served(SHORTER)
+
+
+@pytest.fixture(scope="session")
+def own_server() -> Iterator[str]:
+    """The model on a server that answers alone, and is asked nothing else."""
     yield from _served(MODEL)
 
 
 @pytest.fixture(scope="session")
-def shorter() -> Iterator[str]:
-    """The model without one of its layers."""
-    yield from _served(SHORTER)
+def alone(own_server: str) -> dict[str, Alone]:
+    """The answers of the server itself."""
+    return Answers(own_server)

@@ -16,9 +16,9 @@ NEAR = 0.02  # nats a token: a server reads a token a little differently from wh
 
 
 @pytest.fixture(scope="module")
-def written(draft: str) -> dict[str, Alone]:
+def written(own_server: str) -> dict[str, Alone]:
     """The answers of the server itself."""
-    return answers(draft, PROMPTS[:COUNT], length=LENGTH, shown=True)
+    return answers(own_server, PROMPTS[:COUNT], length=LENGTH, shown=True)
 
 
 async def test_the_model_with_itself_has_its_own_likelihood(
