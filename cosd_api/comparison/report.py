@@ -1,4 +1,4 @@
-"""A comparison as plain text: a table, and its findings in sentences. The page shows the same words and cells."""
+"""A comparison as plain text: a table, and findings in sentences. The page shows the same words and cells."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from cosd_api.extend import counted, in_words, with_article, with_notes
 if TYPE_CHECKING:
     from cosd_api.comparison.result import Comparison
 
-WIDTH = 110  # characters of a line of the comment in a settings file
+WIDTH = 110  # characters per line, also in the comment of a settings file
 
 
 _HEADS = ("", "right", "accuracy", "95 %")
 _COSTS = ("kept", "ms", "requests", "tokens")
 MOST_NAMES = 40
-"""Most characters of a row's name in the table; longer lists of ways with equal texts are cut."""
+"""Greatest number of characters of a row's name in the table; longer lists of ways with equal texts are cut."""
 
 
 def heads_of(found: Comparison) -> list[str]:
-    """Column heads of the table of standings; the four columns of a difference to a model are adjacent."""
+    """The column heads of the table of standings; the four columns of a difference to a model are adjacent."""
     apart = [head for name in found.models for head in (f"to {name}", "95 %", "won:lost", "p")]
     return [*_HEADS, *apart, *_COSTS]
 
 
 def rows_of(found: Comparison) -> list[Standing]:
-    """The standings that have their own row: ways with equal texts share the row of the cheapest."""
+    """The standings that have a row of their own: ways with equal texts share the row of the cheapest."""
     return [one for one in found.standings if one.same_texts_as is None]
 
 
@@ -47,7 +47,7 @@ def same_texts(found: Comparison) -> dict[str, list[Standing]]:
 
 
 def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
-    """The name of a row: the names of all ways that share it, if there is room; else the note below lists them."""
+    """The name of a row: the names of all ways that share it, or their number if the names are too long."""
     others = [other.name for other in same.get(one.name, ())]
     name = " = ".join([one.name, *others])
     if len(name) > MOST_NAMES:
@@ -56,7 +56,7 @@ def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
 
 
 def comparison_report(found: Comparison) -> str:
-    """The comparison in words and a table."""
+    """The comparison as a table and sentences."""
     standings, same = rows_of(found), same_texts(found)
     more = optional_columns(standings)
     heads = [*heads_of(found), *more]
@@ -105,7 +105,7 @@ def roles_in_words(models: Sequence[str]) -> str:
 
 
 def limits_in_words(found: Comparison) -> str:
-    """The limits of the answers."""
+    """The limits of the answers, in words."""
     words = f"answers of at most {counted(found.max_tokens, 'token')}"
     if found.stop:
         words += f", ending before {' or '.join(map(repr, found.stop))}"
@@ -115,7 +115,7 @@ def limits_in_words(found: Comparison) -> str:
 
 
 def about_standings(found: Comparison) -> list[str]:
-    """The meaning of the columns, a paragraph each."""
+    """Paragraphs that explain the columns and name the ways that share a row."""
     both = "both" if len(found.models) == 2 else "all"
     apart = "Differences are to each model alone, in points, on the questions that both have answered. "
     apart += "Their intervals hold all together, and leave out 0 exactly where p is at most 0.05: sign flips, by the "
@@ -137,7 +137,7 @@ def about_standings(found: Comparison) -> list[str]:
 
 
 def findings(found: Comparison) -> list[str]:
-    """The result in sentences: ways shown to be better than each model, effect of failures, worth of a third model."""
+    """The result in sentences: ways that are better than each model, effect of failures, worth of a third model."""
     tested = [one for one in rows_of(found) if one.kind in ("method", "baseline") and one.differences]
     if not any(difference.interval is not None for one in tested for difference in one.differences.values()):
         return []
@@ -162,7 +162,7 @@ _TRIO = 3
 
 
 def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
-    """A sentence on each way whose gain failures, its own or a model's, may undo."""
+    """A sentence about each gain that failed questions, of the way or of the model, could undo."""
     sentences: list[str] = []
     for one in tested:
         doubtful = [
@@ -234,7 +234,7 @@ def p_in_words(value: float | None) -> str:
 
 
 def optional_columns(standings: Sequence[Standing]) -> dict[str, list[str]]:
-    """Additional columns that these standings fill, by their heads: cached tokens, and the price of 1,000 answers."""
+    """Additional columns for which these standings have values, by head: cached tokens, price of 1,000 answers."""
     found: dict[str, list[str]] = {}
     if any(any(one.cached.values()) for one in standings):
         found["cached"] = [f"{sum(one.cached.values()):,.0f}" if one.answered else "" for one in standings]
@@ -244,7 +244,7 @@ def optional_columns(standings: Sequence[Standing]) -> dict[str, list[str]]:
 
 
 def failures_counted(failures: Iterable[FailedAnswer]) -> list[tuple[str, str, str]]:
-    """The contestants that failed, each with the number of its questions in words, and the reason."""
+    """Failures, grouped by contestant and reason: the name, the number of questions in words, and the reason."""
     why = Counter((one.contestant, one.development, one.error) for one in failures)
     return [
         (name, counted(n, "question") + " that set baselines" * held, error) for (name, held, error), n in why.items()
@@ -252,7 +252,7 @@ def failures_counted(failures: Iterable[FailedAnswer]) -> list[tuple[str, str, s
 
 
 def by_reason(left_out: Iterable[LeftOut]) -> dict[str, list[str]]:
-    """The names of the contestants that were left out, by the reason."""
+    """The names of the contestants that were left out, by reason."""
     found: dict[str, list[str]] = {}
     for one in left_out:
         found.setdefault(one.reason, []).append(one.name)
