@@ -206,8 +206,8 @@ def _alone(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
     if advice.room is not None:
         share = round(advice.room.value * advice.tested)
         yield (
-            f"No way to fuse gains {_points(advice.worth)} or more: only at {share} of "
-            f"{counted(advice.tested, 'question')} it was wrong and the models' texts differ (at most "
+            f"No way to fuse gains {_points(advice.worth)} or more: that model was wrong, and the models' texts "
+            f"differ, at only {share} of {counted(advice.tested, 'question')} (at most "
             f"{_points(advice.room.high)} of all questions)."
         )
     elif advice.gain is not None and advice.upper is not None:
@@ -226,7 +226,7 @@ def _alone(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
 def _undecided(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
     yield f"Undecided. Use {with_article(advice.model)} ({models[advice.model]}) alone for now."
     if advice.gain is None:
-        yield f"None of {_ways(advice)} could be held against the models."
+        yield f"None of {_ways(advice)} could be compared with the models."
     else:
         gain = advice.gain
         seen = f"{_signed(gain.value)}, between {_signed(gain.low)} and {_signed(gain.high)}"
@@ -249,8 +249,8 @@ def _rights(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
 def _audit(advice: AdviceCounts) -> Iterator[str]:
     if advice.disagreed:
         yield (
-            f"Where all models wrote the same text, ways are taken to write it, too; of {advice.audited} answers to "
-            f"such questions that were asked for all the same, {advice.disagreed} had another grade: distrust this "
+            f"If all models wrote the same text, ways are assumed to write it, too. Of {advice.audited} answers to "
+            f"such questions that were requested as a check, {advice.disagreed} had another grade: distrust this "
             "advice, and compare instead."
         )
 
@@ -324,7 +324,7 @@ def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
     for name in models:
         one, subject = advice.doubts.get(name), with_article(name).capitalize()
         if one is None:
-            yield f"{subject} does not report its probabilities: where its doubts sit is not known."
+            yield f"{subject} does not report its probabilities: where it doubts is not known."
         elif one.wrong:
             yield (
                 f"{subject} alone was wrong in {one.wrong} of {counted(one.answers, 'answer')}, and in "
@@ -334,10 +334,10 @@ def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
                 missed.append(name)
     if not missed:
         if any(one.wrong for one in advice.doubts.values()):
-            yield f"So the doubts sit where the errors are, as a rule with alpha = {alpha} needs."
+            yield f"So the doubts are where the errors are, as a rule with alpha = {alpha} needs."
         return
     who = in_words([with_article(name) for name in missed])
     yield (
-        f"Where {who} {'draft' if len(missed) > 1 else 'drafts'}, a rule with alpha = {alpha} asks no assistant at "
+        f"If {who} {'draft' if len(missed) > 1 else 'drafts'}, a rule with alpha = {alpha} asks no assistant about "
         "these errors; alpha = beta = 1, surprise and average look there, too."
     )

@@ -140,7 +140,7 @@ class Advising:
         if repeated:
             self._told.append(
                 f"{counted(repeated, 'question')} share their prompt with another one and have no group: each counts "
-                "as evidence of its own, which makes the advice too sure. Give them one group"
+                "as evidence of its own, which makes the advice too confident. Give them one group"
             )
 
     async def estimate(self) -> ComparisonEstimate:
@@ -209,7 +209,7 @@ class Advising:
         if not self._plan and self._earlier:
             had = sum(len(one.questions) for one in self._earlier)
             self._told.append(
-                f"all looks at these questions have been made: the next one takes {int(GROWTH * had)} questions, or "
+                f"all looks at these questions have been made: the next one needs {int(GROWTH * had)} questions, or "
                 "another file for the answers and other questions"
             )
 

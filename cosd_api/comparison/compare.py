@@ -186,7 +186,7 @@ def split(examples: Sequence[Example], share: float) -> tuple[list[Example], lis
         SettingError: there is only one question.
     """
     if len(examples) < 2:
-        raise SettingError("a comparison with baselines takes two questions at least: one to set them, one to test")
+        raise SettingError("a comparison with baselines needs at least two questions: one to set them, one to test")
     by_hash = sorted(example.key for example in examples)
     count = min(max(1, round(share * len(examples))), len(examples) - 1)
     held = set(by_hash[:count])
@@ -372,7 +372,7 @@ def _warnings(found: Gathered) -> list[str]:
             )
     if repeated := repeated_prompts(found.test):
         words.append(
-            f"{counted(repeated, 'question')} share their prompts with others: if they ask for one thing, give them "
-            "one group, or the intervals are too narrow"
+            f"{counted(repeated, 'question')} share their prompts with others: if they ask for the same thing, give "
+            "them one group, or the intervals are too narrow"
         )
     return words

@@ -55,8 +55,8 @@ from cosd_api.types import CustomVerifier
 from cosd_providers import Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
-"""A model alone; a method; a baseline that asks the models; a contestant whose answers are derived from those of the
-models alone; or a pilot, which answers only the development questions, to find the settings of a baseline."""
+"""A model alone; a method; a baseline that asks the models; a contestant whose answers are derived from the answers of
+the models alone; or a pilot, which answers only the development questions, to find the settings of a baseline."""
 Chosen = Literal["all"] | Sequence[str | Method] | Mapping[str, str | Method]
 """Methods to compare: all; or some, by name or as objects; or a mapping of names to either."""
 
@@ -87,7 +87,7 @@ VARIANTS: Mapping[str, Method] = {
 }
 """Methods with further settings, by their names in a comparison."""
 
-_UNASKED = {"speculative": "it draws what the assistant would write, whose greedy text is that of cosd-match"}
+_UNASKED = {"speculative": "it draws what the assistant would write; its greedy text is that of cosd-match"}
 """Methods that are compared only if the user names them, with the reasons."""
 
 
@@ -157,7 +157,7 @@ class Contestant:
     Attributes:
         name: its name; if an assistant drafts, the name of a method ends with the suffix of `turned`.
         kind: its kind.
-        method: its method; None if its answers are derived from those of other contestants.
+        method: its method; None if its answers are derived from other contestants' answers.
         first: index of the model that drafts, or is listed first: 0 is the draft, 1 the first assistant. The other
             models assist in their order.
         without: index of the model that takes no part; None if all models take part.
@@ -334,7 +334,7 @@ def contestants_of(
 
 
 def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
-    """The methods by name, and those of `"all"` that have no defaults or are compared only if they are named."""
+    """The methods by name, and the methods of `"all"` that have no defaults or must be named to be compared."""
     if chosen == "all":
         found: list[tuple[str, Method]] = []
         without: list[LeftOut] = []

@@ -48,7 +48,7 @@ _KINDS: Mapping[ContestantKind, str] = {
     "alone": "one model alone",
     "method": "method",
     "baseline": "baseline",
-    "derived": "made of the models' answers",
+    "derived": "derived from the models' answers",
 }
 
 
@@ -154,7 +154,7 @@ def _key(kinds: set[ContestantKind], which: str) -> Element:
     for kind, words in _KINDS.items():
         if kind in kinds:
             key.append(key_entry(f"mark {kind}", _mark(kind, 9, 9), words + turned * (kind == "method")))
-    key.append(key_entry("frontier", "M1 9h16", "frontier: nothing cheaper equals it within one standard error"))
+    key.append(key_entry("frontier", "M1 9h16", "frontier: nothing cheaper is within one standard error"))
     return key
 
 

@@ -45,7 +45,7 @@ __all__ = [
 
 GRADERS: Mapping[str, str] = {
     "exact": "the whole answer equals the reference, white space normalized",
-    "contains": "the example's target, or its answer, stands in the answer as whole words",
+    "contains": "the example's target, or its answer, appears in the answer as whole words",
     "last-number": "the last number of the answer equals that of the reference",
     "choice": "the answer chooses the letter of the reference",
     "regex": "the last match of a pattern equals the reference",
@@ -411,5 +411,5 @@ def _imported(name: str) -> _Verdict:
         if added:
             sys.path.remove(folder)
     if not callable(found):
-        raise SettingError(f"the grader {name} is no function of an example and a text")
+        raise SettingError(f"the grader {name} is not a function of an example and a text")
     return cast("_Verdict", found)

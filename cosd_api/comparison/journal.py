@@ -480,7 +480,7 @@ class Journal:
             raise SettingError(f"{path} was written by a newer cosd-api (schema_version {version}): update cosd-api")
         if version == 1:
             words = f"{path} was begun by an earlier cosd-api, which asked models with the same ids after text"
-            raise SettingError(f"{words}: its answers may be others than those of today. {_ANOTHER.capitalize()}")
+            raise SettingError(f"{words}: its answers may differ from today's. {_ANOTHER.capitalize()}")
         try:
             there = JournalHeader.model_validate(fields)
         except ValidationError as error:

@@ -116,7 +116,7 @@ class JudgeGrader(BaseGrader):
         if verdict is None:
             said = repr(reply) if reply.strip() else "nothing"
             words = f"the judge {self._model.name} answered {said}, which begins with neither Yes nor No"
-            raise GradingError(f"{words}: give another judge, or a question that it answers so")
+            raise GradingError(f"{words}: give another judge, or a question that it answers with Yes or No")
         return verdict
 
     def _asked(self, example: Example, text: str) -> str:

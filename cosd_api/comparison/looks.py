@@ -82,7 +82,7 @@ class Outcomes:
         return [key for key in first if all(key in one for one in others)]
 
     def of(self, questions: Iterable[str]) -> list[str]:
-        """Those of these questions that all models have answered."""
+        """Select the questions that all models have answered."""
         return [key for key in questions if all(key in one for one in self.alone.values())]
 
     def group(self, question: str) -> str:
@@ -218,15 +218,15 @@ class Seen:
 
 
 def in_order(questions: Iterable[str], seen: Iterable[str] = ()) -> list[str]:
-    """Order the questions: those of earlier looks first, then the rest by hash, regardless of order and outcomes.
+    """Sort the questions: first the questions of earlier looks, then the rest by hash, so that outcomes cannot matter.
 
     Raises:
         SettingError: there are fewer than `LEAST_QUESTIONS`.
     """
     there = dict.fromkeys(questions)
     if len(there) < LEAST_QUESTIONS:
-        words = f"advice takes at least {LEAST_QUESTIONS} questions, better a hundred, not {len(there)}"
-        raise SettingError(f"{words}: on fewer no method can be told from chance")
+        words = f"advice needs at least {LEAST_QUESTIONS} questions, preferably a hundred, not {len(there)}"
+        raise SettingError(f"{words}: with fewer, no method can be told from chance")
     first = [key for key in dict.fromkeys(seen) if key in there]
     for key in first:
         del there[key]

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages, `comparison_page(found)` and `advice_page(advice)`, which load nothing and run no script."""
+"""Self-contained HTML pages that load nothing and run no script: `comparison_page(found)`, `advice_page(advice)`."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ from cosd_api.report.html.elements import Child, element, in_line, seconds, visi
 _FUSED = ("method", "baseline")
 _MOST_ROWS = 50  # greatest number of questions that are shown of each kind
 _LONGEST = 600  # greatest number of characters that are shown of a text
-_ABOUT_ADVICE = "By one look at all test questions, with an error of at most 4 % over all ways together."
+_ABOUT_ADVICE = "From one look at all test questions, with an error of at most 4 % over all ways together."
 _NO_ADVICE = (
-    f"There is no advice here: it takes {LEAST_QUESTIONS} test questions that {{all}} models have answered, "
-    "better a hundred."
+    f"There is no advice here: it needs at least {LEAST_QUESTIONS} test questions that {{all}} models have answered, "
+    "preferably a hundred."
 )
 
 
@@ -242,7 +242,7 @@ def _about_results(found: Comparison) -> Element:
 
 def _about_the_best() -> Element:
     """A note about choosing the best of many."""
-    return note("The best of many owes a part of its lead to luck: expect less of it on other questions.")
+    return note("The best of many owes part of its lead to luck: expect less of it on other questions.")
 
 
 # Replaced places.
@@ -268,9 +268,11 @@ def _about_places() -> Iterator[Element]:
         swatch("assistant", "the assistant's text continues the reference"),
         swatch("draft", "the draft's does"),
         swatch("neither", "neither does"),
-        swatch("unknown", "the answer had left the reference before"),
+        swatch("unknown", "the answer had already left the reference"),
     )
-    words = "Answers: those with a replaced place; the grader says which of them the replacements put right or spoilt."
+    words = (
+        "Answers: answers with a replaced place. The grader says which of them the replacements put right or spoilt."
+    )
     yield note(words)
 
 
@@ -279,7 +281,7 @@ def _about_places() -> Iterator[Element]:
 
 def _calibration(found: Comparison) -> Iterator[Element]:
     yield element("div", "pair", *(_one_calibration(found, name, one) for name, one in found.calibration.items()))
-    yield note("A rule that asks the assistant where the draft is unsure can mend only what the draft is unsure of.")
+    yield note("A rule that asks the assistant where the draft is unsure can correct only what the draft is unsure of.")
 
 
 def _one_calibration(found: Comparison, name: str, one: ModelCalibration) -> Element:
@@ -375,7 +377,7 @@ def _advice_figures(advice: Advice) -> Iterator[Element]:
     if (fused := advice.accuracy.get("fused")) is not None and advice.gain is not None:
         yield figure(share(fused.value), f"right by {in_line(advice.way or '')}")
         yield figure(f"{100 * advice.gain.value:+z.1f}", f"points of gain ({_interval(advice.gain)})")
-    yield figure(f"{advice.billed_tokens:,}", "tokens billed for it")
+    yield figure(f"{advice.billed_tokens:,}", "tokens billed for the advice")
 
 
 def _advice_sections(advice: Advice) -> Iterator[Element]:
@@ -413,6 +415,6 @@ def _ways(advice: Advice) -> Element:
         ]
         for one in advice.ways
     ]
-    words = "Each way at the last look that it was in, beside the model over which it gains least. "
-    words += "The lower ends of the intervals hold for all ways and looks together."
+    words = "Each way at its last look, next to the model over which it gains least. "
+    words += "The low ends of the intervals hold for all ways and looks together."
     return section("Ways to choose from", note(words), table(heads, rows, range(1, 6), "Ways to choose from"))

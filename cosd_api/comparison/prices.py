@@ -20,7 +20,7 @@ MILLION = 1_000_000
 _EXAMPLE = '{"draft": [0.2, 0.6], "assistant": [3, 15]}'
 _USEFUL = 20  # a bound beyond this multiple of the likely number is useless as a forecast
 _NO_BOUND = (
-    "no useful bound above, as at worst every token is replaced, and all after it is written and asked about again"
+    "no useful upper bound, as at worst every token is replaced, and all that follows is written and asked about again"
 )
 
 
@@ -118,7 +118,7 @@ def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str,
     names = f"the names are {in_words([*models])}, or the models'"
     if unknown := [name for name in given if name not in {*models, *models.values()}]:
         raise SettingError(
-            f"there is no endpoint {unknown[0]!r} to have a price: {names}, {', '.join(models.values())}"
+            f"there is no endpoint {unknown[0]!r} that could have a price: {names}, {', '.join(models.values())}"
         )
     found: dict[str, Price] = {}
     for name, model in models.items():
@@ -200,7 +200,7 @@ class ComparisonEstimate(Record):
         if self.seconds is not None:
             words += f"; takes about {duration(self.seconds)}{self._basis_of_time()}"
         if self.unforeseen:
-            words += f"; and what {in_words(self.unforeseen)} will bill, of which there is no forecast"
+            words += f"; and what {in_words(self.unforeseen)} will bill, for which there is no forecast"
         return words
 
     def _basis_of_time(self) -> str:

@@ -89,7 +89,7 @@ async def run_program(source: str, limits: ProgramLimits | None = None) -> Progr
     """Run a Python program in a process of its own with this interpreter, and stop it at its limits.
 
     A program that ends before its last line, for example by `sys.exit(0)`, has not passed. Cancelling the caller kills
-    the process. The default limits are those of `ProgramLimits()`.
+    the process. `ProgramLimits()` has the default limits.
     """
     limits = limits or ProgramLimits()
     token = secrets.token_hex(16)
@@ -188,7 +188,7 @@ class ProgramGrader(BaseGrader):
             hint = '"tests": "assert add(2, 2) == 4"'
             raise SettingError(f"the grader program needs the tests of each example, and this one has none: {hint}")
         if (problem := _syntax(example.tests)) is not None:
-            raise SettingError(f"the tests of this example are no Python: {problem}")
+            raise SettingError(f"the tests of this example are not valid Python: {problem}")
 
     async def __call__(self, example: Example, text: str) -> bool:
         """Run the program and the tests.
@@ -202,9 +202,9 @@ class ProgramGrader(BaseGrader):
 
 
 _MISSING: Mapping[str, str] = {
-    "network": "programs can reach the network: this machine makes no network namespaces for this user",
+    "network": "programs can reach the network: this user cannot create network namespaces on this machine",
     "RLIMIT_AS": "the memory of programs is not limited on this machine",
-    "RLIMIT_CPU": "the processor time of programs is not limited on this machine, only their time by the clock",
+    "RLIMIT_CPU": "the processor time of programs is not limited on this machine, only their wall-clock time",
 }
 _SUPERUSER = (
     "programs run as the superuser, who may start any number of processes and write every file: use another user"

@@ -73,7 +73,7 @@ def comparison_report(found: Comparison) -> str:
     parts += ["", *map(_filled, findings(found))]
     parts += ["", *(_about_calibration(name, one) for name, one in found.calibration.items())]
     if places := [words for one in standings if (words := _about_places(one))]:
-        parts += ["", "Replaced places, judged by the reference where the answer has followed it so far:", *places]
+        parts += ["", "Replaced places, judged by the reference if the answer has followed it so far:", *places]
     if found.failures:
         parts += ["", "Failed:", *(f"  {name}, {n}: {error}" for name, n, error in failures_counted(found.failures))]
     if found.left_out:
@@ -118,12 +118,12 @@ def about_standings(found: Comparison) -> list[str]:
     """Paragraphs that explain the columns and name the ways that share a row."""
     both = "both" if len(found.models) == 2 else "all"
     apart = "Differences are to each model alone, in points, on the questions that both have answered. "
-    apart += "Their intervals hold all together, and leave out 0 exactly where p is at most 0.05: sign flips, by the "
-    apart += "maximum over all differences of this table."
+    apart += "Their intervals hold simultaneously, and exclude 0 exactly if p is at most 0.05. Both come from sign "
+    apart += "flips, by the maximum over all differences of this table."
     if found.clusters < found.questions:
-        apart += " The questions of a group count as one; in brackets behind won:lost are groups."
-    costs = f"kept: the draft's tokens. ms: median. Requests and tokens: means of an answer, {both} endpoints together."
-    costs += " Names that end in *: no answer that costs fewer tokens equals it within one standard error."
+        apart += " The questions of a group count as one; the numbers in brackets after won:lost are groups."
+    costs = f"kept: share of the draft's tokens. ms: median. Requests and tokens: means per answer, {both} endpoints "
+    costs += "together. A name that ends in *: nothing that bills fewer tokens comes within one standard error of it."
     return [
         apart,
         costs,
@@ -144,16 +144,16 @@ def findings(found: Comparison) -> list[str]:
     better = [one.name for one in tested if one.better_than_all]
     each = "both models" if len(found.models) == 2 else "each of the models"
     if better:
-        words = f"Better than {each} alone, with 5 % error for all of these together: {in_words(better)}."
+        words = f"Better than {each} alone, with an error of at most 5 % for all together: {in_words(better)}."
     else:
-        words = f"No way is shown to be better than {each} alone, with 5 % error for all of them together."
+        words = f"No way is shown to be better than {each} alone, with an error of at most 5 % for all ways together."
     sentences = [words, *_about_failures(tested, found)]
     if found.third is not None:
         sentences.append(third_in_words(found.third))
     elif found.more_assistants and len(found.models) == _TRIO:
         sentences.append(
-            "If the third model is worth its price is not known: the ways to fuse two of them have to be compared, too "
-            "(--pairs)."
+            "Whether the third model is worth its price is not known: the ways to fuse two of the models have to be "
+            "compared, too (--pairs)."
         )
     return sentences
 
@@ -173,8 +173,8 @@ def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
         for name, bounded in doubtful:
             sentences.append(
                 f"{one.name} is ahead of {with_article(name)} only on the questions that both have answered "
-                f"({counted(one.failed, 'question')} of it failed, {found[name].failed} of {with_article(name)}): with "
-                f"these it may be {_interval(bounded, signed=True)} points."
+                f"({one.name} failed at {counted(one.failed, 'question')}, {with_article(name)} at "
+                f"{found[name].failed}): with these, the difference may be {_interval(bounded, signed=True)} points."
             )
     return sentences
 
@@ -189,14 +189,14 @@ def third_in_words(third: ThirdModel) -> str:
         f" to {third.two}, the best way to fuse two, and bills {three / two if two else math.inf:.1f} times the tokens"
     )
     if third.money is not None:
-        words += f" ({1000 * third.money[0]:,.4g} in place of {1000 * third.money[1]:,.4g} for 1,000 answers)"
+        words += f" ({1000 * third.money[0]:,.4g} instead of {1000 * third.money[1]:,.4g} for 1,000 answers)"
     if apart.low > 0 and three <= two:
         return f"{words}. So it gains, and costs nothing."
     if apart.low > 0:
-        return f"{words}. So it gains; each right answer more costs {(three - two) / apart.value:,.0f} tokens."
+        return f"{words}. So it gains; each additional right answer costs {(three - two) / apart.value:,.0f} tokens."
     if apart.interval is not None and apart.interval.high <= 0:
         return f"{words}. So it gains nothing."
-    return f"{words}. A gain is not shown: by these questions it is not worth its price."
+    return f"{words}. A gain is not shown: on these questions, it is not worth its price."
 
 
 def standing_cells(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]]) -> list[str]:

@@ -246,7 +246,7 @@ def standing_of(found: Comparison, name: str) -> Standing | None:
 
 
 def outcomes_of(found: Comparison) -> Outcomes:
-    """The outcomes on the test questions: those of the models alone, and of the ways that fuse all models."""
+    """The outcomes of the models alone, and of the ways that fuse all models, on the test questions."""
 
     def right(name: str) -> dict[str, bool]:
         return {key: bool(one.right) for key, one in found.answers_of(name).items()}

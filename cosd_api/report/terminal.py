@@ -183,10 +183,11 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
     if table.row_count:
         yield Padding(table, (1, 0, 0, 0), expand=False)
     elif result.segments:
-        yield Text("The draft's tokens all stand.", "dim")
+        yield Text("All tokens of the draft were kept.", "dim")
     else:
         asked = any(token.asked for token in result.tokens)
-        yield Text("Both agreed wherever it was asked." if asked else "Nobody was asked: no word could change.", "dim")
+        why = "Both agreed wherever it was asked." if asked else "No assistant was asked: no word could change."
+        yield Text(why, "dim")
 
 
 def definition(result: FusionResult) -> str:

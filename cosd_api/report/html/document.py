@@ -19,7 +19,7 @@ def document(title: str, *children: Child, style: str = "", script: str | None =
     Args:
         title: the title of the window.
         children: elements of the body.
-        style: CSS rules in addition to those of all pages.
+        style: CSS rules in addition to the common rules of all pages.
         script: the only script that may run, which `children` must contain; None for a page without scripts.
     """
     style = text_of("page.css") + style

@@ -145,7 +145,7 @@ def _segments(result: FusionResult) -> Element:
             because = in_line(segment.reason) if wins else ""
             rows.append((place, in_line(", ".join(one.sources)), text, *scores, measure(one.mean), verdict, because))
     equal = len(result.segments) - len(differing)
-    why = "all models wrote the same" if not result.judged else "the draft's token stands"
+    why = "all models wrote the same" if not result.judged else "the draft's token was kept"
     same = note(f"{equal:,} of {counted(len(result.segments), 'segment')}: {why}.")
     if not rows:
         return same
