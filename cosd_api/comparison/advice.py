@@ -100,7 +100,7 @@ class AdviceCounts(Record):
 def reasoned(
     outcomes: Outcomes, trial: SequentialTest, worth: float, *, complete: bool, room: Estimated | None = None
 ) -> dict[str, Any]:
-    """The fields of an advice that follow from counts: the decision and the numbers that it is based on.
+    """The fields of `Advice` that follow from counts: the decision and the numbers that it is based on.
 
     Args:
         outcomes: outcomes of all models and ways.

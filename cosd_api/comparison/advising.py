@@ -49,9 +49,9 @@ async def advise(
 
     Each model alone and every way to fuse them answer a quarter of the questions, then a half, then all. After each
     part, the run looks at the outcomes. It ends if they show that fusing helps, or exclude a gain of `worth`. After 50
-    questions, only the better half of the ways continues. If all models write the same text to a question, ways that
-    draw nothing at random are not asked it, except for one such question in twenty. `Comparison.advice` derives advice
-    from an existing comparison.
+    questions, only the better half of the ways continues. If all models write the same answer to a question, ways that
+    do not sample are not asked it, except for one such question in twenty. `Comparison.advice` derives advice from an
+    existing comparison.
 
     Args:
         examples: at least 20, as for `compare`. Examples with the same `group` count as one piece of evidence.
@@ -157,7 +157,7 @@ class Advising:
     def _steps(self) -> Iterable[tuple[int, float, tuple[str, ...] | None]]:
         """The looks of earlier runs, with their ways, and the looks to come.
 
-        Each is a number of questions, a share of the flips, and the names of the ways; None if it is still to come.
+        Each is a number of questions, a share of the flips, and the names of the ways, or None for a look to come.
         """
         count = 0
         for one in self._earlier:
@@ -214,7 +214,7 @@ class Advising:
             )
 
     async def _ask(self, keys: Sequence[str], several: Sequence[Contestant]) -> None:
-        """Ask these contestants the questions that this run has not asked them; ways get only those in `_asked`."""
+        """Ask these contestants the questions that are new to them in this run; ways only the questions in `_asked`."""
         run = self.run
         groups: dict[tuple[str, ...], list[Contestant]] = {}
         for one in several:
@@ -243,7 +243,7 @@ class Advising:
         return {key for key in keys if all(key in one for one in texts) and len({one[key] for one in texts}) == 1}
 
     def outcomes(self) -> Outcomes:
-        """All outcomes so far; a way that was not asked counts as having written the text of all models."""
+        """All outcomes so far; a way that was not asked a question counts as having written the models' common text."""
         known, examples = self.run.known, [*self.questions.values()]
         done = {*self._done.get(self._models[0].name, ())}
         answers = {one.name: known.complete(one, examples) for one in self.run.tested}

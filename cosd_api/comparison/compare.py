@@ -64,11 +64,12 @@ async def compare(
     Args:
         examples: `Example` objects, or dictionaries with the same fields. Questions with the same `group` count as one
             in intervals and tests. Duplicates are asked once. If questions differ only in `target`, `choices` or
-            `tests`, all but the first have another key in the result.
+            `tests`, all but the first have a different key in the result.
         draft: URL of a server, or a provider (`cosd_api.connect`).
         assistant: a URL or a provider, or several of them.
-        methods: `"all"` methods with their defaults, or several: names, objects such as `CoSD(verifier=tree)`, or a
-            mapping of names to either. `random gate` and `self-consistency` need `"cosd"`.
+        methods: `"all"` for all methods with their defaults; or several methods, as names, as objects such as
+            `CoSD(verifier=tree)`, or as a mapping of names to either. `random gate` and `self-consistency` need
+            `"cosd"`.
         both_ways: whether each method is also compared with each assistant as the draft; the other models then assist,
             in their order.
         baselines: whether to add the baselines `random gate` and `self-consistency`. Some questions set these
@@ -180,7 +181,7 @@ async def opened(
 
 
 def split(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
-    """The questions that set baselines and the test questions, each in the order given; see `Comparison`.
+    """Split questions into the questions that set baselines and the test questions, in order; see `Comparison`.
 
     Raises:
         SettingError: there is only one question.
@@ -267,7 +268,7 @@ def samples_for(
 
 
 def replacement_rate(answers: Iterable[GradedAnswer]) -> float:
-    """Share of the units at which an assistant differed that CoSD replaced; `answers` come from pilots."""
+    """CoSD's replacements as a share of the units at which an assistant differed; `answers` come from pilots."""
     several = [*answers]
     differing = sum(one.differing or 0 for one in several)
     return sum(len(one.replaced) for one in several) / differing if differing else 0.0

@@ -196,7 +196,7 @@ class Contestant:
         return Fusion(draft=draft, assistant=assistants, **options)
 
     def role(self, names: Sequence[str]) -> dict[str, str]:
-        """The user's name of each endpoint, by its name in the fusion; `names` are the names of all models."""
+        """Map each endpoint's name in the fusion to the user's name for it; `names` are the names of all models."""
         mine = self.order(names)
         return dict(zip(model_names(len(mine)), mine, strict=True))
 
@@ -212,8 +212,8 @@ class Contestant:
         return dict(to_jsonable_python(found, fallback=repr))
 
     def key(self, *more: object) -> str:
-        """Identity of an answer: SHA-256 (hex) of the settings and of `more`, which is all else that decides it."""
-        place = self.first if self.first > 1 else self.reverse  # a bool, as in journals of two models
+        """Identity of an answer: SHA-256 (hex) of the settings and of `more`, all other inputs that decide the text."""
+        place = self.first if self.first > 1 else self.reverse  # a bool for 0 and 1, as in journals of two models
         part = () if self.without is None else (f"without {self.without}",)
         known = [self.settings, place, self.kind == "pilot", *part, *self._own_verifier(), *more]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
@@ -426,7 +426,7 @@ def method_of(settings: Mapping[str, Any]) -> Method:
         raise SettingError(f"{words}: make the fusion with method=...")
     if name != CoSD.name:
         options = {**former, **settings["options"]}
-        if (greedy := options.pop("greedy", None)) is not None:  # of `speculative`, in records before 0.2
+        if (greedy := options.pop("greedy", None)) is not None:  # a setting of `speculative` in records before 0.2
             options["temperature"] = 1
         return CoSD(verifier=MatchVerifier()) if greedy else method_named(name, **options)
     try:

@@ -51,7 +51,7 @@ class PairedDifference(Record):
 
     @property
     def low(self) -> float:
-        """Low end of the interval, with all failures against this contestant; minus infinity if it is not tested."""
+        """Low end of the interval, with all failures against this contestant; minus infinity without an interval."""
         ends = [one.low for one in (self.interval, self.bounded) if one is not None]
         return min(ends, default=-math.inf)
 

@@ -72,7 +72,7 @@ def frontier_plot(found: Comparison) -> Element:
         svg.append(element("text", "tick", words, x=_LEFT + 4, y=height - 4))
     best = sorted((one for one in spots if one.on_frontier), key=lambda one: one.billed or 0)
     svg.append(element("path", "frontier", d=_steps([(x(one.billed or 0), y(one.accuracy.value)) for one in best])))
-    for one in sorted(spots, key=lambda one: one.on_frontier):  # the frontier on top
+    for one in sorted(spots, key=lambda one: one.on_frontier):  # so that the frontier is on top
         svg.append(_spot(one, x, y))
     named = [one for one in spots if len(spots) <= _ALL_NAMED or one.on_frontier or one.kind == "alone"]
     svg.extend(_labels(named, x, y))
@@ -112,7 +112,7 @@ def _steps(corners: Sequence[tuple[float, float]]) -> str:
 
 
 def _spot(one: Standing, x: Scale, y: Scale) -> Element:
-    """The mark of a contestant, with its interval, and with its numbers as a title."""
+    """The mark and the interval of a contestant, with its numbers as the title."""
     across, value = x(one.billed or 0.0), one.accuracy
     words = f"{one.name}: {share(value.value)} ({share(value.low)} to {share(value.high)}), {one.billed:,.0f} tokens"
     group = element("g", "spot best" if one.on_frontier else "spot", element("title", None, in_line(words)))
@@ -175,7 +175,7 @@ def accuracy_bar(value: Estimated, mark: float) -> Element:
 
 
 def places_bar(counts: PlaceCounts) -> Element:
-    """Draw the shares of replaced places at which the assistant, the draft or neither was right, or it is not known."""
+    """Draw the shares of replaced places by who was right: the assistant, the draft, neither, or not known."""
     axis = Scale(0, max(counts.places, 1), 0, 160)
     svg = small_chart(160, 12)
     done = 0

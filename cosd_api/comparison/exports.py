@@ -29,7 +29,7 @@ def standings_csv(found: Comparison) -> str:
 
     Shares are between 0 and 1, times are in seconds, and unknown cells are empty. Columns that end in `_draft` or
     `_assistant` (or `_assistant_1` and so on) belong to one endpoint. A name that a spreadsheet would read as a formula
-    gets an apostrophe in front.
+    is preceded by an apostrophe.
     """
     limits = _limits(found)
     rows = [{**_columns(one, found), **limits, "stop": json.dumps(found.stop)} for one in found.standings]

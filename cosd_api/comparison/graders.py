@@ -87,7 +87,7 @@ class ExactGrader(BaseGrader):
 
 @dataclass(frozen=True)
 class ContainsGrader(BaseGrader):
-    """A grader that accepts an answer that contains the target, or without a target the example's answer.
+    """A grader that accepts an answer that contains the example's target or, without a target, the example's answer.
 
     Whole words are compared, in NFC and with any white space between them.
 
@@ -217,8 +217,8 @@ class RegexGrader(ReadingGrader):
 class JsonGrader(ReadingGrader):
     """A grader that compares the JSON value in the answer, or one of its fields, with the reference, by value.
 
-    See `grading.json_value`. A reference that is not JSON is a text. If a field is named, the reference is the value of
-    the field, or an object that contains the field.
+    See `grading.json_value`. A reference that is not JSON counts as text. If a field is named, the reference is the
+    value of the field, or an object that contains the field.
 
     Args:
         field: path of keys and array indexes (which begin at 0), joined by dots, such as `result.0.name`; None for the
@@ -295,7 +295,7 @@ def check_grader(given: object) -> Grader:
     """Make a grader from a name, a `Grader` or a user-defined function.
 
     Raises:
-        SettingError: `given` is something else, or a name without a grader.
+        SettingError: `given` is something else, or `grader_named` refuses the name.
     """
     if isinstance(given, str):
         return grader_named(given)

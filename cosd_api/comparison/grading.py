@@ -21,7 +21,7 @@ class Grader(Protocol):
     """A judge of answers. Use it within `async with`.
 
     Every run of a comparison grades known texts again, so that no grade is older than its grader. A grader with
-    expensive verdicts may have an attribute `identity`, with which its grades are kept; see `BaseGrader`.
+    expensive verdicts may have an attribute `identity`, under which its grades are kept; see `BaseGrader`.
 
     Attributes:
         name: name for reports, with the settings that change verdicts.
@@ -319,6 +319,6 @@ _FENCE = regex.compile(
 
 
 def code_block(text: str) -> str | None:
-    """The content of a Markdown text's first fenced block, which the text's end may close; None without a block."""
+    """The content of a Markdown text's first fenced block, up to the end if it is not closed; None without a block."""
     found = _FENCE.search(text)
     return found["code"] if found is not None else None

@@ -88,7 +88,7 @@ class AnswerUsage(Record):
 
     @property
     def billed(self) -> int:
-        """Tokens read and written."""
+        """Number of tokens read and written."""
         return self.read + self.written
 
     @classmethod
@@ -251,10 +251,10 @@ def _goes_on(source: str, token: FusedToken) -> bool:
 
 
 def _confidence(tokens: tuple[FusedToken, ...]) -> tuple[float | None, float | None]:
-    """The mean and the least of the tokens' probabilities, each from the model that wrote the token."""
+    """The mean and the least probability of the tokens, each reported by the model that wrote the token."""
     probs = [one.draft_prob if one.source == DRAFT else one.assistant_prob for one in tokens]
     known = [prob for prob in probs if prob is not None]
-    if not known or len(known) < len(probs) - (tokens[-1].end and probs[-1] is None):  # a hidden end
+    if not known or len(known) < len(probs) - (tokens[-1].end and probs[-1] is None):  # the end may be hidden
         return None, None
     return min(1.0, math.fsum(known) / len(known)), min(known)
 
@@ -278,7 +278,7 @@ class _Line(GradedAnswer):
         return cls.model_construct(answer.model_fields_set, **dict(answer), spent=True)
 
     def answer(self) -> GradedAnswer:
-        """The answer."""
+        """The answer without the field `spent`."""
         fields = {name: getattr(self, name) for name in GradedAnswer.model_fields}
         return GradedAnswer.model_construct(self.model_fields_set - {"spent"}, **fields)
 
@@ -306,7 +306,7 @@ class _GradeLine(Record):
 
     @property
     def found(self) -> tuple[bool | None, str | None]:
-        """The grade, or None and the reason."""
+        """The grade, and the error if there is no grade."""
         return self.right, self.error
 
 
@@ -363,7 +363,7 @@ class Journal:
 
     Attributes:
         answers: answers without their grades, by the key of their text.
-        grades: grades of each text, by the identity of the grading: questions with the same prompt share a text.
+        grades: grades of each text, by the identity of the grading, as questions with the same prompt share a text.
         looks: the completed looks of `advise`, in their order.
         failed: keys of the texts whose last line in the file, at the time of reading, reports a failure.
         billed: tokens of all lines, including failed answers.

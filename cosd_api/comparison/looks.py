@@ -51,7 +51,9 @@ Verdict = Literal["fuse", "alone", "undecided"]
 
 _DROPS = 50  # number of questions from which on ways are dropped
 _FEWEST = 2  # least number of ways that continue
-_ERRORS = 2.5  # standard errors that exclude a gain; more than one look needs, because any of several may exclude it
+_ERRORS = (
+    2.5  # standard errors that exclude a gain; fewer would do for a single look, but each of several may exclude it
+)
 _POWER = NormalDist().inv_cdf(0.8)
 _CERTAIN = 2 * NormalDist().cdf(_ERRORS) - 1
 
@@ -82,7 +84,7 @@ class Outcomes:
         return [key for key in first if all(key in one for one in others)]
 
     def of(self, questions: Iterable[str]) -> list[str]:
-        """Select the questions that all models have answered."""
+        """The given questions, without questions that a model has not answered."""
         return [key for key in questions if all(key in one for one in self.alone.values())]
 
     def group(self, question: str) -> str:
@@ -154,7 +156,7 @@ class WaySeen:
 
     @property
     def upper(self) -> float:
-        """The least upper bound of the gains over the models; 2.5 standard errors exclude a larger gain over one."""
+        """The least upper bound of its gains over the models; each bound is 2.5 standard errors above the gain."""
         return min(self._upper(one) for one in self.contrasts.values())
 
     def _upper(self, one: Contrast) -> float:
@@ -165,7 +167,7 @@ class WaySeen:
         """The gain over `against`, with an interval.
 
         The low end holds simultaneously for all ways and looks. The high end is the upper end of Newcombe's 95 %
-        interval, or that of the interval clustered by group if it is higher.
+        interval, or of the 95 % interval clustered by group if that is higher.
 
         Args:
             counts: paired outcomes of the way and of the model `against`.
@@ -218,7 +220,7 @@ class Seen:
 
 
 def in_order(questions: Iterable[str], seen: Iterable[str] = ()) -> list[str]:
-    """Sort the questions: first the questions of earlier looks, then the rest by hash, so that outcomes cannot matter.
+    """Sort the questions: first the questions of earlier looks, then the rest by hash, whatever their outcomes.
 
     Raises:
         SettingError: there are fewer than `LEAST_QUESTIONS`.

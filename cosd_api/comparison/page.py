@@ -347,7 +347,7 @@ def _endpoints_table(found: Comparison) -> Element:
 
 
 def advice_page(advice: Advice, *, title: str | None = None) -> str:
-    """The report of `advise`, as an HTML document: the advice, the test, the ways to choose from, and the failures.
+    """The report of `advise`, as an HTML document: the advice, the results, the ways to choose from, the failures.
 
     Args:
         advice: the advice; `Advice.model_validate_json(text)` reads a saved one.

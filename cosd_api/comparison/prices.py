@@ -48,7 +48,7 @@ class Price:
                 raise SettingError(f"a price must be a number of at least 0, not {value!r}")
 
     def of(self, read: float, written: float, cached: float = 0) -> float:
-        """The price of these numbers of tokens; `cached` counts the tokens read that came from a cache."""
+        """The price of the given numbers of tokens; `cached` is the part of `read` that came from a cache."""
         less = 0.0 if self.cached is None else cached * (self.read - self.cached)
         return (read * self.read - less + written * self.written) / MILLION
 
@@ -317,7 +317,7 @@ async def estimated(
         return _total([_times(scales[name], made[name][unit]) for name in names])
 
     durations = {name: over("seconds", [name])[1] / at_once for name in scales}
-    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # then servers have it in their caches
+    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # later, it is in the servers' caches
     return ComparisonEstimate(
         questions=questions,
         contestants={name: _range(over("tokens", [name])) for name in scales},
@@ -392,7 +392,7 @@ def _total(several: Sequence[_Bound]) -> _Bound:
 
 
 def _mean(several: Sequence[_Cost]) -> _Cost:
-    """The mean over questions."""
+    """The mean cost over questions."""
     sums = {unit: _total([one[unit] for one in several]) for unit in several[0]}
     return {unit: (one[0] / len(several), one[1] / len(several), one[2] / len(several)) for unit, one in sums.items()}
 

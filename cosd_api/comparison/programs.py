@@ -1,4 +1,4 @@
-"""Run programs that models wrote in processes with few rights. This protects against accidents, not against attacks.
+"""Run programs written by models, in processes with few rights. This protects against accidents, not attacks.
 
 Each process has limits on time, memory, files and processes, works in a temporary folder, and does not inherit this
 process's environment. On Linux, if unprivileged users may create namespaces, it has no network, and cannot send signals
@@ -138,7 +138,7 @@ async def _end(process: Process) -> None:
 
 
 class ProgramGrader(BaseGrader):
-    """A grader that runs the answer as a program, followed by the example's `tests`, which fail if they raise an error.
+    """A grader that runs the answer and then the example's `tests` as one program, which must not raise an error.
 
     If an answer has fenced blocks, the first block is the program. Otherwise the program is the whole answer, or, if
     the prompt is text and the answer alone is not valid Python, the prompt followed by the answer.

@@ -47,7 +47,7 @@ def same_texts(found: Comparison) -> dict[str, list[Standing]]:
 
 
 def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
-    """The name of a row: the names of all ways that share it, or their number if the names are too long."""
+    """The name of a row: the names of all ways that share it or, if these are too long, one name and a number."""
     others = [other.name for other in same.get(one.name, ())]
     name = " = ".join([one.name, *others])
     if len(name) > MOST_NAMES:
@@ -229,7 +229,7 @@ def difference_cells(one: PairedDifference | None) -> list[str]:
 
 
 def p_in_words(value: float | None) -> str:
-    """A p-value with three digits; empty if there is none."""
+    """A p-value with three decimals; empty if there is none."""
     return "" if value is None else f"{value:.3f}" if value >= 0.0005 else "<0.001"
 
 

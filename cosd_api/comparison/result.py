@@ -46,9 +46,9 @@ from cosd_providers import Provider, connect
 class Comparison(Record):
     """A comparison on the same questions: two or more models alone, every way to fuse them, and baselines.
 
-    All standings are measured on the test questions. If there are baselines that depend on answers (the random gate and
-    self-consistency), held-out development questions set them: the share with the smallest hashes (`Example.key`), and
-    at least one.
+    All standings are measured on the test questions. Baselines that depend on answers (the random gate and
+    self-consistency) are set on held-out development questions: a share of all questions, at least one, with the
+    smallest hashes (`Example.key`).
 
     Attributes:
         schema_version: version of this format. Version 1 contained differences to only one model, which the development
@@ -213,7 +213,7 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
 def _renewed(given: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the fields of a comparison of version 1 to this version: differences are counted from its answers.
 
-    A comparison that is part of an advice contains no answers, and so it gets no differences.
+    A comparison that is part of an `Advice` contains no answers, and so it gets no differences.
     """
     held = {*given["development"]}
     standings = [
@@ -387,7 +387,7 @@ class Advice(AdviceCounts):
 
 @dataclass(frozen=True, slots=True)
 class AdviceFacts:
-    """Facts for an advice that do not follow from the looks: the ways, the answers and the numbers of questions.
+    """Facts for an `Advice` that do not follow from the looks: the ways, the answers and the numbers of questions.
 
     Attributes:
         contestants: the ways, by name.

@@ -202,7 +202,7 @@ class ComparisonRun:
         return self.journal.billed - self._before
 
     def expect(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
-        """Tell the progress that these contestants will be asked these questions."""
+        """Count these questions as expected in the progress of these contestants."""
         for one in several:
             self._tallies[one.name].questions += len(questions)
 
@@ -358,7 +358,7 @@ class ComparisonRun:
             limits["seed"] = self.settings.seed
         answer, least = None, 0
         while answer is None:
-            guess = len(str(example.prompt)) + self.settings.max_tokens  # for the first answer
+            guess = len(str(example.prompt)) + self.settings.max_tokens  # what the first answer may bill
             allowed = await self._limit.share(one.name, guess, least, lambda: self.stopped is None)
             if self._limit.reached:
                 self.stopped = self.stopped or self._limit.words()

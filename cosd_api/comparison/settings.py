@@ -47,7 +47,7 @@ class Tally:
 
 
 class ComparisonOptions(TypedDict, total=False):
-    """Keywords of `compare` and `advise` besides the questions and the models; see `compare`."""
+    """Keyword arguments of `compare` and `advise` other than the questions and the models; see `compare`."""
 
     methods: Chosen
     both_ways: bool
@@ -67,7 +67,7 @@ class ComparisonOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSettings:
-    """The settings of one run, checked; see `compare`."""
+    """The checked settings of one run; see `compare`."""
 
     methods: Chosen = "all"
     both_ways: bool = True

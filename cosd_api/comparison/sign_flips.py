@@ -1,8 +1,8 @@
 """A joint permutation test of several paired differences by sign flips; each group of questions counts once.
 
 If a contestant is no better and no worse than a model, the differences in each group of questions could equally well
-have had the opposite sign. So the test compares the sum of the differences with the sums under random signs. All
-questions of a group get the same sign, and so do all contrasts: the flips preserve the correlation between contrasts.
+have had the opposite sign. So the test compares the sum of the differences with the sums under random signs. Each group
+has one sign, which all contrasts share: so the flips preserve the correlation between contrasts.
 The maximum over all contrasts then corrects for their number (Westfall and Young, 1993, "Resampling-based multiple
 testing"). Duplicate contrasts cost nothing, and distinct contrasts cost hardly more than with Holm's procedure.
 
@@ -120,7 +120,7 @@ def adjusted_p(statistic: float, maxima: Sequence[float]) -> float:
 def bound(maxima: Sequence[float], level: float) -> float:
     """The bound that a statistic must exceed (see `exceeds`) for a p-value of at most `level`.
 
-    Hence `(sum x ± bound * sqrt(sum x²)) / questions` are simultaneous intervals, where `questions` is their number. An
+    Hence `(sum x ± bound * sqrt(sum x²)) / n`, where `n` is the number of questions, are simultaneous intervals. An
     interval excludes 0 exactly if the p-value is at most the level. The bound is infinite if there are too few flips
     for the level.
 

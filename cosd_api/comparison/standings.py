@@ -194,7 +194,7 @@ class Gathered:
 
 
 def better_of(gathered: Gathered) -> str:
-    """The better model on those questions that set the baselines and that all models have answered."""
+    """The better model on the questions that set the baselines, counting only questions that all models answered."""
     right = {name: gathered.right(name, gathered.development) for name in gathered.models}
     billed = {
         name: math.fsum(gathered.answers[name][key].billed for key in right[name]) / max(1, len(right[name]))

@@ -64,9 +64,9 @@ def wilson_by_groups(groups: Sequence[tuple[int, int]], level: float = 0.95) -> 
     """The share of successes in groups of dependent trials, with Wilson's interval for the effective number of trials.
 
     The effective number is the number of trials divided by the design effect. The design effect is the variance of the
-    share between groups (the linearised variance of a ratio, as in Kish, 1965), divided by the variance for independent
-    trials, and is at least 1. If there is one group only, or all outcomes are equal, it is the mean size of a group.
-    With one trial in each group, the result equals that of `wilson`.
+    share under clustering (the linearised variance of a ratio, as in Kish, 1965), divided by the variance for
+    independent trials, and is at least 1. If there is one group only, or all outcomes are equal, it is the mean size of
+    a group. With one trial in each group, the result equals that of `wilson`.
 
     Args:
         groups: number of successes and number of trials of each group, with at least one trial.

@@ -155,7 +155,7 @@ def _named(text: str) -> str:
 
 
 def show(result: FusionResult, *, everything: bool = False) -> None:
-    """Print the marked answer and its decisions, as wide as the terminal, or without wrapping into a pipe."""
+    """Print the marked answer and its decisions, as wide as the terminal; output to a pipe is not wrapped."""
     out = Console(highlight=False, markup=False, emoji=False)
     if not out.is_terminal:
         out.width = _WIDE
@@ -273,7 +273,7 @@ def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
 
 
 def unchanged(segment: Segment, result: FusionResult) -> bool:
-    """Test whether several models wrote the same segment, or it is a kept token of a judged draft."""
+    """Test whether several models wrote a segment alike, or a segment is a kept token of a judged draft."""
     sources = segment.candidates[segment.winner].sources
     stands = result.judged and sources == (DRAFT,)
     return len(segment.candidates) == 1 and (len(sources) > 1 or stands)

@@ -14,8 +14,9 @@ from cosd_api.report.terminal import measure
 from cosd_api.types import FusedToken, Request, Segment
 
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
-"""Status of a token: written by an assistant; the draft's, kept although an assistant differed; agreed on by both; not
-verified, because an assistant had failed; not asked about, because no answer could matter; asked about, but not judged.
+"""Status of a token. "replaced": written by an assistant. "kept": the draft's, although an assistant differed.
+"agreed": all assistants that were asked agreed. "unheard": not verified, because an assistant had failed. "sure": no
+assistant was asked, because no answer could matter. "open": an assistant was asked, but there was nothing to judge.
 """
 
 _STANDING: Mapping[Standing, str] = {

@@ -329,7 +329,7 @@ def _endpoints(result: FusionResult) -> Element:
 
 
 def _settings(result: FusionResult) -> Element:
-    """Settings that differ from the defaults, and how the answer ended."""
+    """A table of how the answer was made and ended, and of settings that differ from the defaults."""
     chosen = result.settings
     defaults = type(chosen).model_fields
     rows: list[tuple[str, Child]] = [
