@@ -1,8 +1,8 @@
-"""The beginning of every process that runs a program for `programs.py`: it gives up rights, then runs the program.
+"""Entry script of the processes in which `programs.py` runs programs: it gives up rights, then runs the program.
 
-It is a script without imports of this library, and uses the limits that the platform has. If the platform refuses a
-limit or a namespace, the program runs without it, and the file `status` lists the limits that were set. After the
-program's last line, the script writes the word from the file `token` into the file `passed`.
+The script imports nothing from this library, and sets the limits that the platform supports. If the platform refuses a
+limit or a namespace, the program runs without it. The file `status` lists the limits that were set. After the
+program's last line, the script writes the word from the file `token` to the file `passed`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import select
 import signal
 import sys
 
-_NEW_USER, _NEW_PIDS, _NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000  # of Linux's sched.h
+_NEW_USER, _NEW_PIDS, _NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000  # from Linux's sched.h
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -42,7 +42,7 @@ def limit(seconds: int, memory: int, file_bytes: int, files: int, processes: int
 
 
 def separate() -> list[str]:
-    """Isolate the process from the network and from other processes; return the names of both, as far as it worked."""
+    """Isolate the process from the network and from other processes; return the names of what it was isolated from."""
     if not sys.platform.startswith("linux"):
         return []
     import ctypes  # noqa: PLC0415
@@ -66,13 +66,13 @@ def separate() -> list[str]:
 
 
 def main() -> None:
-    """Run the program `argv[1]`, at most `argv[2]` seconds, with the limits in the other arguments."""
+    """Run the program `argv[1]` for at most `argv[2]` seconds, with the limits in the other arguments."""
     program, seconds, *bounds = sys.argv[1:]
     with open("token", encoding="ascii") as file:  # noqa: PTH123
         token = file.read()
     os.unlink("token")  # noqa: PTH108
     if hasattr(signal, "alarm"):
-        signal.alarm(int(seconds))  # in case the parent died and cannot kill this process
+        signal.alarm(int(seconds))  # if the parent dies, it cannot kill this process
     done = separate() + limit(*map(int, bounds))
     with open("status", "w", encoding="ascii") as file:  # noqa: PTH123
         file.write(" ".join(done))

@@ -1,4 +1,4 @@
-"""Advice by counts: whether to fuse models, how, and the expected gain, as a record and in words. Pure; see `looks`."""
+"""Advice from counts: whether to fuse models, how, and the expected gain, as a record and in words; see `looks`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from cosd_api.extend import Record, counted, in_words, with_article
 
 
 class Doubts(Record):
-    """Doubts of one model where it is wrong: in how many wrong answers it was sure of every token.
+    """Doubts of one model when it is wrong: counts of its wrong answers, and of those in which it never doubted.
 
     Attributes:
-        answers: number of its answers alone whose probabilities are known.
+        answers: number of answers of the model alone whose probabilities are known.
         wrong: number of wrong answers among them.
         sure: number of wrong answers in which every token has a probability of at least `alpha`, so that a rule with
             this alpha asks no assistant.
-        alpha: that of the default rule; of the paper's in records that do not have it, which was the default then.
+        alpha: the alpha of the default rule. Records without it date from when the paper's rule was the default.
     """
 
     answers: int
@@ -34,10 +34,10 @@ class Bill(Record):
     """Mean cost of an answer.
 
     Attributes:
-        requests: to all endpoints.
-        billed: tokens read and written by all.
-        seconds: the median duration.
-        money: the price; None without prices.
+        requests: mean number of requests to all endpoints.
+        billed: mean number of tokens that all endpoints read and wrote.
+        seconds: median duration.
+        money: mean price; None without prices.
     """
 
     requests: float
@@ -47,16 +47,16 @@ class Bill(Record):
 
 
 class WayTold(Record):
-    """One way to fuse, at the last look that it was in.
+    """One way to fuse at its last look.
 
     Attributes:
         name: its name.
         questions: number of questions at that look that all models have answered.
         right: number of its right answers to these questions.
         against: the model over which it gains least.
-        alone: number of that model's right answers.
+        alone: number of that model's right answers to these questions.
         gain: gain in accuracy over that model; see `Advice.gain`.
-        continued: whether the last look of all still included it.
+        continued: whether the last look of the run still included it.
     """
 
     name: str
@@ -100,14 +100,14 @@ class AdviceCounts(Record):
 def reasoned(
     outcomes: Outcomes, trial: SequentialTest, worth: float, *, complete: bool, room: Estimated | None = None
 ) -> dict[str, Any]:
-    """The fields of an advice that follow from counts: the decision and its grounds.
+    """The fields of `Advice` that follow from counts: the decision and the numbers that it is based on.
 
     Args:
         outcomes: outcomes of all models and ways.
-        trial: the looks.
+        trial: the test with its looks.
         worth: the gain that is worth fusing for.
-        complete: False if the run was stopped before a look decided, or before the last look.
-        room: the room for a gain, if that has decided; see `looks.room`.
+        complete: False if the run was stopped before a look decided and before the last look.
+        room: the room for a gain, if it has decided; see `looks.room`.
     """
     last, fused = trial.last, trial.fused
     decision: str = "alone" if room is not None else trial.verdict(worth)
@@ -162,18 +162,18 @@ def _told(outcomes: Outcomes, one: WaySeen, questions: Sequence[str], there: boo
 
 # Words.
 
-_LONG = 30  # a setting of this many characters is too long for a sentence
+_LONG = 30  # a setting with this many characters is too long for a sentence
 _MANY = 0.25
-"""Share of sure answers among a model's wrong answers, above which the default rule misses much."""
+"""Share of sure answers among a model's wrong answers above which the default rule misses too many of them."""
 
 
 def advice_words(advice: AdviceCounts, models: Mapping[str, str], order: Sequence[str]) -> str:
-    """Advice in words, as one paragraph.
+    """Put advice into words, as one paragraph.
 
     Args:
         advice: the advice.
-        models: the models on their servers, by their names in the comparison.
-        order: these names, in the order of the fusion that is advised.
+        models: the models' names on their servers, by their names in the comparison.
+        order: the names in the comparison, in the order of the advised fusion.
     """
     if advice.decision == "fuse":
         sentences = _fuse(advice, models, order)
@@ -206,8 +206,8 @@ def _alone(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
     if advice.room is not None:
         share = round(advice.room.value * advice.tested)
         yield (
-            f"No way to fuse gains {_points(advice.worth)} or more: only at {share} of "
-            f"{counted(advice.tested, 'question')} it was wrong and the models' texts differ (at most "
+            f"No way to fuse gains {_points(advice.worth)} or more: that model was wrong, and the models' texts "
+            f"differ, at only {share} of {counted(advice.tested, 'question')} (at most "
             f"{_points(advice.room.high)} of all questions)."
         )
     elif advice.gain is not None and advice.upper is not None:
@@ -226,7 +226,7 @@ def _alone(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
 def _undecided(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
     yield f"Undecided. Use {with_article(advice.model)} ({models[advice.model]}) alone for now."
     if advice.gain is None:
-        yield f"None of {_ways(advice)} could be held against the models."
+        yield f"None of {_ways(advice)} could be compared with the models."
     else:
         gain = advice.gain
         seen = f"{_signed(gain.value)}, between {_signed(gain.low)} and {_signed(gain.high)}"
@@ -249,8 +249,8 @@ def _rights(advice: AdviceCounts, models: Mapping[str, str]) -> Iterator[str]:
 def _audit(advice: AdviceCounts) -> Iterator[str]:
     if advice.disagreed:
         yield (
-            f"Where all models wrote the same text, ways are taken to write it, too; of {advice.audited} answers to "
-            f"such questions that were asked for all the same, {advice.disagreed} had another grade: distrust this "
+            f"If all models wrote the same text, ways are assumed to write it, too. Of {advice.audited} answers to "
+            f"such questions that were requested as a check, {advice.disagreed} had another grade: distrust this "
             "advice, and compare instead."
         )
 
@@ -283,13 +283,13 @@ def _signed(share: float) -> str:
 
 
 def _rounded(number: int) -> str:
-    """The number rounded up to two digits, as the estimate is no more exact."""
+    """Round up to two digits, because the estimate is no more precise."""
     unit = 10 ** max(0, len(str(number)) - 2)
     return f"{-(-number // unit) * unit:,}"
 
 
 def _method(advice: AdviceCounts) -> str:
-    """The method with its settings, except for long ones."""
+    """The method with its settings, except for long values."""
     settings = advice.settings
     name, own = str(settings["method"]), dict(settings.get("options") or {})
     if (verifier := settings.get("verifier")) is not None:
@@ -318,13 +318,13 @@ def _cost(advice: AdviceCounts) -> Iterator[str]:
 
 
 def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
-    """Sentences on whether the models doubt where they are wrong, and on what to try if they do not."""
+    """Sentences that say whether the models doubt when they are wrong, and what to try if they do not."""
     missed: list[str] = []
     alpha = next((f"{one.alpha:g}" for one in advice.doubts.values()), "")
     for name in models:
         one, subject = advice.doubts.get(name), with_article(name).capitalize()
         if one is None:
-            yield f"{subject} does not report its probabilities: where its doubts sit is not known."
+            yield f"{subject} does not report its probabilities: where it doubts is not known."
         elif one.wrong:
             yield (
                 f"{subject} alone was wrong in {one.wrong} of {counted(one.answers, 'answer')}, and in "
@@ -334,10 +334,10 @@ def _doubts(advice: AdviceCounts, models: Iterable[str]) -> Iterator[str]:
                 missed.append(name)
     if not missed:
         if any(one.wrong for one in advice.doubts.values()):
-            yield f"So the doubts sit where the errors are, as a rule with alpha = {alpha} needs."
+            yield f"So the doubts are where the errors are, as a rule with alpha = {alpha} needs."
         return
     who = in_words([with_article(name) for name in missed])
     yield (
-        f"Where {who} {'draft' if len(missed) > 1 else 'drafts'}, a rule with alpha = {alpha} asks no assistant at "
+        f"If {who} {'draft' if len(missed) > 1 else 'drafts'}, a rule with alpha = {alpha} asks no assistant about "
         "these errors; alpha = beta = 1, surprise and average look there, too."
     )

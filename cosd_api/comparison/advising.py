@@ -48,23 +48,24 @@ async def advise(
     """Find out from some questions, preferably a hundred or more, whether to fuse models, and how.
 
     Each model alone and every way to fuse them answer a quarter of the questions, then a half, then all. After each
-    part the run looks at the outcomes, and ends if they say to fuse, or that no gain is worth it; after 50 questions
-    the better half of the ways continues. Ways that draw nothing are not asked questions to which all models write the
-    same text, except for one in twenty. `Comparison.advice` advises by a comparison that exists already.
+    part, the run looks at the outcomes. It ends if they show that fusing helps, or exclude a gain of `worth`. After 50
+    questions, only the better half of the ways continues. If all models write the same answer to a question, ways that
+    do not sample are not asked it, except for one such question in twenty. `Comparison.advice` derives advice from an
+    existing comparison.
 
     Args:
-        examples: as for `compare`; 20 at least. Examples with the same `group` count as one piece of evidence.
+        examples: at least 20, as for `compare`. Examples with the same `group` count as one piece of evidence.
         draft: URL of a server, or a provider.
-        assistant: the same, or several of them; with several, every way fuses all models.
+        assistant: a URL or a provider, or several of them; with several, every way fuses all models.
         methods: the ways to choose from, as for `compare`.
         both_ways: whether an assistant may draft, too.
         worth: the least gain in accuracy that fusing would be worth, from 0.001 to 1; see `Advice`.
         looks: `"auto"`, or `"end"` for one look at all questions, which finds smaller gains and asks every way.
         noted: called with a line of text after each look.
         choosing: deprecated, and without effect: all questions choose and test.
-        grader: as for `compare`, like all that follow.
+        grader: as for `compare`, like all arguments below.
         path: a JSON lines file for the answers and the looks: the same call resumes. If `examples` has grown by half,
-            it takes one more look; the error is spent over all looks and all ways in the file.
+            the run makes one more look. The error is spread over all looks and all ways in the file.
         max_tokens: limit for each answer.
         stop: strings; an answer ends before the first one.
         seed: seed of random draws.
@@ -72,12 +73,12 @@ async def advise(
         concurrency: number of answers at the same time.
         max_billed_tokens: tokens that the whole advice may bill, including earlier runs with the same `path`.
         prices: prices of a million tokens at each endpoint.
-        confirm: called once with the estimate, before anything is asked; see `ComparisonEstimate`.
-        progress: called at first and after each answer.
+        confirm: called once with the estimate, before any model is asked; see `ComparisonEstimate`.
+        progress: called at the start and after each answer.
         dry_run: end after the estimate; see `compare`.
 
     Returns:
-        The advice; `stopped` says why there is none yet.
+        The advice; if there is none yet, `stopped` says why.
 
     Raises:
         SettingError: an argument is invalid, or there are too few questions.
@@ -105,14 +106,14 @@ async def advise(
 
 @dataclass
 class Advising:
-    """Advice in progress: asks the questions of a look, looks, and ends as soon as a look decides.
+    """Advice in progress: asks the questions up to a look, makes the look, and ends as soon as a look decides.
 
     Attributes:
         run: the run.
         questions: all questions, by key.
         worth: the gain that is worth fusing for.
         looks: see `advise`.
-        noted: gets a line after each look.
+        noted: called with a line of text after each look.
     """
 
     run: ComparisonRun
@@ -139,11 +140,11 @@ class Advising:
         if repeated:
             self._told.append(
                 f"{counted(repeated, 'question')} share their prompt with another one and have no group: each counts "
-                "as evidence of its own, which makes the advice too sure. Give them one group"
+                "as evidence of its own, which makes the advice too confident. Give them one group"
             )
 
     async def estimate(self) -> ComparisonEstimate:
-        """The cost of all looks, beforehand."""
+        """Estimate the cost of all looks, before any model is asked."""
         run, order = self.run, [self.questions[key] for key in self._order]
         at = next((count for count, *_ in self._steps()), len(order))
         first = await run.forecast(run.tested, order[:at])
@@ -154,7 +155,10 @@ class Advising:
         )
 
     def _steps(self) -> Iterable[tuple[int, float, tuple[str, ...] | None]]:
-        """The looks that were made and the looks to come: number of questions, share of the flips, and known ways."""
+        """The looks of earlier runs, with their ways, and the looks to come.
+
+        Each is a number of questions, a share of the flips, and the names of the ways, or None for a look to come.
+        """
         count = 0
         for one in self._earlier:
             count += sum(key in self.questions for key in one.questions)
@@ -163,7 +167,7 @@ class Advising:
             yield number, spend, None
 
     async def ask(self) -> None:
-        """Ask, and look, until a look decides."""
+        """Ask the models and make the looks, until a look decides."""
         run, ways = self.run, {one.name: one for one in self._ways}
         for count, spend, known in self._steps():
             keys = self._order[:count]
@@ -201,16 +205,16 @@ class Advising:
         self._say_what_is_left()
 
     def _say_what_is_left(self) -> None:
-        """Note that a repeated run has no questions left for a further look."""
+        """Note that all looks at these questions were made by earlier runs."""
         if not self._plan and self._earlier:
             had = sum(len(one.questions) for one in self._earlier)
             self._told.append(
-                f"all looks at these questions have been made: the next one takes {int(GROWTH * had)} questions, or "
+                f"all looks at these questions have been made: the next one needs {int(GROWTH * had)} questions, or "
                 "another file for the answers and other questions"
             )
 
     async def _ask(self, keys: Sequence[str], several: Sequence[Contestant]) -> None:
-        """Ask these contestants the questions that are new in this run; ways only the questions in `_asked`."""
+        """Ask these contestants the questions that are new to them in this run; ways only the questions in `_asked`."""
         run = self.run
         groups: dict[tuple[str, ...], list[Contestant]] = {}
         for one in several:
@@ -239,7 +243,7 @@ class Advising:
         return {key for key in keys if all(key in one for one in texts) and len({one[key] for one in texts}) == 1}
 
     def outcomes(self) -> Outcomes:
-        """All outcomes so far; a way that was not asked is taken to have written the text of all models."""
+        """All outcomes so far; a way that was not asked a question counts as having written the models' common text."""
         known, examples = self.run.known, [*self.questions.values()]
         done = {*self._done.get(self._models[0].name, ())}
         answers = {one.name: known.complete(one, examples) for one in self.run.tested}
@@ -262,7 +266,7 @@ class Advising:
         return Outcomes(alone, ways, billed, {key: group_of(one) for key, one in self.questions.items()})
 
     def _line(self, seen: Seen, equal: set[str]) -> str:
-        """Progress in words."""
+        """The progress after a look, in words."""
         tried, kept = len(seen.ways), len(seen.kept)
         words = f"[{len(seen.questions)} of {len(self._order)}] {kept} of {counted(tried, 'way')} "
         words += f"{'is' if kept == 1 else 'are'} left"
@@ -274,7 +278,7 @@ class Advising:
         return f"{words}."
 
     def advice(self) -> Advice:
-        """The advice by all answers so far."""
+        """The advice from all answers so far."""
         run, outcomes = self.run, self.outcomes()
         keys = [key for key in self._order if key in self._done.get(self._models[0].name, set())]
         asked = [self.questions[key] for key in keys or self._order]
@@ -314,5 +318,5 @@ class Advising:
 
 
 def _keeps_equal_texts(one: Contestant) -> bool:
-    """Test whether a way writes the text that all models write: the library's methods that draw nothing do."""
+    """Test whether a way keeps a text that all models write, as the library's methods without random draws do."""
     return one.method is not None and not one.method.temperature and one.method.name in METHODS

@@ -36,7 +36,7 @@ from cosd_api.extend import Endpoints, check_between, counted, refuse_settings, 
 from cosd_providers import Provider, Usage
 
 DEVELOPMENT = 0.2
-"""Default share of the questions that set baselines, if there are baselines."""
+"""Default share of the questions that set the baselines, if there are baselines."""
 DRY = "no question was asked, in a dry run"
 """The reason why a dry run has no result."""
 _CHOOSING = ("alone", "pilot")
@@ -56,54 +56,58 @@ async def compare(
 ) -> Comparison:
     """Answer questions by each model alone, by every way to fuse them, and by baselines; grade and compare the answers.
 
-    Methods that these endpoints cannot serve are left out, with the reason (`Comparison.left_out`). With several
-    assistants every method fuses all of the models; `"all"` leaves out methods for two models, and naming such a method
-    is an error. A question that an endpoint fails at counts as failed, neither right nor wrong, and is asked again when
-    the comparison is resumed. After eight failures in a row the comparison stops.
+    Methods that these endpoints cannot serve are left out, and `Comparison.left_out` has the reasons. With several
+    assistants, every method fuses all of the models: `"all"` leaves out the methods for two models, and naming such a
+    method is an error. A question at which an endpoint fails counts as failed, neither right nor wrong, and is asked
+    again when the comparison is resumed. After eight failures in a row, the comparison stops.
 
     Args:
-        examples: `Example`, or dictionaries with its fields. Questions with the same `group` count as one in intervals
-            and tests. Duplicates are asked once. If questions differ only in `target`, `choices` or `tests`, all but
-            the first have another key in the result.
+        examples: `Example` objects, or dictionaries with the same fields. Questions with the same `group` count as one
+            in intervals and tests. Duplicates are asked once. If questions differ only in `target`, `choices` or
+            `tests`, all but the first have a different key in the result.
         draft: URL of a server, or a provider (`cosd_api.connect`).
-        assistant: the same, or several of them.
-        methods: `"all"` methods with their defaults, or several: names, objects such as `CoSD(verifier=tree)`, or a
-            mapping of names to either. `random gate` and `self-consistency` need `"cosd"`.
-        both_ways: whether each method is also compared with each assistant as the draft; the other models assist in
-            their order.
-        baselines: whether there are `random gate` and `self-consistency`. Some questions set these baselines, and no
-            standing counts these questions; CoSD answers them once more with the assistants asked everywhere.
-        pairs: whether, for three models, each pair is fused in every way, too; `Comparison.third` needs these ways to
-            say whether the third model is worth its price. It costs about three times as much.
+        assistant: a URL or a provider, or several of them.
+        methods: `"all"` for all methods with their defaults; or several methods, as names, as objects such as
+            `CoSD(verifier=tree)`, or as a mapping of names to either. `random gate` and `self-consistency` need
+            `"cosd"`.
+        both_ways: whether each method is also compared with each assistant as the draft; the other models then assist,
+            in their order.
+        baselines: whether to add the baselines `random gate` and `self-consistency`. Some questions set these
+            baselines, and no standing counts these questions. CoSD answers them once more, with the assistants asked
+            everywhere.
+        pairs: whether, for three models, each pair is fused in every way, too. `Comparison.third` needs these ways to
+            say whether the third model is worth its price. The comparison then costs about three times as much.
         grader: judges answers: a name (see `grader_named`), a `Grader`, or a function of an example and a text.
-        path: a JSON lines file for the answers, each appended when it is complete: the same call resumes an interrupted
-            comparison, and asks the questions that failed again, after all other questions. A last line cut by a crash
-            is removed. The file is locked against other runs. If only the grader has changed, texts are graded again;
-            models are asked only for self-consistency, because its vote uses the grader's reading of the samples.
+        path: a JSON lines file, to which each answer is appended when it is complete. The same call resumes an
+            interrupted comparison, and asks failed questions again, after all other questions. A last line cut off by a
+            crash is removed. The file is locked against other runs. If only the grader has changed, texts are graded
+            again; models are asked only for self-consistency, because its vote depends on how the grader reads the
+            samples.
         max_tokens: limit for each answer.
         stop: strings; an answer ends before the first one.
         seed: seed of random draws.
         unit: as in `Fusion`.
-        development: share of the questions that set the baselines, between 0 and 1; by default a fifth if there are
-            baselines that need them, else none. See `Comparison`.
+        development: share of the questions that set the baselines, between 0 and 1. By default, it is a fifth if there
+            are baselines that need such questions, else none. See `Comparison`.
         concurrency: number of answers at the same time. Latencies are measured on servers under this load.
-        max_billed_tokens: tokens that the whole comparison may bill, including the tokens in `path`. It stops before an
-            answer that would exceed the limit; the result says so, and holds all answers so far.
-        prices: prices of a million tokens at each endpoint, read, written, and read from a cache if that differs:
-            `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`. Several assistants are `"assistant 1"` and so on.
+        max_billed_tokens: tokens that the whole comparison may bill, including the tokens in `path`. The comparison
+            stops before an answer that would exceed the limit; the result says so, and contains all answers so far.
+        prices: prices of a million tokens at each endpoint: tokens read, tokens written, and tokens read from a cache
+            if their price differs, as in `{"draft": (0.2, 0.6), "assistant": (3, 15, 0.3)}`. Several assistants are
+            named `"assistant 1"` and so on.
         confirm: called with the estimate of the answers to come, before any is requested; False ends the run.
-        progress: called at first and after each answer.
-        dry_run: end after the estimate, which `confirm` gets: no model answers. The estimate then includes the time:
-            the speed of each model is measured by 2 * `concurrency` + 2 requests of at most 16 tokens, one of which
-            reads a question. No bill counts these requests. `path` is only read, even while another run has it open,
-            and need not exist.
+        progress: called at the start and after each answer.
+        dry_run: end after passing the estimate to `confirm`: no model answers. The estimate then includes the time. To
+            measure each model's speed, 2 * `concurrency` + 2 requests of at most 16 tokens are sent, one of which reads
+            a question. No bill counts these requests. `path` is only read, even while another run has it open, and need
+            not exist.
 
     Returns:
-        The comparison; `stopped` says why it is not complete.
+        The comparison; if it is not complete, `stopped` says why.
 
     Raises:
-        SettingError: an argument or an example is invalid; a named method does not take this number of models; or the
-            file holds something else.
+        SettingError: an argument or an example is invalid; a named method does not support this number of models; or
+            the file contains something else.
         UnsupportedError: an endpoint cannot answer at all.
         ProviderError: an endpoint failed at discovery, or when its speed was measured.
         OSError: the file cannot be read or written.
@@ -151,7 +155,7 @@ async def opened(
 ) -> AsyncGenerator[ComparisonRun]:
     """Open endpoints, grader and journal, and take in each model alone and the chosen methods; see `compare`.
 
-    Without `take_in` there are no contestants yet.
+    Without `take_in`, the run has no contestants yet.
     """
     judge = check_grader(settings.grader)
     for number, example in enumerate(examples, 1):
@@ -177,32 +181,32 @@ async def opened(
 
 
 def split(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
-    """The questions that set baselines and the test questions, each in the order given; see `Comparison`.
+    """Split questions into the questions that set baselines and the test questions, in order; see `Comparison`.
 
     Raises:
         SettingError: there is only one question.
     """
     if len(examples) < 2:
-        raise SettingError("a comparison with baselines takes two questions at least: one to set them, one to test")
+        raise SettingError("a comparison with baselines needs at least two questions: one to set them, one to test")
     by_hash = sorted(example.key for example in examples)
     count = min(max(1, round(share * len(examples))), len(examples) - 1)
     held = set(by_hash[:count])
     return [one for one in examples if one.key in held], [one for one in examples if one.key not in held]
 
 
-# Baselines that are made after answers to some of the questions.
+# Baselines that depend on answers to some of the questions.
 
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """The baselines of a run that follow from answers.
+    """The baselines of a run that depend on answers.
 
     Attributes:
         run: the run.
-        held: the questions that set them.
+        held: the questions that set the baselines.
         test: the test questions.
         wanted: all questions.
-        make: whether there are to be baselines.
+        make: whether to add baselines.
     """
 
     run: ComparisonRun
@@ -212,7 +216,7 @@ class Baselines:
     make: bool
 
     async def take_in(self, *, sure: bool) -> None:
-        """Take in the missing baselines; with `sure` only baselines that no answer to come can change."""
+        """Take in the missing baselines; with `sure`, only baselines that no further answer can change."""
         run = self.run
         if not self.make:
             return
@@ -250,9 +254,9 @@ class Baselines:
 def samples_for(
     cosd: Mapping[str, GradedAnswer], better: Mapping[str, GradedAnswer], prices: Mapping[str, Price] | None = None
 ) -> int:
-    """The samples of self-consistency: as many answers of the better model as CoSD's bill pays for, in money if known.
+    """Number of samples for self-consistency: as many answers of the better model as CoSD's bill pays for.
 
-    The number is between 1 and `MOST_SAMPLES`.
+    The bills are compared in money if prices are known, else in tokens. The number is between 1 and `MOST_SAMPLES`.
     """
     common = [key for key in cosd if key in better]
 
@@ -264,14 +268,14 @@ def samples_for(
 
 
 def replacement_rate(answers: Iterable[GradedAnswer]) -> float:
-    """The share that CoSD replaced of the units at which an assistant differed; `answers` come from pilots."""
+    """CoSD's replacements as a share of the units at which an assistant differed; `answers` come from pilots."""
     several = [*answers]
     differing = sum(one.differing or 0 for one in several)
     return sum(len(one.replaced) for one in several) / differing if differing else 0.0
 
 
 def _reader(judge: Grader, examples: Sequence[Example]) -> Callable[[str, str], str | None]:
-    """The function by which samples vote: the answer that the grader reads, else the text, stripped of white space."""
+    """The function that reads a sample's vote: the answer that the grader reads, else the stripped text."""
     by_prompt = {_plain(example): example for example in reversed(examples)}
 
     def read(prompt: str, text: str) -> str | None:
@@ -296,7 +300,7 @@ def gathered_so_far(
     test: Sequence[Example],
     contestants: Sequence[Contestant] | None = None,
 ) -> Gathered:
-    """All known answers to both kinds of questions; with `contestants`, only the answers of these."""
+    """All known answers to both kinds of questions; if `contestants` are given, only theirs."""
     asked, count = {example.key for example in [*held, *test]}, len(run.names)
     every = run.contestants if contestants is None else contestants
     if contestants is None:
@@ -319,7 +323,7 @@ def comparison_so_far(
     test: Sequence[Example],
     contestants: Sequence[Contestant] | None = None,
 ) -> Comparison:
-    """The result, complete or not; with `contestants`, only for these."""
+    """The result so far, complete or not; if `contestants` are given, only for them."""
     found = gathered_so_far(run, held, test, contestants)
     first, *more = run.facts.assistants
     limits = run.settings
@@ -348,7 +352,7 @@ def comparison_so_far(
 
 
 def _judging(judge: Grader) -> list[str]:
-    """A note on the cost of a judging model in this run."""
+    """A note on the cost of the judge, if a model grades."""
     usage = getattr(judge, "usage", None)
     if not isinstance(usage, Usage) or not usage.requests:
         return []
@@ -358,7 +362,7 @@ def _judging(judge: Grader) -> list[str]:
 
 
 def _warnings(found: Gathered) -> list[str]:
-    """Notes for the reader."""
+    """Warnings for the reader: answers cut off by `max_tokens`, and repeated prompts."""
     words: list[str] = []
     for name in found.models:
         answers = [*found.answers.get(name, {}).values()]
@@ -369,7 +373,7 @@ def _warnings(found: Gathered) -> list[str]:
             )
     if repeated := repeated_prompts(found.test):
         words.append(
-            f"{counted(repeated, 'question')} share their prompts with others: if they ask for one thing, give them "
-            "one group, or the intervals are too narrow"
+            f"{counted(repeated, 'question')} share their prompts with others: if they ask for the same thing, give "
+            "them one group, or the intervals are too narrow"
         )
     return words

@@ -1,4 +1,4 @@
-"""Contestants of a comparison: each model alone, methods in both directions, and baselines."""
+"""Contestants of a comparison: each model alone, methods with each model as the draft, and baselines."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ from cosd_api.types import CustomVerifier
 from cosd_providers import Provider
 
 ContestantKind = Literal["alone", "method", "baseline", "derived", "pilot"]
-"""A model alone; a method; a baseline that asks the models; a contestant whose answers follow from the models' own; and
-a pilot, which answers only the development questions, to find the settings of a baseline."""
+"""A model alone; a method; a baseline that asks the models; a contestant whose answers are derived from the answers of
+the models alone; or a pilot, which answers only the development questions, to find the settings of a baseline."""
 Chosen = Literal["all"] | Sequence[str | Method] | Mapping[str, str | Method]
-"""Methods to compare: all, or some by name or as objects, or a mapping of names to either."""
+"""Methods to compare: all; or some, by name or as objects; or a mapping of names to either."""
 
 DRAFT_ALONE, ASSISTANT_ALONE = "draft", "assistant"
 COSD = CoSD.name
@@ -66,10 +66,10 @@ ORACLE = "oracle"
 SELF_CONSISTENCY, RANDOM = "self-consistency", "random gate"
 EVERYWHERE = "cosd asked everywhere"
 REVERSED = ", reversed"
-"""End of the name of a contestant in which two models have changed places."""
+"""Suffix for the name of a contestant in which the two models have swapped places."""
 _TRIO = 3
 _RUN = secrets.token_hex(8)
-"""Identity of this process, in keys that no other run may recognise."""
+"""Identity of this process, for keys that no other run may match."""
 _ModelT = TypeVar("_ModelT")
 
 VARIANTS: Mapping[str, Method] = {
@@ -85,10 +85,10 @@ VARIANTS: Mapping[str, Method] = {
     "cool-align": CoolFusion(align=True),
     "cool+rerank": CoolFusion(rerank=True),
 }
-"""Further settings of methods, by the names that they have in a comparison."""
+"""Methods with further settings, by their names in a comparison."""
 
-_UNASKED = {"speculative": "it draws what the assistant would write, whose greedy text is that of cosd-match"}
-"""Methods that are compared only if the user names them, with the reason."""
+_UNASKED = {"speculative": "it draws what the assistant would write; its greedy text is that of cosd-match"}
+"""Methods that are compared only if the user names them, with the reasons."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class Alone(Written):
     accepts_messages_only: ClassVar[bool] = True
 
     async def write(self, writer: AnswerWriter) -> None:
-        """Write the answer."""
+        """Write the draft's own answer."""
         await writer.relay(0, DecidedSegment((Contender((-1,), b"", False, ()),), 0, "no other model is asked"))
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
@@ -117,11 +117,11 @@ class Alone(Written):
 
 @dataclass(frozen=True, kw_only=True)
 class SelfConsistency(Switch):
-    """A vote of several drawn answers of the first model alone; see `Switch`.
+    """A vote among several sampled answers of the first model alone; see `Switch`.
 
     Attributes:
-        grader: name of the grader that reads the answers; part of the record.
-        reads: function of the prompt's plain text and a sample; returns the answer that the sample votes for.
+        grader: name of the grader that reads the answers; results record it.
+        reads: function of the prompt's plain text and a sample, which returns the answer that the sample votes for.
     """
 
     name: ClassVar[str] = SELF_CONSISTENCY
@@ -130,23 +130,23 @@ class SelfConsistency(Switch):
     reads: Callable[[str, str], str | None] | None = None
 
     def options(self) -> dict[str, Any]:
-        """Its own settings, as a result records them."""
+        """The method's own settings, as a result records them."""
         return {"samples": self.samples, "grader": self.grader}
 
     def read(self, writer: AnswerWriter, text: str) -> str | None:
-        """Read a sample as the grader does; see `Switch.read`."""
+        """Read the answer in a sample as the grader does; see `Switch.read`."""
         return super().read(writer, text) if self.reads is None else self.reads(writer.prompt, text)
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a first model that does not draw; see `Switch.examine`."""
+        """Refuse a first model that cannot sample; see `Switch.examine`."""
         return check_draws([("better model", models[0][1])], f"{self.name!r}")
 
     def is_consistent(self, answers: Sequence[str | None]) -> bool:  # noqa: ARG002
-        """Always True, so no other model is asked."""
+        """Always return True, so that no other model is asked."""
         return True
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """The samples of the first model; see `Method.cost`."""
+        """The cost of the first model's samples; see `Method.cost`."""
         return Alone().cost(plan, model, prompt) if model else super().cost(plan, model, prompt)
 
 
@@ -155,12 +155,12 @@ class Contestant:
     """A way to answer questions.
 
     Attributes:
-        name: its name; if an assistant drafts, the name of a method ends with the words of `turned`.
+        name: its name; if an assistant drafts, the name of a method ends with the suffix of `turned`.
         kind: its kind.
-        method: its method; None if its answers follow from the answers of other contestants.
-        first: place of the model that drafts, or is listed first: 0 is the draft, 1 the first assistant. The others
-            assist in their order.
-        without: place of the model that takes no part; None if all models take part.
+        method: its method; None if its answers are derived from other contestants' answers.
+        first: index of the model that drafts, or is listed first: 0 is the draft, 1 the first assistant. The other
+            models assist in their order.
+        without: index of the model that takes no part; None if all models take part.
     """
 
     name: str
@@ -175,15 +175,15 @@ class Contestant:
         return self.first > 0
 
     def order(self, models: Sequence[_ModelT]) -> list[_ModelT]:
-        """The models, as the user gave them, in the order of this contestant."""
+        """Put the models, which are in the user's order, into the order of this contestant."""
         out = (self.first, self.without)
         return [models[self.first], *(one for at, one in enumerate(models) if at not in out)]
 
     def fusion(self, models: Sequence[Provider], unit: Unit | None = None) -> Fusion:
-        """The fusion that answers; `models` are the draft and the assistants as the user gave them.
+        """The fusion that answers; `models` are the draft and the assistants, as the user gave them.
 
         Raises:
-            SettingError: the method does not take the unit or this number of models.
+            SettingError: the method does not support the unit or this number of models.
         """
         assert self.method is not None, f"{self.name} asks no model"
         method = self.method.with_unit(unit)
@@ -196,13 +196,13 @@ class Contestant:
         return Fusion(draft=draft, assistant=assistants, **options)
 
     def role(self, names: Sequence[str]) -> dict[str, str]:
-        """The user's name of each endpoint of its fusion; `names` holds the names of all models."""
+        """Map each endpoint's name in the fusion to the user's name for it; `names` are the names of all models."""
         mine = self.order(names)
         return dict(zip(model_names(len(mine)), mine, strict=True))
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings of its method as JSON: name, own settings, and the verifier if the method has one."""
+        """The settings of the method as JSON: its name, its own settings, and its verifier if it has one."""
         if self.method is None:
             return {}
         judge = self.method.judge
@@ -212,14 +212,14 @@ class Contestant:
         return dict(to_jsonable_python(found, fallback=repr))
 
     def key(self, *more: object) -> str:
-        """Identity of an answer: SHA-256 (hex) of the settings and of `more`, everything else that decides the text."""
-        place = self.first if self.first > 1 else self.reverse  # a bool, as in journals of two models
+        """Identity of an answer: SHA-256 (hex) of the settings and of `more`, all other inputs that decide the text."""
+        place = self.first if self.first > 1 else self.reverse  # a bool for 0 and 1, as in journals of two models
         part = () if self.without is None else (f"without {self.without}",)
         known = [self.settings, place, self.kind == "pilot", *part, *self._own_verifier(), *more]
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 
     def _own_verifier(self) -> tuple[str, ...]:
-        """The parameters of a user's own verifier; without its own `repr`, only the object's id distinguishes it."""
+        """Identity of a user-defined verifier: its `repr` or, if it does not define one, the id of the object."""
         judge = None if self.method is None else self.method.judge
         if judge is None or not isinstance(describe_verifier(judge), CustomVerifier):
             return ()
@@ -241,11 +241,11 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A baseline that is made after other contestants have answered the development questions, which set it.
+    """A baseline that depends on other contestants' answers to the development questions.
 
     Attributes:
         name: its name.
-        first: see `Contestant`; for self-consistency it is known only together with the better model.
+        first: see `Contestant`; for self-consistency it is not known until the better model is known.
         bill: name of the contestant whose answers cost about the same, or whose bill pays for this baseline.
         after: name of the contestant whose answers set this baseline.
     """
@@ -257,14 +257,14 @@ class Baseline:
 
 
 def model_names(count: int) -> tuple[str, ...]:
-    """The models' names in their order: `"draft"`, and `"assistant"`, or several numbered assistants."""
+    """The models' names in their order: `"draft"`, then `"assistant"` or several numbered assistants."""
     if count == 2:
         return (DRAFT_ALONE, ASSISTANT_ALONE)
     return (DRAFT_ALONE, *(f"{ASSISTANT_ALONE} {number}" for number in range(1, count)))
 
 
 def turned(first: int, count: int) -> str:
-    """The end of a name that says which of `count` models drafts, or is listed first; empty for the draft."""
+    """The suffix of a name that says which of `count` models drafts, or is listed first; empty for the draft."""
     if not first:
         return ""
     return REVERSED if count == 2 else f", {model_names(count)[first]} first"
@@ -276,12 +276,12 @@ def alone(count: int = 2) -> list[Contestant]:
 
 
 def derived() -> list[Contestant]:
-    """Baselines that follow from the answers of the models."""
+    """Baselines that are derived from the answers of the models alone."""
     return [Contestant(ORACLE, "derived")]
 
 
 def baselines_of(count: int) -> list[Baseline]:
-    """The baselines that are made after other contestants have answered, in their order."""
+    """The baselines that depend on other contestants' answers, in their order."""
     found = [Baseline(SELF_CONSISTENCY, 0, COSD, COSD)]
     for first in range(count):
         end = turned(first, count)
@@ -292,19 +292,19 @@ def baselines_of(count: int) -> list[Baseline]:
 def contestants_of(
     chosen: Chosen, count: int = 2, *, both_ways: bool = True, pairs: bool = False
 ) -> tuple[list[Contestant], list[LeftOut]]:
-    """The methods to compare, and the methods of `"all"` that cannot be made or do not take this number of models.
+    """The methods to compare, and the methods of `"all"` that are left out, with the reasons.
 
-    A method in which all models are equal comes once, unless its answer depends on which model is listed first.
+    A method that treats all models alike is included once, unless its answer depends on which model is listed first.
 
     Args:
-        chosen: `"all"`, names, objects, or a mapping of names to objects.
+        chosen: `"all"`, names, objects, or a mapping of names to either.
         count: number of models.
-        both_ways: whether each assistant drafts, too.
+        both_ways: whether to include each method with each assistant as the draft.
         pairs: whether to include the ways to fuse two of three models.
 
     Raises:
-        SettingError: there is no such method, no method is given, two methods have one name, a named method does not
-            take this number of models, or pairs are wanted for another number of models than three.
+        SettingError: a method does not exist, no method is given, two methods have the same name, a named method does
+            not support this number of models, or `pairs` is set for a number of models other than three.
     """
     if pairs and count != _TRIO:
         raise SettingError(f"pairs=True is for three models, of which each pair is fused, too; there are {count}")
@@ -334,7 +334,7 @@ def contestants_of(
 
 
 def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
-    """The methods by name, and the methods of `"all"` that have no defaults, or only their names may choose."""
+    """The methods by name, and the methods of `"all"` that have no defaults or must be named to be compared."""
     if chosen == "all":
         found: list[tuple[str, Method]] = []
         without: list[LeftOut] = []
@@ -360,7 +360,7 @@ def _named(chosen: Chosen) -> tuple[list[tuple[str, Method]], list[LeftOut]]:
 
 
 def _present(one: str | Method) -> str | Method:
-    """The present name for a former name; any other value unchanged."""
+    """Replace a former name by the present one; leave any other value unchanged."""
     if one == "cosd-chow":
         outdated("the contestant 'cosd-chow'", "'cosd-agreement'")
         return "cosd-agreement"
@@ -383,7 +383,7 @@ def _made(one: str | Method) -> Method:
 
 
 def _name(method: Method) -> str:
-    """The name of a method that was given as an object."""
+    """The name for a method that was given as an object."""
     for name, one in VARIANTS.items():
         if one == method:
             return name
@@ -393,17 +393,17 @@ def _name(method: Method) -> str:
 
 
 def pilots(cosd: Sequence[Contestant], count: int) -> list[Contestant]:
-    """CoSD again, with every assistant asked about every unit: the same text, but all differences are known."""
+    """CoSD with every assistant asked about every unit: the text is the same, but all differences are known."""
     return [replace(one, name=EVERYWHERE + turned(one.first, count), kind="pilot") for one in cosd]
 
 
 def random_gate(baseline: Baseline, rate: float, seed: int) -> Contestant:
-    """CoSD with a coin in place of its verifier."""
+    """CoSD with a verifier that decides at random, replacing at the given rate."""
     return Contestant(baseline.name, "baseline", CoSD(verifier=RandomVerifier(rate=rate, seed=seed)), baseline.first)
 
 
 def self_consistency(samples: int, grader: str, reads: Callable[[str, str], str | None], first: int) -> Contestant:
-    """A vote of samples of one model, by its place `first`; see `SelfConsistency`."""
+    """A vote among samples of the model at index `first`; see `SelfConsistency`."""
     method = SelfConsistency(samples=samples, grader=grader, reads=reads)
     return Contestant(SELF_CONSISTENCY, "baseline", method, first)
 
@@ -415,10 +415,10 @@ _VERIFIER = TypeAdapter[Any](
 
 
 def method_of(settings: Mapping[str, Any]) -> Method:
-    """The method of a contestant's settings; see `Contestant.settings`.
+    """Make a method from a contestant's settings; see `Contestant.settings`.
 
     Raises:
-        SettingError: the method, or its verifier, is one of the user's own.
+        SettingError: the method or its verifier is user-defined.
     """
     name, former = recorded_name(settings["method"])
     if name not in METHODS:
@@ -426,7 +426,7 @@ def method_of(settings: Mapping[str, Any]) -> Method:
         raise SettingError(f"{words}: make the fusion with method=...")
     if name != CoSD.name:
         options = {**former, **settings["options"]}
-        if (greedy := options.pop("greedy", None)) is not None:  # of `speculative`, in records before 0.2
+        if (greedy := options.pop("greedy", None)) is not None:  # a setting of `speculative` in records before 0.2
             options["temperature"] = 1
         return CoSD(verifier=MatchVerifier()) if greedy else method_named(name, **options)
     try:

@@ -1,8 +1,8 @@
-"""Differences of contestants on the same questions, with joint intervals; best ways and the frontier. Pure.
+"""Paired differences between contestants, with simultaneous intervals; the best way to fuse and the frontier.
 
-One set of sign flips gives every p-value and every interval of a comparison (see `sign_flips`): the maximum of |T| over
-all differences, two-sided. So an interval leaves out 0 exactly if its p-value is at most 5 %, and all of the intervals
-hold at the same time in 95 % of comparisons. Differences that are copies of each other cost nothing.
+One set of sign flips (see `sign_flips`) yields every p-value and every interval of a comparison, by the maximum of |T|
+over all differences. So an interval excludes 0 exactly if its p-value is at most 0.05, and in 95 % of comparisons all
+intervals hold at the same time. Duplicate differences cost nothing.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from cosd_api.extend import Record
 
 _TIE = 1e-9
 LEVEL = 0.05
-"""Level of all differences together, two-sided."""
+"""Two-sided level of all tests together."""
 
 
 class PairedDifference(Record):
-    """The difference of two contestants, on the questions that both have answered.
+    """The difference between two contestants, on the questions that both have answered.
 
     Attributes:
         counts: `won` counts the questions that only this contestant has right, `lost` the questions that only the other
             has right.
-        groups: numbers of groups of questions in which this contestant has more right answers than the other, and
-            fewer; None if each question is a group of its own.
-        interval: the difference in accuracy with its 95 % interval, which holds jointly with all other intervals of the
-            comparison; None if it is not tested.
-        p: two-sided, adjusted for all differences of the comparison: at most 0.05 exactly if the interval leaves out 0.
-            None if it is not tested.
-        bounded: the same difference, if either contestant failed at questions: its low end if all of these had gone
-            against this contestant, its high end if all had gone for it. None without such questions.
+        groups: number of groups of questions in which this contestant has more right answers than the other, and number
+            of groups in which it has fewer; None if each question is a group of its own.
+        interval: the difference in accuracy with its simultaneous 95 % interval, which holds jointly with all other
+            intervals of the comparison; None if the difference is not tested.
+        p: two-sided p-value, adjusted for all differences of the comparison. It is at most 0.05 exactly if the interval
+            excludes 0. None if the difference is not tested.
+        bounded: the same difference, if a contestant failed at some questions. Its low end assumes that all these
+            questions went against this contestant, its high end that all went in its favour. None without failures.
     """
 
     counts: PairedCounts
@@ -51,23 +51,23 @@ class PairedDifference(Record):
 
     @property
     def low(self) -> float:
-        """The low end, with failed questions at their worst; minus infinity if it is not tested."""
+        """Low end of the interval, with all failures against this contestant; minus infinity without an interval."""
         ends = [one.low for one in (self.interval, self.bounded) if one is not None]
         return min(ends, default=-math.inf)
 
 
 class ThirdModel(Record):
-    """The best way to fuse all three models beside the best way to fuse two of them, on the same questions.
+    """The best way to fuse all three models, compared with the best way to fuse two of them on the same questions.
 
-    The best way to fuse two is chosen by these questions, which is in its favour. The interval comes from a maximum
-    over all ways to fuse three, so the choice among them costs nothing.
+    The best way to fuse two is chosen on these questions, which favours it. The interval comes from a maximum over all
+    ways to fuse three, so it already allows for the choice among them.
 
     Attributes:
         three: name of the way to fuse all three.
         two: name of the way to fuse two.
         difference: accuracy of `three` minus accuracy of `two`.
-        billed: mean number of tokens billed for an answer of each, in this order.
-        money: mean price of an answer of each; None without prices.
+        billed: mean number of tokens billed per answer of `three`, and of `two`.
+        money: mean price per answer of `three`, and of `two`; None without prices.
     """
 
     three: str
@@ -87,7 +87,7 @@ class GradedOutcomes:
         right: outcomes by contestant, then by question.
         failed: questions that failed, by contestant.
         groups: the key of each question's group, by question; a missing question is a group of its own.
-        billed: mean number of tokens of an answer, by contestant; without contestants that ask no model.
+        billed: mean number of tokens billed per answer, by contestant; contestants that ask no model are absent.
     """
 
     models: Sequence[str]
@@ -103,7 +103,7 @@ class GradedOutcomes:
 
     @property
     def grouped(self) -> bool:
-        """True if questions share a group."""
+        """True if at least two questions share a group."""
         return len({*map(self.group, self.questions)}) < len(self.questions)
 
     def counts(self, one: str, other: str) -> PairedCounts:
@@ -120,8 +120,8 @@ class GradedOutcomes:
         Args:
             one: the first contestant.
             other: the second.
-            mine: outcome that a question at which the first failed counts as; None leaves the question out.
-            theirs: likewise for the second.
+            mine: outcome to assume for a question at which the first failed; None leaves the question out.
+            theirs: the same for the second.
         """
         found: list[tuple[str, int]] = []
         for key in self.questions:
@@ -140,7 +140,7 @@ class Joint:
     Args:
         outcomes: outcomes of the comparison.
         ways: names of the contestants that are tested against every model.
-        more: further pairs of names that are tested against each other.
+        more: further pairs of contestants to test against each other.
     """
 
     def __init__(self, outcomes: GradedOutcomes, ways: Iterable[str], more: Iterable[tuple[str, str]] = ()) -> None:
@@ -156,7 +156,7 @@ class Joint:
         return self._flips.contrast(self._outcomes.apart(one, other, **instead))
 
     def difference(self, one: str, other: str) -> PairedDifference:
-        """The difference of two contestants, in either order; without interval and p if the pair is not tested."""
+        """The difference between two contestants, in either order; without interval and p if it is not tested."""
         counts, found = self._outcomes.counts(one, other), self._contrasts.get((one, other))
         sign, groups = 1, self._by_group(one, other)
         if found is None:
@@ -185,7 +185,7 @@ class Joint:
         return sum(apart > 0 for apart in sums.values()), sum(apart < 0 for apart in sums.values())
 
     def _interval(self, one: str, other: str, **instead: bool) -> Estimated:
-        """The interval with the outcomes of `instead` for failed questions."""
+        """The interval if failed questions have the outcomes in `instead`."""
         found = self._contrast(one, other, **instead)
         return self._around(found.total, found.squares, len(self._outcomes.apart(one, other, **instead)))
 
@@ -199,18 +199,18 @@ class Joint:
 
 
 def best_model(outcomes: GradedOutcomes) -> str:
-    """The model with the most right answers to the questions that all have answered; among equals the cheaper."""
+    """The model with the most right answers to the questions that all models answered; ties go to the cheaper one."""
     first, *others = (outcomes.right[name] for name in outcomes.models)
     common = [key for key in first if all(key in one for one in others)]
 
     def rank(name: str) -> tuple[int, float]:
         return sum(outcomes.right[name][key] for key in common), -outcomes.billed.get(name, 0.0)
 
-    return max(outcomes.models, key=rank)  # the first of equals
+    return max(outcomes.models, key=rank)
 
 
 def best_way(outcomes: GradedOutcomes, ways: Iterable[str]) -> str | None:
-    """The way with the most right answers, among ways with answers; among equals the cheaper, then the first."""
+    """The way with the most right answers; ties go to the cheaper, then to the first. None if no way has answered."""
 
     def rank(name: str) -> tuple[int, float]:
         return sum(outcomes.right[name].values()), -outcomes.billed[name]
@@ -219,10 +219,10 @@ def best_way(outcomes: GradedOutcomes, ways: Iterable[str]) -> str | None:
 
 
 def leading(outcomes: GradedOutcomes, names: Iterable[str]) -> set[str]:
-    """The contestants that no cheaper contestant equals within one standard error.
+    """The contestants that are ahead of every cheaper contestant by more than one standard error.
 
-    The standard error belongs to the difference, by groups; a failed question counts as wrong. Of contestants with the
-    same bill and the same answers only the first is included.
+    The standard error is that of the paired difference, clustered by group. A failed question counts as wrong. Of
+    several contestants with the same bill and the same answers, only the first is included.
     """
 
     def rank(name: str) -> tuple[float, int]:
@@ -233,7 +233,7 @@ def leading(outcomes: GradedOutcomes, names: Iterable[str]) -> set[str]:
 
 
 def _ahead(outcomes: GradedOutcomes, one: str, other: str) -> bool:
-    """Test whether a contestant is ahead of another by more than a standard error."""
+    """Test whether a contestant is ahead of another by more than one standard error."""
     sums: dict[str, int] = {}
     for group, apart in outcomes.apart(one, other, mine=False, theirs=False):
         sums[group] = sums.get(group, 0) + apart
@@ -242,11 +242,11 @@ def _ahead(outcomes: GradedOutcomes, one: str, other: str) -> bool:
 
 
 def alike(texts: Mapping[str, Sequence[str] | None], billed: Mapping[str, float]) -> dict[str, str]:
-    """Ways that wrote the same texts as a cheaper way, each with the name of the cheapest; among equals the first.
+    """Map each way that wrote the same texts as a cheaper way to the cheapest such way; ties go to the first.
 
     Args:
-        texts: for each way, its texts to all questions; None if a text is missing.
-        billed: mean number of tokens of an answer.
+        texts: for each way, its answers to all questions; None if an answer is missing.
+        billed: mean number of tokens billed per answer, by way.
     """
     found: dict[tuple[str, ...], list[str]] = {}
     for name, several in texts.items():

@@ -32,7 +32,7 @@ from cosd_api.report.html.elements import element, in_line
 
 
 def share(value: float | None) -> str:
-    """A share in per cent, with one digit after the point."""
+    """A share in per cent, with one decimal."""
     return "–" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
 
 
@@ -42,20 +42,20 @@ _WIDTH, _HEIGHT = 760.0, 380.0
 _LEFT, _TOP, _RIGHT = 52.0, 14.0, 24.0
 _SIZE = 5.0
 _LINE = 13.0  # height of a label
-_CHARACTER = 7.2  # width of its characters, about
-_ALL_NAMED = 20  # contestants; if there are more, only the frontier and the models alone have names beside them
+_CHARACTER = 7.2  # approximate width of a character in a label
+_ALL_NAMED = 20  # with more contestants, only the frontier and the models alone are labelled
 _KINDS: Mapping[ContestantKind, str] = {
     "alone": "one model alone",
     "method": "method",
     "baseline": "baseline",
-    "derived": "made of the models' answers",
+    "derived": "derived from the models' answers",
 }
 
 
 def frontier_plot(found: Comparison) -> Element:
-    """Accuracy, with its interval, against the tokens billed for an answer; the frontier as a line.
+    """Plot accuracy, with its interval, against the tokens billed per answer, with the frontier as a line.
 
-    The names of all contestants are titles of their points, which browsers show.
+    Each point has the name of its contestant as a title, which browsers show.
     """
     spots = [one for one in rows_of(found) if one.answered and one.billed is not None and one.kind != "derived"]
     if not spots:
@@ -72,7 +72,7 @@ def frontier_plot(found: Comparison) -> Element:
         svg.append(element("text", "tick", words, x=_LEFT + 4, y=height - 4))
     best = sorted((one for one in spots if one.on_frontier), key=lambda one: one.billed or 0)
     svg.append(element("path", "frontier", d=_steps([(x(one.billed or 0), y(one.accuracy.value)) for one in best])))
-    for one in sorted(spots, key=lambda one: one.on_frontier):  # the frontier on top
+    for one in sorted(spots, key=lambda one: one.on_frontier):  # so that the frontier is on top
         svg.append(_spot(one, x, y))
     named = [one for one in spots if len(spots) <= _ALL_NAMED or one.on_frontier or one.kind == "alone"]
     svg.extend(_labels(named, x, y))
@@ -104,7 +104,7 @@ def _grid(x: Scale, y: Scale, models: str) -> Iterator[Element]:
 
 
 def _steps(corners: Sequence[tuple[float, float]]) -> str:
-    """The frontier's line: for any cost, the best quality up to that cost."""
+    """The path of the frontier: for each cost, the best accuracy up to that cost."""
     if not corners:
         return "M0 0"
     first, *rest = corners
@@ -112,7 +112,7 @@ def _steps(corners: Sequence[tuple[float, float]]) -> str:
 
 
 def _spot(one: Standing, x: Scale, y: Scale) -> Element:
-    """The mark of a contestant, with its interval and its numbers as a title."""
+    """The mark and the interval of a contestant, with its numbers as the title."""
     across, value = x(one.billed or 0.0), one.accuracy
     words = f"{one.name}: {share(value.value)} ({share(value.low)} to {share(value.high)}), {one.billed:,.0f} tokens"
     group = element("g", "spot best" if one.on_frontier else "spot", element("title", None, in_line(words)))
@@ -123,7 +123,7 @@ def _spot(one: Standing, x: Scale, y: Scale) -> Element:
 
 
 def _mark(kind: ContestantKind, x: float, y: float) -> str:
-    """A shape for each kind: square, circle, diamond."""
+    """The path of the mark for each kind of contestant: a square, a circle or a diamond."""
     size = _SIZE
     if kind == "alone":
         return f"M{x - size:.1f} {y - size:.1f}h{2 * size}v{2 * size}h{-2 * size}z"
@@ -134,7 +134,7 @@ def _mark(kind: ContestantKind, x: float, y: float) -> str:
 
 
 def _labels(spots: Sequence[Standing], x: Scale, y: Scale) -> Iterator[Element]:
-    """Names beside their points, without overlaps."""
+    """The contestants' names next to their points, without overlaps."""
     taken: list[tuple[float, float, float]] = []
     for one in sorted(spots, key=lambda one: (-one.accuracy.value, one.billed or 0.0)):
         across, down = x(one.billed or 0.0), y(one.accuracy.value) - 6  # above the line of the frontier
@@ -154,7 +154,7 @@ def _key(kinds: set[ContestantKind], which: str) -> Element:
     for kind, words in _KINDS.items():
         if kind in kinds:
             key.append(key_entry(f"mark {kind}", _mark(kind, 9, 9), words + turned * (kind == "method")))
-    key.append(key_entry("frontier", "M1 9h16", "frontier: nothing cheaper equals it within one standard error"))
+    key.append(key_entry("frontier", "M1 9h16", "frontier: nothing cheaper is within one standard error"))
     return key
 
 
@@ -162,7 +162,7 @@ def _key(kinds: set[ContestantKind], which: str) -> Element:
 
 
 def accuracy_bar(value: Estimated, mark: float) -> Element:
-    """An interval on the axis from 0 to 1, with a line at `mark`, such as the better model's accuracy."""
+    """Draw an interval on an axis from 0 to 1, with a line at `mark`, such as the better model's accuracy."""
     axis = Scale(0, 1, 2, 136)
     svg = small_chart(140, 16)
     svg.append(line("M2 8h136"))
@@ -175,7 +175,7 @@ def accuracy_bar(value: Estimated, mark: float) -> Element:
 
 
 def places_bar(counts: PlaceCounts) -> Element:
-    """Shares of replaced places: the assistant right, the draft right, neither, not known."""
+    """Draw the shares of replaced places by who was right: the assistant, the draft, neither, or not known."""
     axis = Scale(0, max(counts.places, 1), 0, 160)
     svg = small_chart(160, 12)
     done = 0
@@ -193,7 +193,7 @@ _SQUARE = 220.0
 
 
 def calibration_plot(name: str, one: ModelCalibration) -> Element:
-    """The share of right answers against their mean probability, in bins; a calibrated model is on the diagonal."""
+    """Plot the share of right answers against the mean probability, in bins; perfect calibration is the diagonal."""
     x, y = Scale(0, 1, 44, _SQUARE), Scale(0, 1, 12 + _SQUARE, -_SQUARE)
     label = (
         f"Calibration of the {name}: {share(one.mean.accuracy)} right, {share(one.mean.confidence)} by its own account"
@@ -211,7 +211,7 @@ def calibration_plot(name: str, one: ModelCalibration) -> Element:
 
 
 def _bin(one: CalibrationBin, total: int, x: Scale, y: Scale) -> Element:
-    """The circle of a bin; its size grows with the bin's share of the answers."""
+    """The circle of a bin, whose size grows with the bin's share of the answers."""
     confidence, accuracy = one.confidence or 0.0, one.accuracy or 0.0
     words = f"{counted(one.answers, 'answer')}: {share(accuracy)} right, mean probability {confidence:.2f}"
     circle = element("circle", "mark", cx=x(confidence), cy=y(accuracy), r=3 + 11 * math.sqrt(one.answers / total))

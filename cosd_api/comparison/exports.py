@@ -1,4 +1,4 @@
-"""A comparison as files for other programs: the table as CSV, all answers as JSON lines, and the page."""
+"""Export a comparison to files: the table as CSV, all answers as JSON lines, and the page."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def standings_csv(found: Comparison) -> str:
-    """The table of standings as CSV, with a line of heads; shares from 0 to 1, times in seconds, unknown cells empty.
+    """The table of standings as CSV, with a header line.
 
-    Columns that end in `_draft` and `_assistant` (or `_assistant_1` and so on) belong to one endpoint. A name that a
-    spreadsheet would take for a formula has an apostrophe before it.
+    Shares are between 0 and 1, times are in seconds, and unknown cells are empty. Columns that end in `_draft` or
+    `_assistant` (or `_assistant_1` and so on) belong to one endpoint. A name that a spreadsheet would read as a formula
+    is preceded by an apostrophe.
     """
     limits = _limits(found)
     rows = [{**_columns(one, found), **limits, "stop": json.dumps(found.stop)} for one in found.standings]
@@ -41,7 +42,7 @@ def standings_csv(found: Comparison) -> str:
 
 
 def _limits(found: Comparison) -> dict[str, Any]:
-    """The limits of the answers, for each line, so that the table can be reproduced."""
+    """The limits of the answers, which every line repeats, so that the table can be reproduced."""
     return {"max_tokens": found.max_tokens, "stop": [*found.stop], "seed": found.seed, "unit": found.unit}
 
 
@@ -88,7 +89,7 @@ def _columns(one: Standing, found: Comparison) -> dict[str, Any]:
 
 
 def _apart(one: Standing, found: Comparison) -> dict[str, Any]:
-    """The difference to each model, with the columns of one model side by side."""
+    """The columns of the differences to each model; the columns for one model are adjacent."""
     columns: dict[str, Any] = {}
     for name in found.models:
         apart, end = one.differences.get(name), name.replace(" ", "_")
@@ -118,11 +119,11 @@ def _cell(value: object) -> str:
 
 
 def answers_jsonl(found: Comparison, examples: Iterable[Example] = ()) -> str:
-    """All answers, a JSON object on each line: question, contestant, text, whether right, cost, places, and the limits.
+    """All answers as JSON lines, each with question, contestant, text, grade, cost, replaced places and limits.
 
     Args:
         found: the comparison.
-        examples: the questions; with them each line also has `prompt` and `reference`.
+        examples: the questions; if they are given, each line also has `prompt` and `reference`.
     """
     several = [*examples]
     asked = questions_by_key(several) if several else {}
@@ -140,7 +141,7 @@ def answers_jsonl(found: Comparison, examples: Iterable[Example] = ()) -> str:
 
 
 def write_exports(found: Comparison, folder: str | Path, examples: Iterable[Example] = ()) -> list[Path]:
-    """Write the page, the table and the answers into a folder, over earlier ones; return the files.
+    """Write the page, the table and the answers into a folder, replacing earlier files; return the paths.
 
     Raises:
         OSError: a file cannot be written.

@@ -1,4 +1,4 @@
-"""Graders by name: `grader_named("last-number")`, and graders of a user's own: `check_grader(function)`."""
+"""Graders by name, as in `grader_named("last-number")`, and user-defined graders, as in `check_grader(function)`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 
 GRADERS: Mapping[str, str] = {
     "exact": "the whole answer equals the reference, white space normalized",
-    "contains": "the example's target, or its answer, stands in the answer as whole words",
+    "contains": "the example's target, or its answer, appears in the answer as whole words",
     "last-number": "the last number of the answer equals that of the reference",
     "choice": "the answer chooses the letter of the reference",
     "regex": "the last match of a pattern equals the reference",
@@ -53,51 +53,53 @@ GRADERS: Mapping[str, str] = {
     "program": "the example's tests pass when the answer is run as a Python program",
     "judge": "a model finds the answer right",
 }
-"""The graders that come with the library, by name. `module:function` names a function of the user's own."""
+"""The library's graders by name, with their rules. The name `module:function` means a user-defined function."""
 
 _PATTERN_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class ExactGrader(BaseGrader):
-    """The whole answer equals the reference, as `is_right` compares them: NFC, white space normalized.
+    """A grader that accepts an answer that equals the reference; both are normalized (NFC, white space).
 
-    If the example's `ends` is False, more text may follow.
+    The comparison is that of `is_right`. If the example's `ends` is False, more text may follow the reference.
 
     Attributes:
-        ignore_case: compare without regard to case.
+        ignore_case: whether to ignore case.
     """
 
     ignore_case: bool = False
 
     @property
     def name(self) -> str:
-        """The name, with its settings."""
+        """The name, with the settings."""
         return "exact, any case" if self.ignore_case else "exact"
 
     async def __call__(self, example: Example, text: str) -> bool:
-        """Compare."""
+        """Compare the whole text with the reference."""
         wanted = self.reads(example, example.answer)
         return is_right(example.model_copy(update={"target": None, "answer": wanted}), self.reads(example, text))
 
     def reads(self, example: Example, text: str) -> str:  # noqa: ARG002
-        """The text, normalized."""
+        """The normalized text."""
         return normalized(text.casefold() if self.ignore_case else text)
 
 
 @dataclass(frozen=True)
 class ContainsGrader(BaseGrader):
-    """The answer contains the example's target, or its answer if it has none, as whole words; NFC, any white space.
+    """A grader that accepts an answer that contains the example's target or, without a target, the example's answer.
+
+    Whole words are compared, in NFC and with any white space between them.
 
     Attributes:
-        ignore_case: compare without regard to case.
+        ignore_case: whether to ignore case.
     """
 
     ignore_case: bool = False
 
     @property
     def name(self) -> str:
-        """The name, with its settings."""
+        """The name, with the settings."""
         return "contains, any case" if self.ignore_case else "contains"
 
     def check(self, example: Example) -> None:
@@ -106,7 +108,7 @@ class ContainsGrader(BaseGrader):
             raise SettingError("the grader contains looks for a text, but this answer is only white space")
 
     async def __call__(self, example: Example, text: str) -> bool:
-        """Look for the text."""
+        """Search the text for the target."""
         wanted = (example.target or example.answer).strip()
         folded = (wanted.casefold(), text.casefold()) if self.ignore_case else (wanted, text)
         return is_right(example.model_copy(update={"target": folded[0]}), folded[1])
@@ -116,18 +118,18 @@ class ReadingGrader(BaseGrader):
     """A grader that extracts a value from the answer and from the reference, and compares the two."""
 
     async def __call__(self, example: Example, text: str) -> bool:
-        """Compare."""
+        """Compare the two values."""
         found = self.reads(example, text)
         return found is not None and found == self._wanted(example)
 
     def _wanted(self, example: Example) -> str | None:
-        """The reference as it would be read."""
+        """The value of the reference."""
         return self.reads(example, example.target or example.answer)
 
 
 @dataclass(frozen=True)
 class LastNumberGrader(ReadingGrader):
-    """The last numbers of the answer and of the reference are equal, as numbers; see `grading.last_number`."""
+    """A grader that compares the last number of the answer with that of the reference; see `grading.last_number`."""
 
     name: str = "last-number"
 
@@ -143,7 +145,7 @@ class LastNumberGrader(ReadingGrader):
 
 @dataclass(frozen=True)
 class ChoiceGrader(ReadingGrader):
-    """The answer chooses the letter of the reference; see `grading.letter`.
+    """A grader for multiple choice: the answer must choose the letter of the reference; see `grading.letter`.
 
     The reference is a letter, or the text of one of the example's `choices`.
     """
@@ -161,7 +163,7 @@ class ChoiceGrader(ReadingGrader):
         raise SettingError(f"the grader choice needs the letter of an option as the answer: {hint}")
 
     def reads(self, example: Example, text: str) -> str | None:
-        """The letter."""
+        """The letter that the text chooses."""
         return letter(text, example.choices)
 
     def _wanted(self, example: Example) -> str | None:
@@ -177,11 +179,11 @@ class ChoiceGrader(ReadingGrader):
 
 
 class RegexGrader(ReadingGrader):
-    """The last match of a pattern in the answer equals the reference, white space normalized.
+    """A grader that compares the last match of a pattern in the answer with the reference, normalizing white space.
 
     Args:
-        pattern: a regular expression of the package `regex`. If it has groups, the first group is compared, else the
-            whole match.
+        pattern: a regular expression of the package `regex`. If it has groups, the first group is compared, otherwise
+            the whole match.
 
     Raises:
         SettingError: the pattern is invalid.
@@ -195,7 +197,7 @@ class RegexGrader(ReadingGrader):
         self.name = f"regex {pattern}"
 
     def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
-        """The match, normalized.
+        """The normalized match.
 
         Raises:
             GradingError: the pattern takes too long.
@@ -213,12 +215,14 @@ class RegexGrader(ReadingGrader):
 
 
 class JsonGrader(ReadingGrader):
-    """The JSON in the answer, or a field of it, equals the reference, as values; see `grading.json_value`.
+    """A grader that compares the JSON value in the answer, or one of its fields, with the reference, by value.
 
-    The reference is JSON, too, or else a text. With a field, an object in the reference may hold the field itself.
+    See `grading.json_value`. A reference that is not JSON counts as text. If a field is named, the reference is the
+    value of the field, or an object that contains the field.
 
     Args:
-        field: path of keys and of elements from 0, joined by points, such as `result.0.name`; None for the whole value.
+        field: path of keys and array indexes (which begin at 0), joined by dots, such as `result.0.name`; None for the
+            whole value.
 
     Raises:
         SettingError: the path is empty.
@@ -238,7 +242,7 @@ class JsonGrader(ReadingGrader):
             )
 
     def reads(self, example: Example, text: str) -> str | None:  # noqa: ARG002
-        """The value as JSON, in one spelling."""
+        """The value as JSON, in a canonical form."""
         try:
             return json_answer(json_value(text), self._path)
         except ValueError:
@@ -259,13 +263,13 @@ _Verdict = Callable[[Example, str], bool | Awaitable[bool]]
 
 
 class FunctionGrader(BaseGrader):
-    """A function of the user's own: `function(example, text)`, which returns a bool or an awaitable of one.
+    """A grader that calls a user-defined `function(example, text)`, which returns a bool or an awaitable of a bool.
 
-    An error that it raises ends the run, unless it is a `GradingError`.
+    An error that the function raises ends the run, unless it is a `GradingError`.
 
     Args:
         function: the function.
-        name: for reports; by default `module:function`.
+        name: name for reports; by default `module:function`.
     """
 
     def __init__(self, function: _Verdict, name: str | None = None) -> None:
@@ -277,21 +281,21 @@ class FunctionGrader(BaseGrader):
         """Call the function.
 
         Raises:
-            GradingError: the function returns something else.
+            GradingError: the function does not return a bool.
         """
         verdict: object = self._function(example, text)
         if inspect.isawaitable(verdict):
             verdict = await verdict
-        if type(verdict).__name__ in ("bool_", "bool"):  # NumPy's, too
+        if type(verdict).__name__ in ("bool_", "bool"):  # also NumPy's bool
             return bool(verdict)
         raise GradingError(f"{self.name} returned {type(verdict).__name__}: return True for a right answer, else False")
 
 
 def check_grader(given: object) -> Grader:
-    """A grader from a name, a `Grader` or a function of the user's own.
+    """Make a grader from a name, a `Grader` or a user-defined function.
 
     Raises:
-        SettingError: `given` is none of these.
+        SettingError: `given` is something else, or `grader_named` refuses the name.
     """
     if isinstance(given, str):
         return grader_named(given)
@@ -315,20 +319,20 @@ def grader_named(
     run_programs: bool = False,
     time_limit: float | None = None,
 ) -> Grader:
-    """The grader of this name.
+    """Make the grader with this name.
 
     Args:
         name: one of `GRADERS`, or `module:function` for a function of an example and a text.
-        ignore_case: for `exact` and `contains`.
-        pattern: for `regex`, which needs it.
-        field: for `json`.
-        judge: for `judge`, which needs it: URL of a server, or a provider.
+        ignore_case: for `exact` and `contains`: whether to ignore case.
+        pattern: for `regex`, which requires it: the regular expression.
+        field: for `json`: path of the field to compare.
+        judge: for `judge`, which requires it: URL of a server, or a provider.
         judge_question: for `judge`: its question, with `{question}`, `{reference}` and `{answer}`.
-        run_programs: for `program`, which needs it: allow that programs written by models are run on this machine.
+        run_programs: for `program`, which requires it: allow programs that models wrote to run on this machine.
         time_limit: for `program`: seconds for one program; by default the limit of `ProgramLimits`.
 
     Raises:
-        SettingError: the name is unknown, the grader lacks a setting that it needs, or does not take a given setting.
+        SettingError: the name is unknown, a required setting is missing, or the grader does not have a given setting.
     """
     given: dict[str, Any] = {
         "ignore_case": ignore_case or None,
@@ -349,7 +353,7 @@ def grader_named(
 
 
 def _made(name: str) -> tuple[tuple[str, ...], Callable[..., Grader]]:
-    """The settings that a grader takes, and the function that makes the grader from them."""
+    """The names of a grader's settings, and the function that makes the grader from them."""
     makers: dict[str, tuple[tuple[str, ...], Callable[..., Grader]]] = {
         "exact": (("ignore_case",), ExactGrader),
         "contains": (("ignore_case",), ContainsGrader),
@@ -391,7 +395,7 @@ def _judge(judge: str | Provider | None = None, judge_question: str = JUDGE_QUES
 
 
 def _imported(name: str) -> _Verdict:
-    """The function that `module:function` names; the module may be in the current folder."""
+    """Import the function that `module:function` names; the module may be in the current folder."""
     module, _, function = name.partition(":")
     folder = str(Path.cwd())
     added = folder not in sys.path
@@ -407,5 +411,5 @@ def _imported(name: str) -> _Verdict:
         if added:
             sys.path.remove(folder)
     if not callable(found):
-        raise SettingError(f"the grader {name} is no function of an example and a text")
+        raise SettingError(f"the grader {name} is not a function of an example and a text")
     return cast("_Verdict", found)

@@ -1,4 +1,4 @@
-"""Grading: the protocol of graders, their base, and functions that read answers from texts in one spelling."""
+"""Grading: the protocol and base class of graders, and functions that read answers from texts in a canonical form."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Grader(Protocol):
     """A judge of answers. Use it within `async with`.
 
     Every run of a comparison grades known texts again, so that no grade is older than its grader. A grader with
-    expensive verdicts may also have an attribute `identity`; see `BaseGrader`.
+    expensive verdicts may have an attribute `identity`, under which its grades are kept; see `BaseGrader`.
 
     Attributes:
-        name: for reports, with the settings that change its verdicts.
+        name: name for reports, with the settings that change verdicts.
     """
 
     @property
@@ -36,8 +36,8 @@ class Grader(Protocol):
         """Judge whether `text` is a right answer to `example`.
 
         Raises:
-            GradingError: the answer can be called neither right nor wrong.
-            ProviderError: a model that judges failed.
+            GradingError: the answer cannot be judged right or wrong.
+            ProviderError: the judging model failed.
         """
         ...
 
@@ -45,12 +45,12 @@ class Grader(Protocol):
         """Check that the example has what this grader needs, before any model is asked.
 
         Raises:
-            SettingError: the example lacks something; the message names the missing part.
+            SettingError: the example lacks something, which the message names.
         """
         ...
 
     def reads(self, example: Example, text: str) -> str | None:
-        """The answer as the grader reads it, in one spelling for equal answers; None if nothing is read."""
+        """The answer that the grader reads in a text, in a canonical form; None if it reads no answer."""
         ...
 
     async def __aenter__(self) -> Self:
@@ -65,12 +65,12 @@ class Grader(Protocol):
 
 
 class BaseGrader:
-    """A grader that opens nothing, needs nothing from an example and reads nothing from a text.
+    """Base class for graders: it opens no resources, accepts every example, and reads no answer in a text.
 
     Attributes:
-        identity: everything that its verdicts depend on besides example and text. A resumed comparison keeps grades of
-            this identity; with None, the texts are graded again.
-        warnings: warnings for the reader of the grades; filled on entering.
+        identity: everything that verdicts depend on besides the example and the text. A resumed comparison keeps grades
+            with the same identity; if it is None, texts are graded again.
+        warnings: warnings for the reader of the grades, set on entering.
     """
 
     warnings: tuple[str, ...] = ()
@@ -97,30 +97,30 @@ class BaseGrader:
 
 
 def identity_of(grader: Grader) -> str | None:
-    """The identity of a grader whose grades are kept; see `BaseGrader`."""
+    """The identity of a grader, or None if its grades are not kept; see `BaseGrader`."""
     found = getattr(grader, "identity", None)
     return found if isinstance(found, str) else None
 
 
-# Texts. Pure functions.
+# Texts.
 
 
 def normalized(text: str) -> str:
-    """The text in Unicode's NFC, stripped, with single spaces for white space."""
+    """The text in Unicode's NFC, stripped, with a single space for each run of white space."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 # Numbers.
 
-# A sign counts unless it follows a word or a closing bracket, from which it could subtract; a currency may follow it. A
-# comma separates groups of three digits.
+# After a word or a closing bracket, a minus could mean a subtraction or a hyphen, so a sign counts only elsewhere. A
+# currency symbol may follow the sign. A comma separates groups of three digits.
 _NUMBER = regex.compile(
     r"(?P<sign>(?<![\w.)\]])[-+])?\p{Sc}?"
     r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+)"
     r"(?P<power>[eE][-+]?\d{1,3}(?!\d))?"
 )
 _DIGIT = regex.compile(r"[^\P{Nd}0-9]")
-_LARGEST = 1000  # most digits that are written out
+_LARGEST = 1000  # greatest number of digits that is written out
 _RAISED = regex.compile(r"(?<=[\w)\]}])[\u2070\u00b9\u00b2\u00b3\u2074-\u207b\u2080-\u208b]+")
 _FRACTION = regex.compile(r"(?:(?P<whole>(?<![.,\d])\d[\d,]*+)\s?)?(?P<part>[\u00bc-\u00be\u2150-\u215e\u2189])")
 # The exponent of a unit, as in 25 m2, 25 cm^2, 9.8 m/s^2 and 25 \text{ cm}^{2}.
@@ -133,8 +133,8 @@ _EXPONENT = regex.compile(
 def last_number(text: str) -> str | None:
     """The last number of a text as a plain decimal, such as `1234.5` for `$1,234.50`; None without one.
 
-    Full-width digits and the minus sign of Unicode count as plain digits and signs. A comma separates thousands, a
-    point decimals. Units with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
+    Full-width digits and Unicode's minus sign count as plain digits and signs. A comma separates thousands, a point
+    decimals. Units with their exponents, superscripts and percent signs are ignored; `3½` is 3.5.
     """
     plain = _FRACTION.sub(_as_decimal, _RAISED.sub("", text))
     plain = _DIGIT.sub(_as_digit, unicodedata.normalize("NFKC", plain).replace("\u2212", "-"))
@@ -148,12 +148,12 @@ def last_number(text: str) -> str | None:
 
 
 def _as_digit(found: regex.Match[str]) -> str:
-    """The plain digit for a digit of another script; U+FFFD for a digit that is newer than Python's Unicode."""
+    """The plain digit for a digit of another script; U+FFFD if Python's version of Unicode does not know the digit."""
     return str(unicodedata.decimal(found[0], "\ufffd"))
 
 
 def _as_decimal(found: regex.Match[str]) -> str:
-    """A one-character fraction, with the whole number before it, as digits; `1/3` if it is not a finite decimal."""
+    """The decimal for a one-character fraction and a whole number before it; `1/3` if no finite decimal exists."""
     whole, part = found["whole"] or "", unicodedata.normalize("NFKC", found["part"])
     above, below = map(int, part.split("\u2044"))
     value = Decimal(above) / below
@@ -161,7 +161,7 @@ def _as_decimal(found: regex.Match[str]) -> str:
 
 
 def _decimal(number: Decimal) -> str:
-    """The one spelling of a number."""
+    """The canonical form of a number."""
     if not number:
         return "0"
     if abs(number.adjusted()) > _LARGEST:  # written out, it could fill the memory
@@ -190,14 +190,14 @@ def letter(text: str, choices: Sequence[str] | None = None) -> str | None:
     Only letters of options count. The first rule that applies decides:
 
     1. the last statement such as "the answer is B", "Answer: (b)", "Option: **B**";
-    2. a letter that the text begins with: "B", "(B)", "b) Lima", "B. Lima", "C because ..."; not the words "A" and "I"
-       before another word;
+    2. a letter at the beginning of the text: "B", "(B)", "b) Lima", "B. Lima", "C because ..."; but not "A" or "I" as a
+       word before another word;
     3. the only letter in brackets: "so (B) is right";
     4. the only option whose text appears, as whole words, in any case.
 
     Args:
         text: the answer.
-        choices: texts of the options A, B, C, ...; None if unknown, so that every letter may be an option.
+        choices: texts of the options A, B, C, ...; if None, every letter may be an option.
     """
     known = ascii_uppercase[: len(choices)] if choices is not None else ascii_uppercase
     stated = [found for found in _STATED.finditer(text) if found["letter"].upper() in known]
@@ -213,7 +213,7 @@ def letter(text: str, choices: Sequence[str] | None = None) -> str | None:
 
 
 def _named(text: str, choices: Sequence[str]) -> str | None:
-    """The letter of the only option whose text appears; an option within another appearing option does not count."""
+    """The letter of the only option whose text appears; an option inside another one that appears does not count."""
 
     def within(option: str, whole: str) -> bool:
         return bool(option) and regex.search(rf"(?<!\w){regex.escape(option)}(?!\w)", whole) is not None
@@ -239,9 +239,9 @@ _DECODER = json.JSONDecoder(parse_float=Decimal, parse_int=Decimal, parse_consta
 
 
 def json_value(text: str) -> Any:
-    """The JSON value of a whole text; else of its first fenced block; else its first object or array.
+    """The JSON value of the whole text, else of its first fenced block, else its first object or array.
 
-    Numbers are `decimal.Decimal`.
+    Numbers are returned as `decimal.Decimal`.
 
     Raises:
         ValueError: the text has no JSON value.
@@ -261,7 +261,7 @@ def json_value(text: str) -> Any:
 
 
 def _starts(text: str) -> Iterator[int]:
-    """Places where an object or an array may begin, also within a value that broke off; at most `_TRIED`."""
+    """The first `_TRIED` offsets at which an object or an array may begin, including those inside a broken value."""
     return (found.start() for _, found in zip(range(_TRIED), regex.finditer(r"[{\[]", text), strict=False))
 
 
@@ -269,13 +269,13 @@ _TRIED = 100  # each attempt may read to the end of the text
 
 
 def json_answer(value: Any, path: Sequence[str] = ()) -> str | None:
-    """A value, or its field at a path, in one spelling; None if the field is missing.
+    """A value, or its field at a path, in a canonical form; None if the field is missing.
 
-    Objects are sorted by key, numbers written as plain decimals (1.0 is 1), texts normalized.
+    Objects are sorted by key, numbers are written as plain decimals (1.0 as 1), and texts are normalized.
 
     Args:
-        value: as `json_value` returns it.
-        path: keys, and the numbers of elements from 0.
+        value: a value as `json_value` returns it.
+        path: keys of objects, and indexes of array elements, which begin at 0.
     """
     for step in path:
         if isinstance(value, Mapping):
@@ -319,6 +319,6 @@ _FENCE = regex.compile(
 
 
 def code_block(text: str) -> str | None:
-    """The content of the first fenced block of a text in Markdown, to the end if it is not closed; None without one."""
+    """The content of a Markdown text's first fenced block, up to the end if it is not closed; None without a block."""
     found = _FENCE.search(text)
     return found["code"] if found is not None else None

@@ -1,4 +1,4 @@
-"""Answers of a comparison, and their journal: a line for each answer and for each grade, so that a run resumes."""
+"""Answers of a comparison, and the journal from which a run resumes: one line for each answer and for each grade."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _Hexadecimal = Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$")]
 
 
 class ReplacedPlace(Record):
-    """A place of an answer where the assistant's word replaced the draft's.
+    """A place in an answer where an assistant's text replaced the draft's.
 
     Attributes:
         start: byte offset in the answer.
         draft: the draft's text there; empty for its end of sequence.
         fused: the text that replaced it.
-        draft_prob: the draft's probability of its own, in [0, 1]; None if not reported.
-        prob: the assistant's probability of its own, likewise.
-        draft_raw: bytes of the draft's text in hexadecimal, if they are no characters.
-        fused_raw: bytes of the replacement, likewise.
+        draft_prob: the draft's probability of its own text, in [0, 1]; None if it is not reported.
+        prob: the assistant's probability of the replacement, in [0, 1]; None if it is not reported.
+        draft_raw: bytes of the draft's text in hexadecimal, if they are not valid UTF-8; else None.
+        fused_raw: bytes of the replacement, in the same way.
         word: whether the replacement is a whole word; the draft's text may be only the beginning of a word.
     """
 
@@ -67,18 +67,18 @@ class ReplacedPlace(Record):
 
     @property
     def fused_data(self) -> bytes:
-        """The text that replaced it as bytes."""
+        """The replacement as bytes."""
         return data_of(self.fused, self.fused_raw)
 
 
 class AnswerUsage(Record):
-    """The part of one endpoint in the cost of an answer.
+    """Usage of one endpoint for one answer.
 
     Attributes:
-        requests: generation requests and scores.
-        read: tokens read, cached ones included.
-        written: tokens written.
-        cached: tokens read that came from the server's cache, as far as it reports them.
+        requests: number of requests for generation and for scoring.
+        read: number of tokens read, including cached tokens.
+        written: number of tokens written.
+        cached: number of tokens read that came from the server's cache, as far as the server reports them.
     """
 
     requests: int = 0
@@ -88,42 +88,43 @@ class AnswerUsage(Record):
 
     @property
     def billed(self) -> int:
-        """Tokens read and written."""
+        """Number of tokens read and written."""
         return self.read + self.written
 
     @classmethod
     def of(cls, usage: EndpointUsage) -> Self:
-        """The usage that a result reports for one endpoint."""
+        """Convert the usage that a result reports for one endpoint."""
         read, written, cached = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
         return cls(requests=usage.requests, read=read, written=written, cached=cached)
 
 
 class GradedAnswer(Record):
-    """One question answered by one contestant: a line of the journal.
+    """One contestant's answer to one question: a line of the journal.
 
     Attributes:
-        type: `"answer"`; `"failed"` if an endpoint or the grader failed at the question, and `"cut"` if the answer
-            ended at the limit of the whole comparison: the next run asks both again.
+        type: `"answer"`; `"failed"` if an endpoint or the grader failed at the question; or `"cut"` if the answer ended
+            at the token limit of the whole comparison. The next run asks failed and cut questions again.
         key: identity of the text: contestant, models, limits and prompt.
         graded: identity of the grading: the example and the grader.
         contestant: its name.
         question: `Example.key`.
         text: the answer.
         right: whether it is right; None if it was not graded.
-        seconds: its duration, without the time for finding out about the servers.
-        first_token: seconds until its first token was final; None without one.
+        seconds: duration of the answer, without the time for discovering the servers.
+        first_token: seconds until the first token was final; None without a token.
         tokens: number of tokens.
-        usage: by `"draft"` and `"assistant"` (or `"assistant 1"` and so on), as the user gave them, whoever drafted.
+        usage: usage of each endpoint, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on) as the user gave
+            them, whichever model drafted.
         finish_reason: see `FusionResult`.
-        stop_reason: likewise.
+        stop_reason: see `FusionResult`.
         acceptance: draft tokens kept / (kept + replaced); None if no draft is judged.
-        units: number of units that were judged or could have been; None likewise.
+        units: number of units that were judged or could have been; None if no draft is judged.
         asked: number of units that an assistant was asked about.
-        differing: number of units to which an assistant answered otherwise.
+        differing: number of units at which an assistant disagreed.
         replaced: the places where an assistant's answer replaced the draft's.
         confidence: the mean probability of the tokens, in [0, 1]; None if a probability is not reported.
         least: the least probability of a token.
-        error: the reason why it failed.
+        error: the reason why the answer or its grading failed.
         warnings: warnings about the answer.
     """
 
@@ -152,7 +153,7 @@ class GradedAnswer(Record):
 
     @property
     def rounds(self) -> int | None:
-        """Number of drafts: one, and one after each replacement that does not end the answer; None without a draft."""
+        """Number of drafts: one, plus one for each replacement that does not end the answer; None without a draft."""
         if self.acceptance is None and self.units is None:
             return None
         last = self.replaced[-1] if self.replaced else None
@@ -161,7 +162,7 @@ class GradedAnswer(Record):
 
     @property
     def billed(self) -> int:
-        """Tokens read and written by all endpoints."""
+        """Number of tokens read and written by all endpoints."""
         return sum(one.billed for one in self.usage.values())
 
     def money(self, prices: Mapping[str, Price] | None) -> float | None:
@@ -177,13 +178,13 @@ class GradedAnswer(Record):
 
     @classmethod
     def of(cls, result: FusionResult, contestant: str, role: Mapping[str, str], **fields: object) -> Self:
-        """The line of an answer, not graded yet.
+        """Make the line of an answer that is not graded yet.
 
         Args:
             result: the answer.
             contestant: name of the contestant.
-            role: for each endpoint of its fusion, the user's name of that endpoint.
-            fields: the line's keys.
+            role: the user's name of each endpoint, by its name in the fusion.
+            fields: further fields of the line, such as its keys.
         """
         timings = result.timings
         usage = {role[name]: AnswerUsage.of(one) for name, one in result.usage.items()}
@@ -212,7 +213,7 @@ class GradedAnswer(Record):
 
 
 def _judged(result: FusionResult) -> dict[str, object]:
-    """Units of an answer whose draft was judged, counted, and the places that were replaced."""
+    """Counts of units, and the replaced places, of an answer whose draft was judged."""
     units: dict[int, list[FusedToken]] = {}
     replaced: list[ReplacedPlace] = []
     start, whole = 0, result.settings.unit == "word"
@@ -245,15 +246,15 @@ def _judged(result: FusionResult) -> dict[str, object]:
 
 
 def _goes_on(source: str, token: FusedToken) -> bool:
-    """Test whether a token belongs to the replacement that this model has begun."""
+    """Test whether a token continues the replacement that the model `source` has begun."""
     return token.source == source and token.replaced is None
 
 
 def _confidence(tokens: tuple[FusedToken, ...]) -> tuple[float | None, float | None]:
-    """The mean and the least of the tokens' probabilities, each from the model that wrote the token."""
+    """The mean and the least probability of the tokens, each reported by the model that wrote the token."""
     probs = [one.draft_prob if one.source == DRAFT else one.assistant_prob for one in tokens]
     known = [prob for prob in probs if prob is not None]
-    if not known or len(known) < len(probs) - (tokens[-1].end and probs[-1] is None):  # some hide the end's
+    if not known or len(known) < len(probs) - (tokens[-1].end and probs[-1] is None):  # the end may be hidden
         return None, None
     return min(1.0, math.fsum(known) / len(known)), min(known)
 
@@ -262,11 +263,11 @@ def _confidence(tokens: tuple[FusedToken, ...]) -> tuple[float | None, float | N
 
 
 class _Line(GradedAnswer):
-    """An answer as the file has it.
+    """An answer as a line of the file.
 
     Attributes:
-        spent: whether its tokens were billed for this line; False for a text that was graded again; None in a file of
-            an earlier version, in which only the first line of a text was billed.
+        spent: whether its tokens were billed for this line; False for a text that was graded again; None in files of
+            earlier versions, in which only the first line of a text was billed.
     """
 
     spent: bool | None = None
@@ -277,13 +278,13 @@ class _Line(GradedAnswer):
         return cls.model_construct(answer.model_fields_set, **dict(answer), spent=True)
 
     def answer(self) -> GradedAnswer:
-        """The answer."""
+        """The answer without the field `spent`."""
         fields = {name: getattr(self, name) for name in GradedAnswer.model_fields}
         return GradedAnswer.model_construct(self.model_fields_set - {"spent"}, **fields)
 
 
 class _GradeLine(Record):
-    """The grade of a text that an earlier line holds."""
+    """The grade of a text that is on an earlier line."""
 
     type: Literal["grade"] = "grade"
     key: str
@@ -295,7 +296,7 @@ class _GradeLine(Record):
 
     @classmethod
     def of_answer(cls, answer: GradedAnswer) -> Self:
-        """The line of an answer's grade."""
+        """The line for an answer's grade."""
         return cls(**answer.model_dump(include=set(cls.model_fields) - {"type"}))
 
     @property
@@ -305,16 +306,16 @@ class _GradeLine(Record):
 
     @property
     def found(self) -> tuple[bool | None, str | None]:
-        """The grade, or why there is none."""
+        """The grade, and the error if there is no grade."""
         return self.right, self.error
 
 
 _KINDS: Mapping[object, type[_Line | _GradeLine | LookLine]] = {"grade": _GradeLine, "look": LookLine}
-"""Lines by their type; all others are answers."""
+"""Classes of lines by their type; lines of all other types are answers."""
 
 
 def grading_key(example: Example, grader: str) -> str:
-    """Identity of a grading: SHA-256 (hex) of the example and the grader's identity, or its name without one."""
+    """Identity of a grading: SHA-256 (hex) of the example and of `grader`, the grader's identity or else its name."""
     asked = example.model_dump(mode="json", exclude={"group"})
     return hashlib.sha256(json.dumps([asked, grader], sort_keys=True).encode()).hexdigest()
 
@@ -327,7 +328,7 @@ class JournalHeader(Record):
         schema_version: version of the format; in version 1, models with the same ids were asked after text.
         draft: the draft endpoint.
         assistant: the assistant endpoint, or the first of several.
-        more_assistants: the others.
+        more_assistants: the other assistant endpoints.
         library_version: version of cosd-api.
     """
 
@@ -344,33 +345,33 @@ class JournalHeader(Record):
         return [self.draft, self.assistant, *self.more_assistants]
 
     def line(self) -> str:
-        """The line, without line feed; of two models as earlier versions wrote it."""
+        """The line without its line feed; for two models, the same as in earlier versions."""
         return self.model_dump_json(exclude=set() if self.more_assistants else {"more_assistants"})
 
 
 class Journal:
     """The answers of a comparison, in memory and in a file.
 
-    A context manager. Entering it reads the file, locks it against other runs, and removes a last line that a crash has
-    cut. Without `write`, it only reads.
+    Entering this context manager reads the file, locks it against other runs, and removes a last line that a crash has
+    cut off. Without `write`, it only reads the file.
 
     Args:
         path: the file; None keeps the answers only in memory.
         header: the models that are compared.
-        write: whether additions go into the file; without it, the file need not exist.
-        regrade: take the texts of the file without their grades, because the grader does not keep grades.
+        write: whether to write additions to the file; if False, the file need not exist.
+        regrade: read the texts of the file without their grades, because this grader's grades are not kept.
 
     Attributes:
-        answers: the texts, without their grades, by their keys.
-        grades: grades of each text, by the identity of the grading, as questions with one prompt share a text.
-        looks: the looks of `advise` that were made, in their order.
+        answers: answers without their grades, by the key of their text.
+        grades: grades of each text, by the identity of the grading, as questions with the same prompt share a text.
+        looks: the completed looks of `advise`, in their order.
         failed: keys of the texts whose last line in the file, at the time of reading, reports a failure.
         billed: tokens of all lines, including failed answers.
 
     Raises:
         OSError: on entering, the file cannot be read or written.
-        SettingError: on entering, the file holds something else, or the answers of other models, or another run has it
-            open; the file is not changed.
+        SettingError: on entering, the file contains something else or the answers of other models, or another run has
+            it open; the file is not changed.
     """
 
     def __init__(self, path: Path | None, header: JournalHeader, *, write: bool = True, regrade: bool = False) -> None:
@@ -404,9 +405,9 @@ class Journal:
             self._appender.__exit__(kind, error, trace)
 
     def add(self, answer: GradedAnswer) -> None:
-        """Add an answer that was billed, not graded yet; its text replaces an earlier text of the same key."""
+        """Add a billed answer that is not graded yet; its text replaces an earlier text with the same key."""
         self._take(answer, spent=True)
-        self._there.pop((answer.key, answer.graded), None)  # it graded the replaced text
+        self._there.pop((answer.key, answer.graded), None)  # that grade belonged to the replaced text
         if self._appender is not None:
             self._appender.write(_Line.of_answer(answer).model_dump_json(exclude_defaults=True))
 
@@ -419,7 +420,7 @@ class Journal:
         self._there[line.grading] = line.found
 
     def look(self, line: LookLine) -> None:
-        """Add a look that was made."""
+        """Add a completed look."""
         self.looks.append(line)
         if self._appender is not None:
             self._appender.write(line.model_dump_json())
@@ -479,7 +480,7 @@ class Journal:
             raise SettingError(f"{path} was written by a newer cosd-api (schema_version {version}): update cosd-api")
         if version == 1:
             words = f"{path} was begun by an earlier cosd-api, which asked models with the same ids after text"
-            raise SettingError(f"{words}: its answers may be others than those of today. {_ANOTHER.capitalize()}")
+            raise SettingError(f"{words}: its answers may differ from today's. {_ANOTHER.capitalize()}")
         try:
             there = JournalHeader.model_validate(fields)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""A model as judge: it reads question, reference and answer, and the first word of its greedy answer is the verdict."""
+"""A model as a judge: it reads the question, the reference and the answer, and begins its reply with the verdict."""
 
 from __future__ import annotations
 
@@ -41,27 +41,26 @@ _VERDICTS: Mapping[str, bool] = {
     "false": False,
 }
 _CUE = "\nVerdict:"
-_TOKENS = 8  # white space, quotes and a word
+_TOKENS = 8  # enough for white space, quotes and a word
 _WORD = regex.compile(r"[^\p{L}\p{N}]*(\p{L}+)")
 _PLACES = regex.compile(r"\{(question|reference|answer)\}")
 
 
 class JudgeGrader(BaseGrader):
-    """The verdict of a model: the first word of its greedy answer, Yes or No (or right, correct, true and opposites).
+    """A grader that asks a model: the first word of its greedy reply is the verdict, Yes or No.
 
-    A model that takes conversations reads the question as a user message. A model without a chat template continues the
-    question as text, after `Verdict:`. Beware: the judge reads texts of other models, and such a text can ask for the
-    verdict that it wants.
+    Right, correct, true and their opposites also count. A model with a chat template gets the question as a user
+    message. A model without one continues the question as text, after `Verdict:`. Beware: the judge reads texts that
+    other models wrote, and a text can ask for a favourable verdict.
 
     Args:
         model: URL of a server, or a provider.
-        question: the request, with `{question}`, `{reference}` and `{answer}` in place of the texts; `{answer}` is
-            needed.
+        question: the request, with the placeholders `{question}`, `{reference}` and `{answer}`; `{answer}` is required.
 
     Attributes:
-        name: `judge`, the model's address, and a fingerprint of the question if it is the user's own.
+        name: `judge`, the model's address, and a fingerprint of the question if it is not the default.
         identity: the library's version, the name, the server's URL and its model; known after entering.
-        usage: requests and tokens of the judge, for all answers graded so far.
+        usage: requests and tokens of the judge for all answers graded so far.
 
     Raises:
         SettingError: the question has no `{answer}`, or the model is neither a URL nor a provider.
@@ -108,7 +107,7 @@ class JudgeGrader(BaseGrader):
         """Ask the judge.
 
         Raises:
-            GradingError: its answer does not begin with a verdict.
+            GradingError: the reply does not begin with a verdict.
             ProviderError: the judge failed.
         """
         reply = await self._reply(self._asked(example, text))
@@ -117,7 +116,7 @@ class JudgeGrader(BaseGrader):
         if verdict is None:
             said = repr(reply) if reply.strip() else "nothing"
             words = f"the judge {self._model.name} answered {said}, which begins with neither Yes nor No"
-            raise GradingError(f"{words}: give another judge, or a question that it answers so")
+            raise GradingError(f"{words}: give another judge, or a question that it answers with Yes or No")
         return verdict
 
     def _asked(self, example: Example, text: str) -> str:

@@ -1,19 +1,19 @@
-"""Looks at outcomes as they come in: fuse, one model alone, or undecided; the error is spent over all looks. Pure.
+"""A group-sequential test of ways to fuse: fuse, use one model alone, or undecided. Pure functions on outcomes.
 
-A test looks at outcomes after a quarter, a half and all of the questions. Each look tests every way to fuse against
-each model, by sign flips of whole groups of questions that all ways and all looks share (`sign_flips`). The bound is
-made from the largest statistic of all ways that were ever tried:
+The test looks at the outcomes after a quarter, a half and all of the questions. Each look tests every way to fuse
+against each model, by sign flips of whole groups of questions (`sign_flips`); all ways and all looks share the flips.
+The bounds follow from the largest statistic of all ways that were ever tried:
 
-    spend   .003, .007 and .030 of the flips at the three looks; .010 is kept for files that grow
-    bound   for each model the r-th largest null maximum among the flips that were above no earlier bound, r = spend of
-            the flips, rounded down; flips above it are spent then
+    spend   the three looks spend .003, .007 and .030 of the flips; .010 is kept for files that grow
+    bound   for each model, the r-th largest null maximum among the flips that exceeded no earlier bound, where r is
+            the number of flips to spend, rounded down; flips above the bound are then spent
     fuse    a way whose statistic is above the bounds of all models; a tie is not above
-    alone   every way has a model over which a gain of `worth` is excluded, by 2.5 standard errors
-    drop    after 50 questions the better half of the ways continues; in the maximum a way that was dropped is an
-            independent standard normal from then on, so that the choice of the dropped ways cannot help
+    alone   for every way, 2.5 standard errors exclude a gain of `worth` over at least one model
+    drop    after 50 questions only the better half of the ways continues; in later maxima an independent standard
+            normal variable replaces each dropped way, so that the choice of the dropped ways cannot help
 
-So if no way is better than the better model, a run calls a way better in at most 4 of 100 cases, and in at most 5 of
-100 however often the file of questions grows, whichever ways are tried.
+So if no way is better than the better model, a run calls a way better in at most 4 of 100 cases, whichever ways are
+tried, and in at most 5 of 100 cases however often the file of questions grows.
 """
 
 from __future__ import annotations
@@ -34,24 +34,26 @@ from cosd_api.extend import Record, check_choice
 SPENDING = (0.003, 0.007, 0.03)
 """Shares of the flips that the three looks of a run may spend."""
 KEPT = 0.01
-"""Share that is kept for files that grow; each further look takes half of the remaining share."""
+"""Share of the flips that is kept for files that grow; each further look spends half of the remaining share."""
 GROWTH = 1.5
-"""Factor by which a file must have grown since the last look for a further look."""
+"""Factor by which a file must have grown since the last look to allow a further look."""
 LEAST_QUESTIONS = 20
-"""Fewer questions show nothing."""
+"""Least number of questions: fewer show nothing."""
 WORTH = 0.05
-"""Gain in accuracy that is worth fusing for, by default."""
+"""Default gain in accuracy that is worth fusing for."""
 AUDITED = 0.05
 """Share of the questions with equal texts that ways are asked anyway, as a check."""
 Looks = Literal["auto", "end"]
-"""Times to look: after a quarter, a half and all of the questions; or once, at the end, with the same error in all."""
+"""Times to look: after a quarter, a half and all of the questions, or only at the end. The total error is the same."""
 
 Verdict = Literal["fuse", "alone", "undecided"]
-"""Fuse; use one model alone, because a gain that is worth it is excluded; or neither is shown."""
+"""Fuse; use one model alone, because a gain that would be worth it is excluded; or neither is shown."""
 
-_DROPS = 50  # questions from which on ways are dropped
-_FEWEST = 2  # ways that continue
-_ERRORS = 2.5  # standard errors that exclude a gain; more than for one look, as several looks may exclude it
+_DROPS = 50  # number of questions from which on ways are dropped
+_FEWEST = 2  # least number of ways that continue
+_ERRORS = (
+    2.5  # standard errors that exclude a gain; fewer would do for a single look, but each of several may exclude it
+)
 _POWER = NormalDist().inv_cdf(0.8)
 _CERTAIN = 2 * NormalDist().cdf(_ERRORS) - 1
 
@@ -61,13 +63,13 @@ Right = Mapping[str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """Outcomes of the models and of ways to fuse them, on the same questions.
+    """Outcomes of the models alone and of ways to fuse them, on the same questions.
 
     Attributes:
         alone: outcomes of each model alone, by its name; the draft first.
         ways: outcomes of each way to fuse, by its name.
-        billed: mean number of tokens billed for an answer, by name.
-        groups: keys of the groups of questions; a missing question is a group of its own.
+        billed: mean number of tokens billed per answer, by name.
+        groups: the key of each question's group, by question; a missing question is a group of its own.
     """
 
     alone: Mapping[str, Right]
@@ -82,7 +84,7 @@ class Outcomes:
         return [key for key in first if all(key in one for one in others)]
 
     def of(self, questions: Iterable[str]) -> list[str]:
-        """These questions, as far as all models have answered them."""
+        """The given questions, without questions that a model has not answered."""
         return [key for key in questions if all(key in one for one in self.alone.values())]
 
     def group(self, question: str) -> str:
@@ -96,23 +98,23 @@ class Outcomes:
         return PairedCounts.of([mine.get(key, False) for key in asked], [theirs[key] for key in asked])
 
     def right(self, name: str, questions: Iterable[str] | None = None) -> int:
-        """The right answers of a model, or of a way to fuse."""
+        """Number of right answers of a model, or of a way to fuse."""
         found = self.alone[name] if name in self.alone else self.ways[name]
         return sum(found.get(key, False) for key in (self.questions if questions is None else self.of(questions)))
 
     def better(self, questions: Iterable[str] | None = None) -> str:
-        """The model with the most right answers; among equals the cheaper, then the first."""
+        """The model with the most right answers; ties go to the cheaper, then to the first."""
         asked = self.questions if questions is None else [*questions]
         return min(self.alone, key=lambda name: (-self.right(name, asked), self.billed.get(name, 0.0)))
 
 
 class LookLine(Record):
-    """A look that was made, as a line of a journal.
+    """A completed look, as a line of a journal.
 
     Attributes:
-        type: marks the line.
-        questions: keys of the questions that no earlier look had.
-        ways: names of the ways that it looked at.
+        type: type of the line.
+        questions: keys of the questions that were new at this look.
+        ways: names of the ways that were tested.
         spent: share of the flips that the look could spend.
         of: number of questions that the run was given.
     """
@@ -126,14 +128,14 @@ class LookLine(Record):
 
 @dataclass(frozen=True, slots=True)
 class WaySeen:
-    """One way at the last look that it was in.
+    """The state of one way at a look.
 
     Attributes:
         way: its name.
         questions: number of questions on which it was tested against the models.
         groups: number of groups of these questions.
-        contrasts: its differences to each model, by group.
-        bounds: bounds of these contrasts' statistics.
+        contrasts: its differences to each model, summed by group.
+        bounds: bounds for the statistics of these contrasts, by model.
     """
 
     way: str
@@ -144,17 +146,17 @@ class WaySeen:
 
     @property
     def against(self) -> str:
-        """The model over which it gains least."""
+        """The model over which the way gains least."""
         return min(self.contrasts, key=lambda model: self.contrasts[model].total)
 
     @property
     def total(self) -> int:
-        """Questions by which it is ahead of the model `against`."""
+        """Number of questions by which the way is ahead of the model `against`."""
         return self.contrasts[self.against].total
 
     @property
     def upper(self) -> float:
-        """The least gain that is excluded over some model; larger gains are excluded, too."""
+        """The least upper bound of its gains over the models; each bound is 2.5 standard errors above the gain."""
         return min(self._upper(one) for one in self.contrasts.values())
 
     def _upper(self, one: Contrast) -> float:
@@ -162,7 +164,10 @@ class WaySeen:
         return (one.total + _ERRORS * math.sqrt(spread)) / self.questions
 
     def gain(self, counts: PairedCounts) -> Estimated:
-        """The gain over `against`: its lower end holds for all ways and looks, its upper end is Newcombe's at 95 %.
+        """The gain over `against`, with an interval.
+
+        The low end holds simultaneously for all ways and looks. The high end is the upper end of Newcombe's 95 %
+        interval, or of the 95 % interval clustered by group if that is higher.
 
         Args:
             counts: paired outcomes of the way and of the model `against`.
@@ -175,10 +180,10 @@ class WaySeen:
         return Estimated(value, max(-1.0, min(low, value)), min(1.0, max(newcombe.high, grouped)))
 
     def more(self, worth: float) -> int | None:
-        """Number of further questions that would show its gain, or a gain of `worth`, in four of five runs.
+        """Number of further questions that would show the gain so far, or a gain of `worth`, in four of five runs.
 
-        If no question differs so far: the number that would exclude `worth` if no further question differs. None if the
-        bound is not known yet.
+        The larger of the two gains counts. If no question differs so far, it is the number that would exclude `worth`
+        if no further question differs. None if the bound is not known yet.
         """
         one, limit = self.contrasts[self.against], self.bounds[self.against]
         if not math.isfinite(limit):
@@ -186,7 +191,7 @@ class WaySeen:
         if not one.squares:
             return max(0, math.floor(_ERRORS / worth) + 1 - self.questions)
         gain = max(worth, one.total / self.questions)
-        spread = max(one.squares / self.questions, gain)  # such a gain needs at least such a share that differs
+        spread = max(one.squares / self.questions, gain)  # a gain needs at least this share of differing questions
         return max(0, math.ceil((limit + _POWER) ** 2 * (spread - gain * gain) / gain**2) - self.questions)
 
 
@@ -195,10 +200,10 @@ class Seen:
     """The result of one look.
 
     Attributes:
-        questions: all keys so far.
-        counted: number of questions that all models have answered.
-        ways: the ways that were looked at.
-        fuse: the way to fuse by; None if no way is above the bounds.
+        questions: keys of all questions so far.
+        counted: number of these questions that all models have answered.
+        ways: the ways that were tested, by name.
+        fuse: name of the way to fuse by; None if no way is above the bounds.
         kept: names of the ways that continue.
     """
 
@@ -215,15 +220,15 @@ class Seen:
 
 
 def in_order(questions: Iterable[str], seen: Iterable[str] = ()) -> list[str]:
-    """The questions: first the questions of earlier looks, then the rest by hash, whatever the order and the outcomes.
+    """Sort the questions: first the questions of earlier looks, then the rest by hash, whatever their outcomes.
 
     Raises:
         SettingError: there are fewer than `LEAST_QUESTIONS`.
     """
     there = dict.fromkeys(questions)
     if len(there) < LEAST_QUESTIONS:
-        words = f"advice takes at least {LEAST_QUESTIONS} questions, better a hundred, not {len(there)}"
-        raise SettingError(f"{words}: on fewer no method can be told from chance")
+        words = f"advice needs at least {LEAST_QUESTIONS} questions, preferably a hundred, not {len(there)}"
+        raise SettingError(f"{words}: with fewer, no method can be told from chance")
     first = [key for key in dict.fromkeys(seen) if key in there]
     for key in first:
         del there[key]
@@ -231,11 +236,11 @@ def in_order(questions: Iterable[str], seen: Iterable[str] = ()) -> list[str]:
 
 
 def schedule(total: int, earlier: Sequence[LookLine] = (), looks: Looks = "auto") -> list[tuple[int, float]]:
-    """The looks to come: the number of questions at each, and its share of the flips.
+    """The looks still to be made: for each, the number of questions and the share of the flips.
 
     Args:
         total: number of questions.
-        earlier: the looks that were made.
+        earlier: the looks that were already made.
         looks: see `Looks`.
 
     Raises:
@@ -256,21 +261,21 @@ def schedule(total: int, earlier: Sequence[LookLine] = (), looks: Looks = "auto"
         made += spend
         if made <= spent + SPENDING[0] / 2:
             continue  # an earlier run has made this look
-        if at > seen:  # it also takes the shares of looks without new questions
+        if at > seen:  # this look also gets the shares of looks that have no new questions
             found.append((at, made - spent - sum(one for _, one in found)))
     return found
 
 
 class SequentialTest:
-    """The looks of one run, and of the runs before it.
+    """The looks of one run and of the runs before it.
 
     Args:
-        tried: names of ways of earlier runs, which count towards the maximum even if this run leaves them out.
+        tried: names of the ways of earlier runs, which count towards the maximum even if this run leaves them out.
         flips: number of flips.
 
     Attributes:
-        tried: names of all ways ever tried.
-        seen: the looks, in their order.
+        tried: names of all ways that were ever tried.
+        seen: results of the looks, in their order.
     """
 
     def __init__(self, tried: Iterable[str] = (), flips: int = FLIPS) -> None:
@@ -280,13 +285,13 @@ class SequentialTest:
         self._spent: dict[str, list[bool]] = {}
 
     def look(self, outcomes: Outcomes, questions: Sequence[str], ways: Sequence[str], spend: float) -> Seen:
-        """Look at outcomes.
+        """Test ways on the outcomes so far.
 
         Args:
             outcomes: all outcomes so far.
             questions: keys of all questions so far.
             ways: names of the ways that have answered these questions.
-            spend: share of the flips.
+            spend: share of the flips that this look may spend.
         """
         self.tried.update(dict.fromkeys(ways))
         asked = outcomes.of(questions)
@@ -310,27 +315,27 @@ class SequentialTest:
 
     @property
     def last(self) -> Mapping[str, WaySeen]:
-        """Each way that was looked at, at its last look."""
+        """Each way at its last look, by name."""
         return {way: one for look in self.seen for way, one in look.ways.items()}
 
     def verdict(self, worth: float = WORTH) -> Verdict:
-        """The advice by the looks so far."""
+        """The verdict after the looks so far."""
         if self.fused is not None:
             return "fuse"
         return "alone" if self.excluded(worth) else "undecided"
 
     @property
     def fused(self) -> WaySeen | None:
-        """The way to fuse by, at the look that found it; None if no look has found any."""
+        """The way to fuse by, at the look that found it; None if no look has found a way."""
         return next((one.ways[one.fuse] for one in self.seen if one.fuse is not None), None)
 
     def excluded(self, worth: float) -> bool:
-        """Test whether for every way a gain of `worth` is excluded over some model."""
+        """Test whether, for every way, a gain of `worth` is excluded over at least one model."""
         last = self.last
         return bool(last) and all(one.questions and one.upper < worth for one in last.values())
 
     def _absent(self, number: int, seed: str) -> list[float]:
-        """The largest of `number` independent standard normals, for each flip."""
+        """The largest of `number` independent standard normal variables, for each flip."""
         if not number:
             return [-math.inf] * self._count
         rng, normal = random.Random(seed), NormalDist()  # noqa: S311 - the same numbers in each run
@@ -344,13 +349,13 @@ def looked_at(
     trial: SequentialTest,
     worth: float = WORTH,
 ) -> Verdict:
-    """Look at outcomes that are all known, as if they came in one after the other.
+    """Make the looks at outcomes that are all known, as if they came in one after the other.
 
     Args:
         outcomes: outcomes of all models and ways.
-        order: the questions, in the order in which they are looked at; see `in_order`.
-        plan: numbers of questions and shares of the flips; see `schedule`.
-        trial: gets the looks.
+        order: keys of the questions, in the order of the test; see `in_order`.
+        plan: number of questions and share of the flips of each look; see `schedule`.
+        trial: the test that makes the looks.
         worth: the gain that has to be excluded for `"alone"`.
     """
     ways = [*outcomes.ways] if not trial.seen else [*trial.seen[-1].kept]
@@ -362,7 +367,7 @@ def looked_at(
 
 
 def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> Estimated:
-    """The largest possible gain, if no way changes a text that all models write.
+    """The largest possible gain if no way changes a text that all models write.
 
     Args:
         outcomes: outcomes of the models alone.
@@ -370,8 +375,8 @@ def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> 
         equal: keys of the questions to which all models wrote the same text.
 
     Returns:
-        The share of the questions at which texts differ and the better model is wrong, with an interval of 2.5 standard
-        errors. No way gains more than that over the better model.
+        The share of the questions at which the texts differ and the better model is wrong, with an interval of 2.5
+        standard errors. No way gains more than this share over the better model.
     """
     asked, same = outcomes.of(questions), {*equal}
     better = outcomes.alone[outcomes.better(asked)]
@@ -379,7 +384,7 @@ def room(outcomes: Outcomes, questions: Iterable[str], equal: Iterable[str]) -> 
 
 
 def is_audited(question: str) -> bool:
-    """Test whether ways are asked a question even if all models wrote the same text: one in twenty, by a hash."""
+    """Test whether ways are asked a question even if all models wrote the same text: one in twenty, by hash."""
     return int.from_bytes(hashlib.sha256(f"audit {question}".encode()).digest()[:4], "big") < 2**32 * AUDITED
 
 
@@ -406,7 +411,7 @@ def _best(outcomes: Outcomes, asked: Sequence[str], seen: Mapping[str, WaySeen],
 
 
 def _better_half(seen: Mapping[str, WaySeen]) -> tuple[str, ...]:
-    """The better half of the ways, including ties; at least two."""
+    """The better half of the ways, including ties, and at least two ways."""
     ranked = sorted((one.total for one in seen.values()), reverse=True)
     count = max(_FEWEST, (len(ranked) + 1) // 2)
     if len(ranked) <= count:

@@ -1,4 +1,4 @@
-"""Self-contained pages: `comparison_page(found)` and `advice_page(advice)`. They load nothing and have no script."""
+"""Self-contained HTML pages that load nothing and run no script: `comparison_page(found)`, `advice_page(advice)`."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from cosd_api.report.html.document import (
 from cosd_api.report.html.elements import Child, element, in_line, seconds, visible
 
 _FUSED = ("method", "baseline")
-_MOST_ROWS = 50  # most questions that are shown of each kind
-_LONGEST = 600  # most characters that are shown of a text
-_ABOUT_ADVICE = "By one look at all test questions, with an error of at most 4 % over all ways together."
+_MOST_ROWS = 50  # greatest number of questions that are shown of each kind
+_LONGEST = 600  # greatest number of characters that are shown of a text
+_ABOUT_ADVICE = "From one look at all test questions, with an error of at most 4 % over all ways together."
 _NO_ADVICE = (
-    f"There is no advice here: it takes {LEAST_QUESTIONS} test questions that {{all}} models have answered, "
-    "better a hundred."
+    f"There is no advice here: it needs at least {LEAST_QUESTIONS} test questions that {{all}} models have answered, "
+    "preferably a hundred."
 )
 
 
@@ -65,8 +65,8 @@ def comparison_page(
     """The report of a comparison, as an HTML document.
 
     Args:
-        found: the comparison; `Comparison.model_validate_json(text)` for a saved one.
-        examples: the questions, to show them beside the answers: a comparison has only their keys.
+        found: the comparison; `Comparison.model_validate_json(text)` reads a saved one.
+        examples: the questions, to be shown next to the answers, because a comparison contains only their keys.
         title: the headline.
     """
     several = [*examples]
@@ -119,7 +119,7 @@ def _sections(found: Comparison, examples: Mapping[str, Example]) -> Iterator[El
 
 
 def _advice(found: Comparison) -> str | None:
-    """Advice by the comparison, in words; None if it is not complete, or has too few questions."""
+    """The advice from a comparison, in words; None if it is not complete or has too few questions."""
     if found.stopped is not None:
         return None
     try:
@@ -132,7 +132,7 @@ def _advice(found: Comparison) -> str | None:
 
 
 def _roles(models: Sequence[str], grader: str) -> Element:
-    """The line with the models by their roles, the draft first, and the grader."""
+    """The line that names the models by their roles, the draft first, and the grader."""
     draft, first, *more = (element("b", None, in_line(one)) for one in models)
     others: list[Child] = [first]
     for at, one in enumerate(more, 1):
@@ -162,9 +162,9 @@ def _interval(one: Estimated) -> str:
 
 
 def _best(found: Comparison) -> Standing | None:
-    """The method or baseline with the most right answers; among equals the contestant with the fewest tokens.
+    """The method or baseline with the most right answers; ties go to the one with the fewest billed tokens.
 
-    The count of right answers decides, not their share, so that missing answers give no advantage.
+    The number of right answers decides, not their share, so that missing answers are no advantage.
     """
     answered = [one for one in found.standings if one.kind in _FUSED and one.answered]
     return max(answered, key=lambda one: (one.right, -(one.billed or 0.0)), default=None)
@@ -218,7 +218,7 @@ def _row(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]
 
 
 def _difference(one: PairedDifference | None) -> Child:
-    """A difference, with its interval, the questions won and lost, and p below, as a column for each would not fit."""
+    """One cell for a difference, its interval, the questions won and lost, and p: four columns would not fit."""
     value, interval, counts, p = difference_cells(one)
     return _lines(value, interval, f"{counts}, p = {p}" if p else counts)
 
@@ -241,8 +241,8 @@ def _about_results(found: Comparison) -> Element:
 
 
 def _about_the_best() -> Element:
-    """The note on choosing the best of many."""
-    return note("The best of many owes a part of its lead to luck: expect less of it on other questions.")
+    """A note about choosing the best of many."""
+    return note("The best of many owes part of its lead to luck: expect less of it on other questions.")
 
 
 # Replaced places.
@@ -268,9 +268,11 @@ def _about_places() -> Iterator[Element]:
         swatch("assistant", "the assistant's text continues the reference"),
         swatch("draft", "the draft's does"),
         swatch("neither", "neither does"),
-        swatch("unknown", "the answer had left the reference before"),
+        swatch("unknown", "the answer had already left the reference"),
     )
-    words = "Answers: those with a replaced place; the grader says which of them the replacements put right or spoilt."
+    words = (
+        "Answers: answers with a replaced place. The grader says which of them the replacements put right or spoilt."
+    )
     yield note(words)
 
 
@@ -279,7 +281,7 @@ def _about_places() -> Iterator[Element]:
 
 def _calibration(found: Comparison) -> Iterator[Element]:
     yield element("div", "pair", *(_one_calibration(found, name, one) for name, one in found.calibration.items()))
-    yield note("A rule that asks the assistant where the draft is unsure can mend only what the draft is unsure of.")
+    yield note("A rule that asks the assistant where the draft is unsure can correct only what the draft is unsure of.")
 
 
 def _one_calibration(found: Comparison, name: str, one: ModelCalibration) -> Element:
@@ -297,7 +299,7 @@ def _one_calibration(found: Comparison, name: str, one: ModelCalibration) -> Ele
 
 
 def _questions(found: Comparison, best: Standing, examples: Mapping[str, Example]) -> Iterator[Element]:
-    """The questions that only the better model, or only the best method, answers right."""
+    """The questions that only the best method, or only the better model, answers right."""
     theirs, mine = found.answers_of(found.better), found.answers_of(best.name)
     common = [key for key in mine if key in theirs]
     better, name = in_line(with_article(found.better)), in_line(best.name)
@@ -345,11 +347,11 @@ def _endpoints_table(found: Comparison) -> Element:
 
 
 def advice_page(advice: Advice, *, title: str | None = None) -> str:
-    """The report of `advise`, as an HTML document: the advice, the test, the ways to choose from, and the failures.
+    """The report of `advise`, as an HTML document: the advice, the results, the ways to choose from, the failures.
 
     Args:
-        advice: the advice; `Advice.model_validate_json(text)` for a saved one.
-        title: the headline, by default a question.
+        advice: the advice; `Advice.model_validate_json(text)` reads a saved one.
+        title: the headline; by default a question.
     """
     title = title or f"Fuse these{' two' * (not advice.more_assistants)} models?"
     top = header(
@@ -375,7 +377,7 @@ def _advice_figures(advice: Advice) -> Iterator[Element]:
     if (fused := advice.accuracy.get("fused")) is not None and advice.gain is not None:
         yield figure(share(fused.value), f"right by {in_line(advice.way or '')}")
         yield figure(f"{100 * advice.gain.value:+z.1f}", f"points of gain ({_interval(advice.gain)})")
-    yield figure(f"{advice.billed_tokens:,}", "tokens billed for it")
+    yield figure(f"{advice.billed_tokens:,}", "tokens billed for the advice")
 
 
 def _advice_sections(advice: Advice) -> Iterator[Element]:
@@ -399,7 +401,7 @@ def _advice_sections(advice: Advice) -> Iterator[Element]:
 
 
 def _ways(advice: Advice) -> Element:
-    """The ways to choose from."""
+    """The section with the ways to choose from."""
     heads = ("", "questions", "right", "better model", "gain", "interval", "")
     rows = [
         [
@@ -413,6 +415,6 @@ def _ways(advice: Advice) -> Element:
         ]
         for one in advice.ways
     ]
-    words = "Each way at the last look that it was in, beside the model over which it gains least. "
-    words += "The lower ends of the intervals hold for all ways and looks together."
+    words = "Each way at its last look, next to the model over which it gains least. "
+    words += "The low ends of the intervals hold for all ways and looks together."
     return section("Ways to choose from", note(words), table(heads, rows, range(1, 6), "Ways to choose from"))

@@ -1,4 +1,4 @@
-"""Prices of endpoints, and the cost of a comparison, estimated from a few of its questions before any is asked."""
+"""Prices of endpoints, and an estimate of a comparison's cost from a few of its questions, before any is asked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MILLION = 1_000_000
 _EXAMPLE = '{"draft": [0.2, 0.6], "assistant": [3, 15]}'
 _USEFUL = 20  # a bound beyond this multiple of the likely number is useless as a forecast
 _NO_BOUND = (
-    "no useful bound above, as at worst every token is replaced, and all after it is written and asked about again"
+    "no useful upper bound, as at worst every token is replaced, and all that follows is written and asked about again"
 )
 
 
@@ -48,28 +48,28 @@ class Price:
                 raise SettingError(f"a price must be a number of at least 0, not {value!r}")
 
     def of(self, read: float, written: float, cached: float = 0) -> float:
-        """The price of these numbers of tokens; `cached` counts the tokens read that came from a cache."""
+        """The price of the given numbers of tokens; `cached` is the part of `read` that came from a cache."""
         less = 0.0 if self.cached is None else cached * (self.read - self.cached)
         return (read * self.read - less + written * self.written) / MILLION
 
     @property
     def least(self) -> float:
-        """The price of the cheapest tokens."""
+        """The price of a million tokens of the cheapest kind."""
         return min(self.read, self.written, self.read if self.cached is None else self.cached)
 
     @property
     def most(self) -> float:
-        """The price of the dearest tokens."""
+        """The price of a million tokens of the most expensive kind."""
         return max(self.read, self.written, self.cached or 0)
 
 
 Prices = Mapping[str, Price | tuple[float, float] | tuple[float, float, float]]
-"""Prices by `"draft"` and `"assistant"` (or `"assistant 1"` and so on), or the models' names: each a `Price`, or two or
-three numbers."""
+"""Prices by `"draft"` and `"assistant"` (or `"assistant 1"` and so on), or by the models' names. Each is a `Price`, or
+two or three numbers."""
 
 
 def prices_from(given: Sequence[str]) -> dict[str, Price]:
-    """Prices as users write them: `NAME=READ,WRITTEN[,CACHED]` for each endpoint, or a JSON file.
+    """Parse prices as users write them: `NAME=READ,WRITTEN[,CACHED]` for each endpoint, or a JSON file.
 
     Raises:
         OSError: the file cannot be read.
@@ -104,7 +104,11 @@ def _from_file(path: Path) -> dict[str, Price]:
 
 
 def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str, Price] | None:
-    """Prices by `"draft"` and `"assistant"`, or several assistants; `models` holds the models' names on their servers.
+    """Check prices, and return them by the names that are the keys of `models`.
+
+    Args:
+        given: the prices, as the user gave them.
+        models: the models' names on their servers, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on).
 
     Raises:
         SettingError: a name is unknown, or a price is missing or invalid.
@@ -114,7 +118,7 @@ def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str,
     names = f"the names are {in_words([*models])}, or the models'"
     if unknown := [name for name in given if name not in {*models, *models.values()}]:
         raise SettingError(
-            f"there is no endpoint {unknown[0]!r} to have a price: {names}, {', '.join(models.values())}"
+            f"there is no endpoint {unknown[0]!r} that could have a price: {names}, {', '.join(models.values())}"
         )
     found: dict[str, Price] = {}
     for name, model in models.items():
@@ -129,35 +133,36 @@ def checked_prices(given: Prices | None, models: Mapping[str, str]) -> dict[str,
 
 
 def _between(tokens: Range) -> str:
-    """The least, and also the most if it is a useful bound."""
+    """The lower bound in words, with the upper bound if that is useful."""
     useful = tokens.high <= _USEFUL * tokens.expected
     return f"at least {tokens.low:,}" + (f", at most {tokens.high:,}" if useful else "")
 
 
 class ComparisonEstimate(Record):
-    """The cost of a comparison before it is made, without the answers that are known already.
+    """The estimated cost of a comparison, without the answers that are already known.
 
-    In words, the upper bound is left out if it is more than twenty times the likely cost: in the worst case of most
-    methods every token is replaced, and the models write and judge the rest of the answer again each time.
+    The text form omits an upper bound of more than twenty times the likely cost. In the worst case of most methods,
+    every token is replaced, and the models write and judge the rest of the answer again each time.
 
     Attributes:
         questions: number of questions.
-        contestants: tokens that each contestant is likely to bill, by name.
-        unforeseen: contestants with answers to come, but no forecast (`Method.cost`): no number here includes them.
-        known: number of answers that the journal has.
+        contestants: tokens billed for each contestant, by name.
+        unforeseen: contestants with answers to come but without a forecast (`Method.cost`); no cost includes them.
+        known: number of answers that are already in the journal.
         answers: number of answers to come; for `advise`, if every look is made and all ways continue.
-        requests: to all endpoints.
-        billed_tokens: by all endpoints.
-        money: at least, most likely and at most; None without prices.
-        most: the limit of billed tokens, including the tokens of the journal; None without a limit.
-        later: for `advise`, tokens after the first look, included in `billed_tokens`: none if the first look decides,
-            most likely the tokens of the models alone and half of the ways, at most the tokens of all. Most ways are
-            not asked the questions to which all models write the same text; the estimate cannot know these questions.
-        seconds: estimated duration, as measured on a few tokens of each model; None if nothing was measured, as outside
-            of a dry run.
-        durations: seconds of each contestant, by name; parts of `seconds`.
+        requests: number of requests to all endpoints.
+        billed_tokens: number of tokens billed by all endpoints.
+        money: lower bound, likely value and upper bound of the price; None without prices.
+        most: the limit of billed tokens, including the tokens in the journal; None without a limit.
+        later: for `advise`, the tokens billed after the first look, which `billed_tokens` includes. The lower bound is
+            0, as the first look may decide; the likely number counts the models alone and half of the ways; the upper
+            bound counts all. Most ways are not asked a question to which all models write the same text, but the
+            estimate cannot tell which questions these are.
+        seconds: estimated duration, from speeds measured on a few tokens of each model. None if no speed was measured,
+            as in any run but a dry run.
+        durations: seconds that each contestant adds to `seconds`, by name.
         concurrency: number of answers at the same time.
-        assumptions: the basis, in words.
+        assumptions: the assumptions of the estimate, in words.
     """
 
     questions: int
@@ -195,7 +200,7 @@ class ComparisonEstimate(Record):
         if self.seconds is not None:
             words += f"; takes about {duration(self.seconds)}{self._basis_of_time()}"
         if self.unforeseen:
-            words += f"; and what {in_words(self.unforeseen)} will bill, of which there is no forecast"
+            words += f"; and what {in_words(self.unforeseen)} will bill, for which there is no forecast"
         return words
 
     def _basis_of_time(self) -> str:
@@ -207,33 +212,34 @@ class ComparisonEstimate(Record):
         return words
 
 
-# The cost beforehand.
+# The estimate.
 
 MOST_SAMPLES = 40
-"""Samples of self-consistency, at most: further samples would change little, even if CoSD's bill pays for them."""
+"""Greatest number of samples of self-consistency: more would change little, even if CoSD's bill pays for them."""
 
 _TWICE = 2
-"""Requests for one sample, at most; see `Switch.cost`."""
+"""Greatest number of requests for one sample; see `Switch.cost`."""
 
 Measure = Callable[[str | Sequence[Message], int], Awaitable[Mapping[str, Speed]]]
-"""Measures the speed of each endpoint, by name, on a question and with a number of requests at the same time."""
+"""Function that measures the speed of each endpoint, by name, given a question and a number of concurrent requests."""
 
 _FREE = Price(0, 0)
 _Bound = tuple[float, float, float]
-"""A number: at least, most likely and at most."""
+"""Lower bound, likely value and upper bound of a number."""
 _Cost = Mapping[str, _Bound]
-"""The mean cost of an answer at all endpoints: its requests, tokens, money and seconds."""
+"""The mean cost of an answer at all endpoints, by `"requests"`, `"tokens"`, `"money"` and `"seconds"`."""
 _Endpoints = Mapping[str, EndpointEstimate]
-"""The cost of one answer, by endpoint as the user gave it."""
+"""The cost of one answer, by the endpoints as the user gave them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Contestants that are not known yet.
+    """Contestants that will be added later.
 
     Attributes:
-        alike: for each of them, the contestant whose answers cost about the same.
-        votes: name of the contestant whose bill pays for self-consistency (samples of one model); None without.
+        alike: for each of them, by name, the contestant whose answers cost about the same.
+        votes: name of the contestant whose bill pays for self-consistency (samples of one model); None if there will be
+            no self-consistency.
     """
 
     alike: Mapping[str, str]
@@ -263,14 +269,14 @@ async def estimated(
     """Estimate the cost of answers to come.
 
     Args:
-        fusions: by contestant.
-        to_come: the questions that each contestant is still to answer, also if it has no fusion.
+        fusions: fusions by contestant.
+        to_come: the questions that each contestant has yet to answer, including contestants without a fusion.
         max_tokens: limit for each answer.
         models: names of the models, as contestants.
-        roles: for each contestant its endpoints, as the user gave them, by their names in its fusion.
-        prices: by endpoint.
-        later: contestants that are not known yet.
-        known: number of answers that the journal has.
+        roles: for each contestant, the user's names of its endpoints, by their names in its fusion.
+        prices: prices by endpoint.
+        later: contestants that will be added later.
+        known: number of answers that are already in the journal.
         questions: number of all questions.
         most: the limit of billed tokens.
         concurrency: number of answers at the same time.
@@ -311,7 +317,7 @@ async def estimated(
         return _total([_times(scales[name], made[name][unit]) for name in names])
 
     durations = {name: over("seconds", [name])[1] / at_once for name in scales}
-    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # caches hold a question after that
+    reading = len(examples) * sum(speed.reading for speed in speeds.values())  # later, it is in the servers' caches
     return ComparisonEstimate(
         questions=questions,
         contestants={name: _range(over("tokens", [name])) for name in scales},
@@ -330,12 +336,12 @@ async def estimated(
 
 
 def with_later(first: ComparisonEstimate, models: ComparisonEstimate, ways: ComparisonEstimate) -> ComparisonEstimate:
-    """Estimate `advise`: the first look, and the later looks, which may not be needed.
+    """Combine the estimates for `advise`: the first look, and the later looks, which may not be needed.
 
     Args:
-        first: the estimate of the first look: every way and all models.
-        models: the estimate of all models at the questions of later looks.
-        ways: the estimate of all ways at these questions; about half of the ways continue.
+        first: the estimate of the first look, for every way and all models.
+        models: the estimate of all models on the questions of later looks.
+        ways: the estimate of all ways on these questions, of which about half continue.
     """
 
     def later(alone: _Bound, each: _Bound, *, whole: bool = True) -> _Bound:
@@ -386,7 +392,7 @@ def _total(several: Sequence[_Bound]) -> _Bound:
 
 
 def _mean(several: Sequence[_Cost]) -> _Cost:
-    """The mean over questions."""
+    """The mean cost over questions."""
     sums = {unit: _total([one[unit] for one in several]) for unit in several[0]}
     return {unit: (one[0] / len(several), one[1] / len(several), one[2] / len(several)) for unit, one in sums.items()}
 
@@ -414,24 +420,27 @@ def _cost(answer: _Endpoints, prices: Mapping[str, Price], speeds: Mapping[str, 
 
 
 def equal_bill(pays: tuple[float, float], one: tuple[float, float]) -> int:
-    """The number of answers that a bill pays for, from 1 to `MOST_SAMPLES`.
+    """Number of answers that a bill pays for, from 1 to `MOST_SAMPLES`.
 
     Args:
-        pays: money, 0 without prices, and tokens.
-        one: money and tokens of one of the answers.
+        pays: money (0 without prices) and tokens of the bill.
+        one: money and tokens of one answer.
     """
     at = 0 if pays[0] and one[0] else 1
     return min(MOST_SAMPLES, max(1, round(pays[at] / one[at]))) if one[at] else 1
 
 
 def _voted(models: Sequence[_Cost], paying: _Cost) -> _Cost:
-    """Samples of the better model, not known yet: as many as the bill of another contestant pays for."""
+    """The cost of self-consistency, whose number of samples the bill of another contestant pays for.
+
+    The better model, which draws the samples, is not known yet: the likely cost is the mean over the models.
+    """
     counts = [equal_bill(_bill(paying), _bill(one)) for one in models]
     found: dict[str, _Bound] = {}
     for unit in paying:
         bounds = [one[unit] for one in models]
         expected = [count * bound[1] for count, bound in zip(counts, bounds, strict=True)]
-        most = max(_TWICE * MOST_SAMPLES * bound[2] for bound in bounds)  # the number of samples is not certain
+        most = max(_TWICE * MOST_SAMPLES * bound[2] for bound in bounds)  # the number of samples may differ
         found[unit] = min(bound[0] for bound in bounds), sum(expected) / len(models), most
     return found
 

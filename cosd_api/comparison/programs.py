@@ -1,10 +1,10 @@
-"""Programs that models wrote, run in processes with few rights. This limits accidents, not attacks.
+"""Run programs written by models, in processes with few rights. This protects against accidents, not attacks.
 
-The process has limits of time, memory, files and processes, a temporary folder, and none of this process's environment.
-On Linux, if unprivileged users may make namespaces, it has no network, and cannot signal other processes or look into
-their memory. It can read whatever this user can read, write wherever this user can write, and speak to services that
-listen on sockets in the file system. Against a model that means harm, run the whole comparison in a container or a
-virtual machine.
+Each process has limits on time, memory, files and processes, works in a temporary folder, and does not inherit this
+process's environment. On Linux, if unprivileged users may create namespaces, it has no network, and cannot send signals
+to other processes or read their memory. It can read whatever this user can read, write wherever this user can write,
+and connect to services that listen on sockets in the file system. If a model may be malicious, run the whole comparison
+in a container or a virtual machine.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from cosd_api.comparison.grading import BaseGrader, code_block
 from cosd_api.extend import check_count, check_positive
 
 _LAUNCHER = Path(__file__).with_name("_run_program.py")
-_SHOWN = 2000  # bytes of a program's last output that are kept
+_SHOWN = 2000  # bytes kept from the end of a program's output
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # so that NumPy starts no thread
-_GIVEN: tuple[str, ...] = ("SYSTEMROOT",) if os.name == "nt" else ()  # without it no Python starts on Windows
+_GIVEN: tuple[str, ...] = ("SYSTEMROOT",) if os.name == "nt" else ()  # Python does not start on Windows without it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,13 @@ class ProgramLimits:
     """Limits of one program.
 
     Attributes:
-        seconds: seconds of clock time.
+        seconds: seconds of wall-clock time.
         cpu_seconds: seconds of processor time.
         memory: bytes of address space.
-        file_bytes: largest file that it may write, its output included.
-        files: open files at once.
-        processes: processes and threads of this user besides the program. A superuser has no such limit.
+        file_bytes: size of the largest file that it may write, including its output.
+        files: number of files that it may have open at the same time.
+        processes: number of processes and threads that this user may have besides the program. The superuser has no
+            such limit.
 
     Raises:
         SettingError: a limit is not positive.
@@ -69,13 +70,13 @@ class ProgramLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProgramOutcome:
-    """The end of a program.
+    """The outcome of a program.
 
     Attributes:
         passed: whether it ran to its last line without an error.
         late: whether it was stopped at the time limit.
-        output: the end of its output, its error included.
-        limited: names of the limits that were set, and `network` and `processes` if these were out of its reach.
+        output: the end of its output, including its error.
+        limited: names of the limits that were set, and `network` and `processes` if it was isolated from them.
     """
 
     passed: bool
@@ -87,8 +88,8 @@ class ProgramOutcome:
 async def run_program(source: str, limits: ProgramLimits | None = None) -> ProgramOutcome:
     """Run a Python program in a process of its own with this interpreter, and stop it at its limits.
 
-    A program that ends before its last line, such as by `sys.exit(0)`, has not passed. Cancelling the caller kills the
-    process. `ProgramLimits()` holds the default limits.
+    A program that ends before its last line, for example by `sys.exit(0)`, has not passed. Cancelling the caller kills
+    the process. `ProgramLimits()` has the default limits.
     """
     limits = limits or ProgramLimits()
     token = secrets.token_hex(16)
@@ -117,7 +118,7 @@ async def run_program(source: str, limits: ProgramLimits | None = None) -> Progr
 
 
 def _said(path: Path) -> str:
-    """The contents of a file that the launcher writes; empty if it is missing, or the program has spoilt it."""
+    """The contents of a file that the launcher writes; empty if it is missing or the program has damaged it."""
     try:
         return path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
@@ -137,7 +138,7 @@ async def _end(process: Process) -> None:
 
 
 class ProgramGrader(BaseGrader):
-    """The example's `tests` pass: its program is the answer, then the tests, which raise an error if it is wrong.
+    """A grader that runs the answer and then the example's `tests` as one program, which must not raise an error.
 
     If an answer has fenced blocks, the first block is the program. Otherwise the program is the whole answer, or, if
     the prompt is text and the answer alone is not valid Python, the prompt followed by the answer.
@@ -147,8 +148,9 @@ class ProgramGrader(BaseGrader):
 
     Attributes:
         name: `program`, and the time limit if it is not the default.
-        identity: the name, all limits, the limits that this machine sets, and this interpreter.
-        warnings: limits that this machine does not set.
+        identity: the name, all limits, the limits that this machine can set, the library's version and this
+            interpreter.
+        warnings: limits that this machine cannot set.
     """
 
     def __init__(self, limits: ProgramLimits | None = None) -> None:
@@ -165,7 +167,7 @@ class ProgramGrader(BaseGrader):
         return f"{self.name} {hashlib.sha256(repr(known).encode('utf-8', 'backslashreplace')).hexdigest()}"
 
     async def __aenter__(self) -> Self:
-        """Run an empty program, to find the limits that this machine sets.
+        """Run an empty program, to find the limits that this machine can set.
 
         Raises:
             SettingError: the empty program does not run.
@@ -186,7 +188,7 @@ class ProgramGrader(BaseGrader):
             hint = '"tests": "assert add(2, 2) == 4"'
             raise SettingError(f"the grader program needs the tests of each example, and this one has none: {hint}")
         if (problem := _syntax(example.tests)) is not None:
-            raise SettingError(f"the tests of this example are no Python: {problem}")
+            raise SettingError(f"the tests of this example are not valid Python: {problem}")
 
     async def __call__(self, example: Example, text: str) -> bool:
         """Run the program and the tests.
@@ -200,9 +202,9 @@ class ProgramGrader(BaseGrader):
 
 
 _MISSING: Mapping[str, str] = {
-    "network": "programs can reach the network: this machine makes no network namespaces for this user",
+    "network": "programs can reach the network: this user cannot create network namespaces on this machine",
     "RLIMIT_AS": "the memory of programs is not limited on this machine",
-    "RLIMIT_CPU": "the processor time of programs is not limited on this machine, only their time by the clock",
+    "RLIMIT_CPU": "the processor time of programs is not limited on this machine, only their wall-clock time",
 }
 _SUPERUSER = (
     "programs run as the superuser, who may start any number of processes and write every file: use another user"
@@ -210,7 +212,7 @@ _SUPERUSER = (
 
 
 def _program(example: Example, text: str) -> str:
-    """The program in an answer."""
+    """Extract the program from an answer."""
     if (block := code_block(text)) is not None:
         return block
     if isinstance(example.prompt, str) and _syntax(text) is not None:

@@ -1,4 +1,4 @@
-"""Questions of a comparison, each with its key, and their files: files of `cosd collect`, and other JSON lines."""
+"""Questions of a comparison and their keys; reading them from files of `cosd collect` and other JSON lines files."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _NAMED = ". If it has another name there, say which: --map prompt=question --map
 
 
 class _Twin(Example):
-    """A question that is graded otherwise than an earlier question with the same prompt and answer."""
+    """A question with the prompt and answer of an earlier question, but graded differently."""
 
     @property
     def key(self) -> str:
-        """Its identity: SHA-256 (hex) of all its fields except the group."""
+        """Identity of the question: SHA-256 (hex) of all its fields except the group."""
         return hashlib.sha256(json.dumps(self.model_dump(mode="json", exclude={"group"})).encode()).hexdigest()
 
 
 def questions_by_key(given: Iterable[Example | Mapping[str, Any]]) -> dict[str, Example]:
-    """The questions in the order given, by their keys; of equal questions only the first.
+    """The questions by key, in the order given; of equal questions, only the first is kept.
 
     Raises:
         SettingError: there are no questions, or a question is invalid.
@@ -53,14 +53,14 @@ def repeated_prompts(examples: Iterable[Example]) -> int:
 
 
 def prompt_text(example: Example) -> str:
-    """The prompt as one text; for a conversation, every message with its role."""
+    """The prompt as one text; for a conversation, all messages with their roles."""
     if isinstance(example.prompt, str):
         return example.prompt
     return "\n\n".join(f"{one.role}: {one.content}" for one in example.prompt)
 
 
 def mapping_from(given: list[str]) -> dict[str, str]:
-    """Names of fields as users write them: `FIELD=NAME`, the field of an example and its name in the file.
+    """Parse entries `FIELD=NAME`: a field of an example, and its name in the file.
 
     Raises:
         SettingError: an entry has another form, or names no field of an example.
@@ -81,8 +81,8 @@ def read_questions(path: str | Path, mapping: Mapping[str, str] | None = None) -
 
     Args:
         path: the file.
-        mapping: for fields of an example, their names in the file. With a mapping, numbers are read as text, unmapped
-            fields of an example keep their names, and all other fields are ignored.
+        mapping: names in the file, by field of an example. With a mapping, numbers are read as text, unmapped fields of
+            an example keep their names, and all other fields are ignored.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""A comparison as plain text: a table, and its findings in sentences. The page shows the same words and cells."""
+"""A comparison as plain text: a table, and findings in sentences. The page shows the same words and cells."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from cosd_api.extend import counted, in_words, with_article, with_notes
 if TYPE_CHECKING:
     from cosd_api.comparison.result import Comparison
 
-WIDTH = 110  # characters of a line of the comment in a settings file
+WIDTH = 110  # characters per line, also in the comment of a settings file
 
 
 _HEADS = ("", "right", "accuracy", "95 %")
 _COSTS = ("kept", "ms", "requests", "tokens")
 MOST_NAMES = 40
-"""Most characters of a row's name in the table; longer lists of ways with equal texts are cut."""
+"""Greatest number of characters of a row's name in the table; longer lists of ways with equal texts are cut."""
 
 
 def heads_of(found: Comparison) -> list[str]:
-    """Column heads of the table of standings; the four columns of a difference to a model are adjacent."""
+    """The column heads of the table of standings; the four columns of a difference to a model are adjacent."""
     apart = [head for name in found.models for head in (f"to {name}", "95 %", "won:lost", "p")]
     return [*_HEADS, *apart, *_COSTS]
 
 
 def rows_of(found: Comparison) -> list[Standing]:
-    """The standings that have their own row: ways with equal texts share the row of the cheapest."""
+    """The standings that have a row of their own: ways with equal texts share the row of the cheapest."""
     return [one for one in found.standings if one.same_texts_as is None]
 
 
@@ -47,7 +47,7 @@ def same_texts(found: Comparison) -> dict[str, list[Standing]]:
 
 
 def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
-    """The name of a row: the names of all ways that share it, if there is room; else the note below lists them."""
+    """The name of a row: the names of all ways that share it or, if these are too long, one name and a number."""
     others = [other.name for other in same.get(one.name, ())]
     name = " = ".join([one.name, *others])
     if len(name) > MOST_NAMES:
@@ -56,7 +56,7 @@ def row_name(one: Standing, same: Mapping[str, Sequence[Standing]]) -> str:
 
 
 def comparison_report(found: Comparison) -> str:
-    """The comparison in words and a table."""
+    """The comparison as a table and sentences."""
     standings, same = rows_of(found), same_texts(found)
     more = optional_columns(standings)
     heads = [*heads_of(found), *more]
@@ -73,7 +73,7 @@ def comparison_report(found: Comparison) -> str:
     parts += ["", *map(_filled, findings(found))]
     parts += ["", *(_about_calibration(name, one) for name, one in found.calibration.items())]
     if places := [words for one in standings if (words := _about_places(one))]:
-        parts += ["", "Replaced places, judged by the reference where the answer has followed it so far:", *places]
+        parts += ["", "Replaced places, judged by the reference if the answer has followed it so far:", *places]
     if found.failures:
         parts += ["", "Failed:", *(f"  {name}, {n}: {error}" for name, n, error in failures_counted(found.failures))]
     if found.left_out:
@@ -105,7 +105,7 @@ def roles_in_words(models: Sequence[str]) -> str:
 
 
 def limits_in_words(found: Comparison) -> str:
-    """The limits of the answers."""
+    """The limits of the answers, in words."""
     words = f"answers of at most {counted(found.max_tokens, 'token')}"
     if found.stop:
         words += f", ending before {' or '.join(map(repr, found.stop))}"
@@ -115,15 +115,15 @@ def limits_in_words(found: Comparison) -> str:
 
 
 def about_standings(found: Comparison) -> list[str]:
-    """The meaning of the columns, a paragraph each."""
+    """Paragraphs that explain the columns and name the ways that share a row."""
     both = "both" if len(found.models) == 2 else "all"
     apart = "Differences are to each model alone, in points, on the questions that both have answered. "
-    apart += "Their intervals hold all together, and leave out 0 exactly where p is at most 0.05: sign flips, by the "
-    apart += "maximum over all differences of this table."
+    apart += "Their intervals hold simultaneously, and exclude 0 exactly if p is at most 0.05. Both come from sign "
+    apart += "flips, by the maximum over all differences of this table."
     if found.clusters < found.questions:
-        apart += " The questions of a group count as one; in brackets behind won:lost are groups."
-    costs = f"kept: the draft's tokens. ms: median. Requests and tokens: means of an answer, {both} endpoints together."
-    costs += " Names that end in *: no answer that costs fewer tokens equals it within one standard error."
+        apart += " The questions of a group count as one; the numbers in brackets after won:lost are groups."
+    costs = f"kept: share of the draft's tokens. ms: median. Requests and tokens: means per answer, {both} endpoints "
+    costs += "together. A name that ends in *: nothing that bills fewer tokens comes within one standard error of it."
     return [
         apart,
         costs,
@@ -137,23 +137,23 @@ def about_standings(found: Comparison) -> list[str]:
 
 
 def findings(found: Comparison) -> list[str]:
-    """The result in sentences: ways shown to be better than each model, effect of failures, worth of a third model."""
+    """The result in sentences: ways that are better than each model, effect of failures, worth of a third model."""
     tested = [one for one in rows_of(found) if one.kind in ("method", "baseline") and one.differences]
     if not any(difference.interval is not None for one in tested for difference in one.differences.values()):
         return []
     better = [one.name for one in tested if one.better_than_all]
     each = "both models" if len(found.models) == 2 else "each of the models"
     if better:
-        words = f"Better than {each} alone, with 5 % error for all of these together: {in_words(better)}."
+        words = f"Better than {each} alone, with an error of at most 5 % for all together: {in_words(better)}."
     else:
-        words = f"No way is shown to be better than {each} alone, with 5 % error for all of them together."
+        words = f"No way is shown to be better than {each} alone, with an error of at most 5 % for all ways together."
     sentences = [words, *_about_failures(tested, found)]
     if found.third is not None:
         sentences.append(third_in_words(found.third))
     elif found.more_assistants and len(found.models) == _TRIO:
         sentences.append(
-            "If the third model is worth its price is not known: the ways to fuse two of them have to be compared, too "
-            "(--pairs)."
+            "Whether the third model is worth its price is not known: the ways to fuse two of the models have to be "
+            "compared, too (--pairs)."
         )
     return sentences
 
@@ -162,7 +162,7 @@ _TRIO = 3
 
 
 def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
-    """A sentence on each way whose gain failures, its own or a model's, may undo."""
+    """A sentence about each gain that failed questions, of the way or of the model, could undo."""
     sentences: list[str] = []
     for one in tested:
         doubtful = [
@@ -173,8 +173,8 @@ def _about_failures(tested: Sequence[Standing], found: Comparison) -> list[str]:
         for name, bounded in doubtful:
             sentences.append(
                 f"{one.name} is ahead of {with_article(name)} only on the questions that both have answered "
-                f"({counted(one.failed, 'question')} of it failed, {found[name].failed} of {with_article(name)}): with "
-                f"these it may be {_interval(bounded, signed=True)} points."
+                f"({one.name} failed at {counted(one.failed, 'question')}, {with_article(name)} at "
+                f"{found[name].failed}): with these, the difference may be {_interval(bounded, signed=True)} points."
             )
     return sentences
 
@@ -189,14 +189,14 @@ def third_in_words(third: ThirdModel) -> str:
         f" to {third.two}, the best way to fuse two, and bills {three / two if two else math.inf:.1f} times the tokens"
     )
     if third.money is not None:
-        words += f" ({1000 * third.money[0]:,.4g} in place of {1000 * third.money[1]:,.4g} for 1,000 answers)"
+        words += f" ({1000 * third.money[0]:,.4g} instead of {1000 * third.money[1]:,.4g} for 1,000 answers)"
     if apart.low > 0 and three <= two:
         return f"{words}. So it gains, and costs nothing."
     if apart.low > 0:
-        return f"{words}. So it gains; each right answer more costs {(three - two) / apart.value:,.0f} tokens."
+        return f"{words}. So it gains; each additional right answer costs {(three - two) / apart.value:,.0f} tokens."
     if apart.interval is not None and apart.interval.high <= 0:
         return f"{words}. So it gains nothing."
-    return f"{words}. A gain is not shown: by these questions it is not worth its price."
+    return f"{words}. A gain is not shown: on these questions, it is not worth its price."
 
 
 def standing_cells(one: Standing, found: Comparison, same: Mapping[str, Sequence[Standing]]) -> list[str]:
@@ -229,12 +229,12 @@ def difference_cells(one: PairedDifference | None) -> list[str]:
 
 
 def p_in_words(value: float | None) -> str:
-    """A p-value with three digits; empty if there is none."""
+    """A p-value with three decimals; empty if there is none."""
     return "" if value is None else f"{value:.3f}" if value >= 0.0005 else "<0.001"
 
 
 def optional_columns(standings: Sequence[Standing]) -> dict[str, list[str]]:
-    """Additional columns that these standings fill, by their heads: cached tokens, and the price of 1,000 answers."""
+    """Additional columns for which these standings have values, by head: cached tokens, price of 1,000 answers."""
     found: dict[str, list[str]] = {}
     if any(any(one.cached.values()) for one in standings):
         found["cached"] = [f"{sum(one.cached.values()):,.0f}" if one.answered else "" for one in standings]
@@ -244,7 +244,7 @@ def optional_columns(standings: Sequence[Standing]) -> dict[str, list[str]]:
 
 
 def failures_counted(failures: Iterable[FailedAnswer]) -> list[tuple[str, str, str]]:
-    """The contestants that failed, each with the number of its questions in words, and the reason."""
+    """Failures, grouped by contestant and reason: the name, the number of questions in words, and the reason."""
     why = Counter((one.contestant, one.development, one.error) for one in failures)
     return [
         (name, counted(n, "question") + " that set baselines" * held, error) for (name, held, error), n in why.items()
@@ -252,7 +252,7 @@ def failures_counted(failures: Iterable[FailedAnswer]) -> list[tuple[str, str, s
 
 
 def by_reason(left_out: Iterable[LeftOut]) -> dict[str, list[str]]:
-    """The names of the contestants that were left out, by the reason."""
+    """The names of the contestants that were left out, by reason."""
     found: dict[str, list[str]] = {}
     for one in left_out:
         found.setdefault(one.reason, []).append(one.name)

@@ -1,4 +1,4 @@
-"""Results: a comparison with the standing of each contestant, the advice by one or two of them, and both in words."""
+"""Results of `compare` and `advise`: a comparison with the standing of each contestant, and advice; both in words."""
 
 from __future__ import annotations
 
@@ -44,38 +44,38 @@ from cosd_providers import Provider, connect
 
 
 class Comparison(Record):
-    """Two or more models alone, fused in every way, and baselines, on the same questions.
+    """A comparison on the same questions: two or more models alone, every way to fuse them, and baselines.
 
-    All standings are measured on the test questions. If there are baselines that follow from answers (the random gate
-    and self-consistency), some other questions set them: the share with the smallest hashes (`Example.key`), at least
-    one.
+    All standings are measured on the test questions. Baselines that depend on answers (the random gate and
+    self-consistency) are set on held-out development questions: a share of all questions, at least one, with the
+    smallest hashes (`Example.key`).
 
     Attributes:
-        schema_version: version of this format. Version 1 had differences to one model alone, chosen by the development
-            questions; reading such a result counts the differences from its answers.
+        schema_version: version of this format. Version 1 contained differences to only one model, which the development
+            questions chose; when such a result is read, the differences are counted from its answers.
         draft: the draft endpoint, as the user gave it.
         assistant: the assistant endpoint, or the first of several.
-        more_assistants: the others.
+        more_assistants: the other assistant endpoints.
         questions: number of test questions.
         groups: the key of the group (`Example.group`), by the key of each question that has a group.
         development: keys (`Example.key`) of the questions that set the baselines.
-        better: the model with the most right answers to the test questions that all have answered: `"draft"`,
-            `"assistant"`, or with several assistants `"assistant 1"`, say; among equals the model that billed fewer
-            tokens, then the draft. Its difference to another model shows whether it is better than that model.
+        better: the model with the most right answers to the test questions that all models have answered: `"draft"`,
+            `"assistant"`, or with several assistants, for example, `"assistant 1"`. Ties go to the model that billed
+            fewer tokens, then to the draft. Its difference to another model tells whether it is shown to be better.
         third: for three models, whether the third is worth its price; None without ways to fuse two of them.
         grader: name of the grader.
         max_tokens: limit for each answer.
         stop: strings before which an answer ended.
         seed: seed of random draws.
-        unit: as it was given.
+        unit: the unit, as it was given.
         standings: standings of all contestants, in their order.
-        left_out: contestants that could not be compared, and why.
-        calibration: by the same names; without a model whose probabilities are not reported.
+        left_out: contestants that could not be compared, with the reasons.
+        calibration: calibration of each model, by name; models whose probabilities are not reported are absent.
         stopped: the reason why the comparison is not complete; None if it is complete.
-        billed_tokens: tokens of this comparison, including earlier runs with the same journal.
-        spent_tokens: tokens of only this run.
+        billed_tokens: tokens billed for this comparison, including earlier runs with the same journal.
+        spent_tokens: tokens billed in this run only.
         answers: all answers, including the answers to the questions that set baselines.
-        failures: the questions that failed, and why.
+        failures: the questions that failed, with the reasons.
         warnings: warnings for the reader.
         library_version: version of cosd-api.
     """
@@ -121,7 +121,7 @@ class Comparison(Record):
 
     @property
     def clusters(self) -> int:
-        """The number of independent clusters of questions: a group is one, and so is a question without a group."""
+        """Number of independent clusters of questions: each group is one, and so is each question without a group."""
         return self.questions - len(self.groups) + len({*self.groups.values()})
 
     def __getitem__(self, name: str) -> Standing:
@@ -139,9 +139,9 @@ class Comparison(Record):
         return comparison_report(self)
 
     def advice(self, *, worth: float = WORTH, choosing: float | None = None) -> Advice:
-        """Advise by these answers whether to fuse the models, and how, with one look at all test questions.
+        """Derive from these answers whether to fuse the models, and how, with one look at all test questions.
 
-        The function `advise` asks as many questions as the decision takes.
+        The function `advise` asks only as many questions as the decision needs.
 
         Args:
             worth: the least gain in accuracy that fusing would be worth, from 0.001 to 1; see `Advice`.
@@ -181,7 +181,7 @@ class Comparison(Record):
 
 
 def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
-    """The comparison of the answers in `gathered`; `fields` holds the fields that do not follow from the answers."""
+    """Make a comparison of the answers in `gathered`; `fields` are the fields that do not follow from the answers."""
     found = judged(gathered)
     if fields.get("stopped") is None:
         lost = [one.name for one in found.standings if one.asked != len(gathered.test)]
@@ -211,15 +211,15 @@ def comparison_of(gathered: Gathered, **fields: Any) -> Comparison:
 
 
 def _renewed(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a comparison of version 1 in this version: its differences are counted from its answers.
+    """Convert the fields of a comparison of version 1 to this version: differences are counted from its answers.
 
-    A part of an advice has no answers, and so it gets no differences.
+    A comparison that is part of an `Advice` contains no answers, and so it gets no differences.
     """
     held = {*given["development"]}
     standings = [
         Standing.model_validate(one)
         for one in given["standings"]
-        if one["kind"] != "derived" or one["name"] == ORACLE  # the other one repeated a model's row
+        if one["kind"] != "derived" or one["name"] == ORACLE  # the other derived contestant repeated a model's row
     ]
     found = {**given, "schema_version": 2, "standings": standings}
     answers = [GradedAnswer.model_validate(one) for one in given.get("answers", ())]
@@ -246,7 +246,7 @@ def standing_of(found: Comparison, name: str) -> Standing | None:
 
 
 def outcomes_of(found: Comparison) -> Outcomes:
-    """The outcomes of the test questions, by contestant."""
+    """The outcomes of the models alone, and of the ways that fuse all models, on the test questions."""
 
     def right(name: str) -> dict[str, bool]:
         return {key: bool(one.right) for key, one in found.answers_of(name).items()}
@@ -261,49 +261,50 @@ class Advice(AdviceCounts):
     """Advice on two or more models; `str(advice)` puts it into words.
 
     Sign flips, which all ways and all looks share, test every way to fuse against each model alone. If no way is better
-    than the better model, at most 5 of 100 runs advise to fuse, even if the file of questions grows, and whatever ways
-    are tried: see `cosd_api.comparison.looks`.
+    than the better model, at most 5 of 100 runs advise to fuse, whichever ways are tried and even if the file of
+    questions grows: see `cosd_api.comparison.looks`.
 
     Attributes:
         schema_version: version of this format.
-        decision: `"fuse"`; `"alone"`, to use one model, because a gain of `worth` is excluded; `"undecided"` if
-            neither is shown; `"unknown"` if the run was stopped before.
-        model: the better model alone: `"draft"`, `"assistant"`, or with several assistants `"assistant 1"`, say.
-        way: the way to fuse that is advised, or that gains most so far, by its name in a comparison.
-        reverse: whether an assistant, as given, is to draft.
-        first: the name of the model that is to draft, if there are several assistants.
-        settings: the way's method, its settings and its verifier.
+        decision: `"fuse"`; `"alone"` to use one model, because a gain of `worth` is excluded; `"undecided"` if neither
+            is shown; `"unknown"` if the run was stopped before a decision.
+        model: the better model alone: `"draft"`, `"assistant"`, or with several assistants, for example,
+            `"assistant 1"`.
+        way: name, as in a comparison, of the way to fuse that is advised or that gains most so far.
+        reverse: whether an assistant, as given, should draft.
+        first: the name of the model that should draft, if there are several assistants.
+        settings: the method of the way, its settings and its verifier.
         questions: number of questions that were given.
-        tested: number of questions that decided: all models have answered them.
+        tested: number of questions on which the decision is based: all models have answered them.
         tried: number of ways that were ever tried, including earlier runs with the same `path`.
         looks: number of looks.
         worth: the gain in accuracy that would be worth fusing for.
         equal: number of questions that ways were not asked, because all models wrote the same text.
-        audited: number of answers to such questions that ways gave all the same, as a check.
-        disagreed: number of audited answers with another grade than the models' text.
-        right: right answers to the questions that decided, of the way (`"fused"`) and of each model alone.
+        audited: number of answers to questions with equal texts that ways were asked anyway, as a check.
+        disagreed: number of audited answers whose grade differs from the grade of the models' text.
+        right: number of right answers to the `tested` questions, of the way (`"fused"`) and of each model alone.
         accuracy: the same as shares, with their 95 % intervals.
-        gain: gain in accuracy over the better model; its lower end holds for all ways and looks, its upper end is the
-            upper end of a 95 % interval. None without a look.
-        upper: the gain that no way exceeds, by 2.5 standard errors.
-        more: if `"undecided"`, about the number of further questions that would show the gain, or a gain of `worth`, in
-            four of five runs.
-        room: if it decided, the share of the questions with differing texts at which the better model is wrong: no way
+        gain: gain in accuracy over the better model. Its low end holds simultaneously for all ways and looks; its high
+            end is the upper end of a 95 % interval. None without a look.
+        upper: upper bound of the gain of every way, by 2.5 standard errors.
+        more: if `"undecided"`, the approximate number of further questions that would show the gain, or a gain of
+            `worth`, in four of five runs.
+        room: the share of the questions at which the texts differ and the better model is wrong, if it decided: no way
             gains more.
-        ways: every way at the last look that it was in, the best first.
-        bills: mean cost of an answer, by the names of `right`.
+        ways: every way at its last look, the best first.
+        bills: mean cost of an answer, by the names in `right`.
         doubts: doubts of the models, by name.
         draft: the draft's endpoint, as given.
-        assistant: the assistant's endpoint, or the first assistant's.
+        assistant: the endpoint of the assistant, or of the first of several.
         more_assistants: the endpoints of the other assistants.
         grader: name of the grader.
-        unit: as given.
-        limits: limits of the measured answers, which the settings file has, too.
+        unit: the unit, as it was given.
+        limits: limits of the measured answers, which the settings file also contains.
         seed: seed of random draws.
         left_out: contestants that the endpoints cannot serve.
         stopped: the reason why the advice is not complete.
         billed_tokens: tokens billed for the advice, including earlier runs with the same `path`.
-        notes: for the reader.
+        notes: notes for the reader.
         parts: the comparison that the advice is based on, without its answers: of the models alone, or with the ways.
         library_version: version of cosd-api.
     """
@@ -335,7 +336,7 @@ class Advice(AdviceCounts):
 
     @property
     def order(self) -> list[str]:
-        """The names of the models in the order of the fusion that is advised."""
+        """The names of the models, in the order of the advised fusion."""
         names = [*self.models]
         return Contestant("", "method", first=self._first()).order(names)
 
@@ -343,15 +344,15 @@ class Advice(AdviceCounts):
         return int(self.reverse) if self.first is None else [*self.models].index(self.first)
 
     def fusion(self, *, draft: str | Provider, assistant: str | Provider | Sequence[str | Provider]) -> Fusion:
-        """The fusion that is advised; sends nothing yet.
+        """The advised fusion, which has not sent anything yet.
 
         Args:
-            draft: the draft as it was given; if `reverse` is set, it assists.
-            assistant: likewise; or all of the assistants, in the order in which they were given.
+            draft: the draft, as it was given to `advise`; if `reverse` is set, it assists.
+            assistant: the assistant, as it was given; or all of the assistants, in the same order.
 
         Raises:
-            SettingError: the advice is not to fuse; it is on more models, or fewer; or the method has a part of the
-                user's own, which the advice does not hold.
+            SettingError: the advice is not to fuse; it is about another number of models; or the method has a
+                user-defined part, which the advice does not contain.
         """
         if self.decision != "fuse":
             words = f"use {with_article(self.model)} alone"
@@ -375,7 +376,7 @@ class Advice(AdviceCounts):
         draft: str | Provider,
         assistant: str | Provider | Sequence[str | Provider],
     ) -> None:
-        """Write the settings file of the fusion that is advised, with the advice above it; see `Fusion.save`.
+        """Write the settings file of the advised fusion, with the advice as a comment above it; see `Fusion.save`.
 
         Raises:
             OSError: the file cannot be written.
@@ -386,17 +387,17 @@ class Advice(AdviceCounts):
 
 @dataclass(frozen=True, slots=True)
 class AdviceFacts:
-    """The circumstances of an advice: the questions, the answers and their cost.
+    """Facts for an `Advice` that do not follow from the looks: the ways, the answers and the numbers of questions.
 
     Attributes:
         contestants: the ways, by name.
-        answers: answers of the way that is advised (`"fused"`), and of each model to the same questions.
-        prices: by the models' names.
+        answers: answers of the advised way (`"fused"`) and of each model to the same questions, by question.
+        prices: prices, by the models' names.
         questions: number of questions that were given.
-        equal: see `Advice`, like all that follow.
-        audited: likewise.
-        disagreed: likewise.
-        notes: likewise.
+        equal: see `Advice`.
+        audited: see `Advice`.
+        disagreed: see `Advice`.
+        notes: see `Advice`.
     """
 
     contestants: Mapping[str, Contestant]
@@ -418,7 +419,7 @@ def advice_of(
     *,
     room: Estimated | None = None,
 ) -> Advice:
-    """The advice that follows from looks at outcomes; `part` is a comparison of the models at least."""
+    """The advice that follows from looks at outcomes; `part` is a comparison of at least the models alone."""
     reasons = reasoned(outcomes, trial, worth, complete=part.stopped is None, room=room)
     way = asked.contestants.get(reasons.get("way", ""))
     standing = None if way is None else standing_of(part, way.name)
@@ -469,7 +470,7 @@ def _bill(answers: Sequence[GradedAnswer], prices: Mapping[str, Price] | None) -
 
 
 def _doubts(part: Comparison) -> dict[str, Doubts]:
-    """The doubts of each model, in all of its answers alone."""
+    """The doubts of each model in all answers that it gave alone."""
     known = {name: one.least for name, one in part.calibration.items() if name in part.models}
     return {
         name: Doubts(answers=one.answers, wrong=one.wrong, sure=one.confident_wrong, alpha=one.alpha)

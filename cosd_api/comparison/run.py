@@ -1,4 +1,4 @@
-"""One run of `compare` or `advise`: takes known answers, asks for the others, grades, notes failures, keeps all."""
+"""One run of `compare` or `advise`: it uses known answers, requests the missing ones, grades and keeps them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from cosd_api.extend import AnswerOptions, Endpoints, Facts, SharedLimit, Speed,
 from cosd_providers import BudgetError, ContextLengthError, ProviderError, UnsupportedError
 
 _IN_A_ROW = 8
-"""Answers that fail in a row before a comparison stops, because a server is down."""
+"""Number of consecutive failures after which a comparison stops, because a server is probably down."""
 _QUESTIONS = 3
-"""Different questions among them, at least: a question that no server can take fails for every contestant."""
+"""Least number of different questions among them: a question that no server accepts fails for every contestant."""
 
 
 @dataclass
 class Failures:
-    """Questions that failed, and rows of failures that one endpoint, or the grader, may be to blame for."""
+    """Questions that failed, and the consecutive failures that each endpoint, or the grader, may have caused."""
 
     _why: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])  # by contestant, by question
     _rows: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  # questions, by endpoint or grader
 
     def add(self, contestant: str, question: str, words: str, who: Sequence[str]) -> str | None:
-        """Note a failure that each of `who` may be to blame for; return the reason if the run is over."""
+        """Record a failure that any of `who` may have caused; return the reason if the run must stop."""
         self._why.setdefault(contestant, {})[question] = words
         rows = [self._rows.setdefault(name, []) for name in who]
         for row in rows:
@@ -45,7 +45,7 @@ class Failures:
         return None
 
     def works(self, who: str) -> None:
-        """Note that an endpoint, or the grader, has answered."""
+        """Record that an endpoint, or the grader, has answered."""
         self._rows[who] = []
 
     def forget(self, contestant: str) -> None:
@@ -61,7 +61,7 @@ class Failures:
 class JournalAnswers:
     """The answers of a journal, by contestant and question.
 
-    Questions with the same prompt share a text, but each question has its own grade.
+    Questions with the same prompt share a text, but each has its own grade.
 
     Attributes:
         journal: the journal.
@@ -77,7 +77,7 @@ class JournalAnswers:
     _keys: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str], init=False)
 
     def key(self, one: Contestant, example: Example) -> str:
-        """Identity of the text of a contestant's answer."""
+        """The identity of the text of a contestant's answer."""
         if (known := self._keys.get((one.name, example.key))) is not None:
             return known
         prompt = example.model_dump(mode="json", include={"prompt"})
@@ -88,11 +88,11 @@ class JournalAnswers:
         return made
 
     def grading(self, example: Example) -> str:
-        """Identity of a grading of an answer to this question."""
+        """The identity of the grading of answers to this question."""
         return grading_key(example, identity_of(self.judge) or self.judge.name)
 
     def answer(self, one: Contestant, example: Example) -> GradedAnswer | None:
-        """The contestant's answer as far as it is known, graded or not."""
+        """The contestant's answer, graded or not; None if it is not known."""
         key = self.key(one, example)
         found = self.journal.answers.get(key)
         if found is None:
@@ -111,32 +111,32 @@ class JournalAnswers:
         return {key: answer for key, answer in self.answers(one, questions).items() if answer.complete}
 
     def missing(self, one: Contestant, questions: Sequence[Example]) -> list[Example]:
-        """The questions that the contestant has no text for."""
+        """The questions for which the contestant has no text yet."""
         return [example for example in questions if not self.has(one, example)]
 
     def has(self, one: Contestant, example: Example) -> bool:
-        """Test whether there is a text, graded or not."""
+        """Test whether the contestant has a text for a question, graded or not."""
         return self.key(one, example) in self.journal.answers
 
 
 @dataclass
 class ComparisonRun:
-    """One run of `compare` or `advise`: asks, grades and keeps.
+    """One run of `compare` or `advise`: asks the models, grades the answers and keeps them.
 
     Attributes:
         models: the servers.
         facts: facts about the servers.
         judge: the grader.
-        journal: the answers.
+        journal: the journal that keeps the answers.
         settings: settings of the run.
-        stack: closes the fusions.
+        stack: exit stack that closes the fusions.
         contestants: contestants that answer, in the order of the standings.
         left_out: contestants that the endpoints cannot serve.
         stopped: the reason why the run ended early; None while it continues.
         failures: the questions that failed.
         known: the answers of the journal.
-        notes: for the reader.
-        prices: by the models' names.
+        notes: notes for the reader.
+        prices: prices, by the models' names.
     """
 
     models: Endpoints
@@ -152,7 +152,7 @@ class ComparisonRun:
     def __post_init__(self) -> None:
         self._fusions: dict[str, Fusion] = {}
         self._tallies: dict[str, Tally] = {}
-        self._asked: dict[str, anyio.Lock] = {}  # by text, as several questions may share a text
+        self._asked: dict[str, anyio.Lock] = {}  # one lock per text, which several questions may share
         self._limit = SharedLimit(self.settings.max_billed_tokens, lambda: self.journal.billed)
         self._before = self.journal.billed
         self.known = JournalAnswers(self.journal, self.judge, [*self.named.values()], self.settings)
@@ -162,7 +162,7 @@ class ComparisonRun:
         self.prices: Mapping[str, Price] | None = checked_prices(self.settings.prices, self.named)
 
     async def take_in(self, several: Sequence[Contestant]) -> list[Contestant]:
-        """Add the contestants that the endpoints can serve, note why others are left out, and return the added ones."""
+        """Add and return the contestants that the endpoints can serve; record why the rest is left out."""
         added: list[Contestant] = []
         providers = [self.models.draft, *self.models.assistants]
         for one in several:
@@ -198,18 +198,18 @@ class ComparisonRun:
 
     @property
     def spent(self) -> int:
-        """Tokens that this run has billed."""
+        """Number of tokens billed in this run."""
         return self.journal.billed - self._before
 
     def expect(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
-        """Note that these questions are to be asked, for the progress."""
+        """Count these questions as expected in the progress of these contestants."""
         for one in several:
             self._tallies[one.name].questions += len(questions)
 
     async def estimate(
         self, held: Sequence[Example], test: Sequence[Example], *, baselines: bool
     ) -> ComparisonEstimate:
-        """The cost of the answers to come; with `baselines`, the baselines that are made later are included."""
+        """Estimate the cost of the answers to come; `baselines` includes the baselines that will be added later."""
         questions = [*held, *test]
         asked = {
             one.name: held if one.kind == "pilot" else questions[-self._tallies[one.name].questions :]
@@ -222,7 +222,7 @@ class ComparisonRun:
         return await self._estimated(asked, len(questions), Later(later, votes), test)
 
     async def forecast(self, several: Sequence[Contestant], questions: Sequence[Example]) -> ComparisonEstimate:
-        """The cost of these contestants' missing answers to these questions."""
+        """Estimate the cost of these contestants' missing answers to these questions."""
         return await self._estimated({one.name: questions for one in several}, len(questions), Later({}), [])
 
     async def _estimated(
@@ -246,7 +246,7 @@ class ComparisonRun:
         )
 
     async def _measure(self, prompt: str | Sequence[Message], at_once: int) -> Mapping[str, Speed]:
-        """The models' speeds, measured at the first call; see `measure_speeds`."""
+        """The models' speeds, which the first call measures; see `measure_speeds`."""
         if self._speeds is None:
             self._speeds = await measure_speeds(self.models, prompt, at_once=at_once, reading=True)
         return self._speeds
@@ -254,10 +254,10 @@ class ComparisonRun:
     async def ask(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
         """Let these contestants answer the questions, one question after the other.
 
-        The order of the contestants depends on the question, because the first contestants read a prompt that no server
-        has in its cache yet. Known texts come first: if the grader keeps no grades, they are graded even after the run
-        has stopped asking. Questions that failed in an earlier run come last, so that they do not end every run at the
-        same place.
+        The order of the contestants varies with the question, because the first contestant reads a prompt that no
+        server has in its cache yet. Known texts come first: if the grader keeps no grades, they are graded even after
+        the run has stopped asking. Questions that failed in an earlier run come last, so that they do not stop every
+        run at the same point.
         """
         pairs = [(one, example) for example in questions for one in self._in_order(several, example)]
         pairs.sort(key=lambda pair: (self.known.key(*pair) in self.journal.failed, not self.known.has(*pair)))
@@ -286,13 +286,13 @@ class ComparisonRun:
                 group.start_soon(work)
         if errors:
             raise errors[0]
-        if self._limit.reached and self.stopped is not None:  # answers in flight have been billed since
+        if self._limit.reached and self.stopped is not None:  # answers in flight were billed meanwhile
             self.stopped = self._limit.words()
 
     async def grade(self, questions: Sequence[Example], several: Sequence[Contestant]) -> None:
-        """Grade the known answers of these contestants, before anything is confirmed or shown.
+        """Grade the known answers of these contestants, before the estimate is shown or confirmed.
 
-        A grader that keeps its grades is not called, because it may be expensive.
+        A grader whose grades are kept is not called, because it may be expensive.
         """
         if identity_of(self.judge) is not None:
             return
@@ -316,7 +316,7 @@ class ComparisonRun:
         return sorted(several, key=place)
 
     async def _take(self, one: Contestant, example: Example) -> None:
-        """Take one question of one contestant: use the known answer or ask for it, grade it and count it."""
+        """Process one question of one contestant: use the known answer or request it, grade it and count it."""
         key = self.known.key(one, example)
         async with self._asked.setdefault(key, anyio.Lock()):
             answer = self.known.answer(one, example)
@@ -348,14 +348,17 @@ class ComparisonRun:
             tally.money += answer.money(self.prices) or 0.0
 
     async def _answer(self, one: Contestant, example: Example, keys: Mapping[str, Any]) -> GradedAnswer | None:
-        """The contestant's answer, not graded; None if there is none. The journal keeps it, and the billed tokens."""
+        """Request the contestant's answer, not graded yet, and add it to the journal; None if there is no answer.
+
+        The journal also gets the billed tokens of failed requests.
+        """
         limits: AnswerOptions = {"max_tokens": self.settings.max_tokens, "stop": self.settings.stop}
         fusion, role = self._fusions[one.name], one.role(self.names)
         if fusion.settings.method.temperature:
             limits["seed"] = self.settings.seed
         answer, least = None, 0
         while answer is None:
-            guess = len(str(example.prompt)) + self.settings.max_tokens  # of the first answer
+            guess = len(str(example.prompt)) + self.settings.max_tokens  # what the first answer may bill
             allowed = await self._limit.share(one.name, guess, least, lambda: self.stopped is None)
             if self._limit.reached:
                 self.stopped = self.stopped or self._limit.words()
@@ -375,11 +378,11 @@ class ComparisonRun:
                 if line.billed or not cut:
                     self.journal.add(line)
                 if cut:
-                    least = (allowed or 0) + 1  # retry with all that is left, if that is more
+                    least = (allowed or 0) + 1  # retry with the whole rest of the limit, if that is more
                     continue
                 self._give_up(one, example, error)
                 return None
-            else:  # the answer counts towards the limit at once: its grading may take long, or never end
+            else:  # the answer counts towards the limit at once, as its grading may take long or never end
                 answer = GradedAnswer.of(result, one.name, role, **keys)
                 self.journal.add(answer)
             finally:
@@ -417,7 +420,7 @@ class ComparisonRun:
         self.left_out.append(LeftOut(one.name, _reason(error)))
 
     def _fail(self, one: Contestant, example: Example, words: str, who: Sequence[str]) -> None:
-        """Count a failure that each of `who` may be to blame for; many in a row end the comparison."""
+        """Count a failure that any of `who` may have caused; many in a row stop the comparison."""
         self._tallies[one.name].failed += 1
         over = self.failures.add(one.name, example.key, words, who)
         self.stopped = self.stopped or over
@@ -430,14 +433,14 @@ def _reason(error: UnsupportedError | SettingError) -> str:
 
 
 def _usage_of(partial: object, role: Mapping[str, str]) -> dict[str, AnswerUsage]:
-    """The cost of an incomplete answer."""
+    """The usage of an incomplete answer, by endpoint."""
     if not isinstance(partial, FusionResult):
         return {}
     return {role[name]: AnswerUsage.of(usage) for name, usage in partial.usage.items()}
 
 
 async def graded(judge: Grader, answer: GradedAnswer, example: Example) -> GradedAnswer:
-    """The answer with its grade, or with the reason if the grader failed."""
+    """The answer with its grade or, if the grader failed, with the reason."""
     try:
         right = await judge(example, answer.text)
     except (GradingError, ProviderError) as error:

@@ -1,4 +1,4 @@
-"""Settings that `compare` and `advise` share, declared once and checked; and the progress that both report."""
+"""Settings that `compare` and `advise` share, and the progress that both report."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Tally:
 
     Attributes:
         name: its name.
-        questions: number of questions that it is to answer, including those that set baselines.
+        questions: number of questions for it to answer, including the questions that set baselines.
         answered: number of graded answers.
         right: number of right answers.
         failed: number of failed questions.
-        billed: tokens that its answers have billed.
+        billed: number of tokens billed for its answers.
         asked: number of answers for which this run asked the models.
-        spent: tokens that this run's answers have billed.
+        spent: number of tokens billed for the answers of this run.
         money: price of this run's answers; 0 without prices.
     """
 
@@ -42,12 +42,12 @@ class Tally:
 
     @property
     def left(self) -> int:
-        """Number of answers to come."""
+        """Number of answers still to come."""
         return max(0, self.questions - self.answered - self.failed)
 
 
 class ComparisonOptions(TypedDict, total=False):
-    """Keywords of `compare` and `advise` besides the questions and the models; see `compare`."""
+    """Keyword arguments of `compare` and `advise` other than the questions and the models; see `compare`."""
 
     methods: Chosen
     both_ways: bool
@@ -67,7 +67,7 @@ class ComparisonOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSettings:
-    """The settings of one run, checked; see `compare`."""
+    """The checked settings of one run; see `compare`."""
 
     methods: Chosen = "all"
     both_ways: bool = True
@@ -86,7 +86,7 @@ class ComparisonSettings:
 
     @classmethod
     def checked(cls, **given: Unpack[ComparisonOptions]) -> Self:
-        """The settings as given; methods, grader and prices are checked by the code that uses them.
+        """Check the given settings, except for methods, grader and prices, which the code that uses them checks.
 
         Raises:
             SettingError: a setting is invalid.

@@ -1,16 +1,16 @@
-"""Sign flips: a joint test of several paired differences, in which a group of questions counts as one. Pure.
+"""A joint permutation test of several paired differences by sign flips; each group of questions counts once.
 
-If a contestant is no better and no worse than a model, each group of questions might as well have come out the other
-way round. So the sum of its differences is compared with the sums under random signs, with one sign for a group and the
-same sign for all contrasts: the flips keep the correlation between contrasts. The maximum over all contrasts then
-corrects for their number (Westfall and Young, 1993, "Resampling-based multiple testing"): copies of a contrast cost
-nothing, and distinct contrasts hardly more than with Holm's procedure.
+If a contestant is no better and no worse than a model, the differences in each group of questions could equally well
+have had the opposite sign. So the test compares the sum of the differences with the sums under random signs. Each group
+has one sign, which all contrasts share: so the flips preserve the correlation between contrasts.
+The maximum over all contrasts then corrects for their number (Westfall and Young, 1993, "Resampling-based multiple
+testing"). Duplicate contrasts cost nothing, and distinct contrasts cost hardly more than with Holm's procedure.
 
     T = sum x / sqrt(sum x²)        over groups; x is a group's sum of differences, right answers minus right answers
     null = max over contrasts of sum s x / sqrt(sum x²), for each flip s of the groups' signs
     p = (1 + number of flips whose null is at least T) / (1 + number of flips)
 
-A sign follows only from its group's key. So a run with more questions extends the flips of the earlier run.
+The signs of a group depend only on its key. So a run with more questions extends the flips of the earlier run.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Self
 from cosd_api.extend import check_between
 
 FLIPS = 1999
-"""Number of flips: with the sample itself 2,000, so that a level in thousandths is met exactly."""
+"""Number of flips: 2,000 together with the sample itself, so that levels in thousandths are met exactly."""
 _TIE = 1e-9
-"""Statistics that differ by less are equal: the same number, rounded differently."""
+"""Tolerance for rounding: statistics that differ by less are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Contrast:
 
     total: int
     squares: int
-    _lost: int  # groups with a negative sum, a bit for each
-    _planes: tuple[tuple[int, int], ...]  # for each binary digit of the sums: its groups, and their number
+    _lost: int  # bit mask of the groups with a negative sum
+    _planes: tuple[tuple[int, int], ...]  # for each binary digit: mask of the groups whose sum has it, and their number
 
     @classmethod
     def of(cls, sums: Sequence[int]) -> Self:
-        """The contrast of these sums; the first group is the lowest bit."""
+        """Make a contrast from the groups' sums; the first group is the lowest bit."""
         lost = sum(1 << at for at, one in enumerate(sums) if one < 0)
         planes: list[tuple[int, int]] = []
         for digit in range(max((abs(one) for one in sums), default=0).bit_length()):
@@ -59,7 +59,7 @@ class Contrast:
         return self.total / math.sqrt(self.squares) if self.squares else 0.0
 
     def flipped(self, flips: Sequence[int]) -> list[float]:
-        """T under each flip, an integer with a bit for each group, which is 1 if the sign stays."""
+        """T under each flip; a flip is an integer with a bit for each group, which is 1 if the group keeps its sign."""
         lost, root = self._lost, math.sqrt(self.squares)
         if not self._planes:
             return [0.0] * len(flips)
@@ -79,8 +79,8 @@ class SignFlips:
         count: number of flips.
 
     Attributes:
-        groups: the keys, in their order.
-        flips: integers with a bit for each group, the first group's the lowest.
+        groups: the distinct keys, in the order given.
+        flips: one integer per flip, with a bit for each group; the first group has the lowest bit.
     """
 
     def __init__(self, groups: Iterable[str], count: int = FLIPS) -> None:
@@ -90,7 +90,7 @@ class SignFlips:
         self.flips = [int("".join(bits), 2) for bits in zip(*signs, strict=True)] if signs else [0] * count
 
     def contrast(self, differences: Iterable[tuple[str, int]]) -> Contrast:
-        """The contrast of differences: pairs of a group's key and a difference, one for each question.
+        """The contrast of these differences: for each question, the key of its group and the difference.
 
         Raises:
             KeyError: a key is not among the groups.
@@ -101,9 +101,9 @@ class SignFlips:
         return Contrast.of(sums)
 
     def maxima(self, contrasts: Iterable[Contrast], *, two_sided: bool = False) -> list[float]:
-        """The largest T of all contrasts under each flip; `two_sided` takes its absolute value.
+        """The largest T of all contrasts under each flip, or the largest |T| if `two_sided`.
 
-        Without a contrast all maxima are minus infinity.
+        Without contrasts, all maxima are minus infinity.
         """
         best = [-math.inf] * len(self.flips)
         for one in contrasts:
@@ -118,10 +118,11 @@ def adjusted_p(statistic: float, maxima: Sequence[float]) -> float:
 
 
 def bound(maxima: Sequence[float], level: float) -> float:
-    """The bound that a statistic has to exceed (see `exceeds`) for a p-value of at most `level`.
+    """The bound that a statistic must exceed (see `exceeds`) for a p-value of at most `level`.
 
-    So `sum x ± bound * sqrt(sum x²)`, each divided by the number of questions, are simultaneous intervals, which leave
-    out 0 exactly if the p-value is at most the level. The bound is infinite if there are too few flips for the level.
+    Hence `(sum x ± bound * sqrt(sum x²)) / n`, where `n` is the number of questions, are simultaneous intervals. An
+    interval excludes 0 exactly if the p-value is at most the level. The bound is infinite if there are too few flips
+    for the level.
 
     Raises:
         SettingError: the level is not between 0 and 1.
@@ -132,12 +133,12 @@ def bound(maxima: Sequence[float], level: float) -> float:
 
 
 def exceeds(statistic: float, limit: float) -> bool:
-    """Test whether a statistic is above a bound; a tie is not."""
+    """Test whether a statistic is above a bound; a tie does not count."""
     return statistic > limit + _TIE
 
 
 def _bits(key: str, count: int) -> str:
-    """The signs of one group, a character for each flip."""
+    """The signs of one group: a string with one binary digit per flip."""
     size = -(-count // 8)
     digest = hashlib.shake_256(f"sign {key}".encode()).digest(size)
     return format(int.from_bytes(digest, "big"), f"0{8 * size}b")[:count]

@@ -1,4 +1,4 @@
-"""Standings of a comparison: right answers, differences, bills and replaced places, counted from its answers. Pure."""
+"""Standings of a comparison: right answers, differences, bills and replaced places, counted from the answers."""
 
 from __future__ import annotations
 
@@ -30,23 +30,22 @@ from cosd_api.comparison.questions import group_of
 from cosd_api.comparison.statistics import CalibrationCurve, Estimated, PairedCounts, calibration, wilson_by_groups
 from cosd_api.extend import Record, first_character, last_character
 
-"""The rule's alpha: it never asks about a draft token of this probability or more."""
-
 
 class PlaceCounts(Record):
-    """Counts of replaced places, by the model that was right there.
+    """Counts of replaced places, by the model that was right.
 
-    A replaced place is judged by the reference answer, if the fused answer has followed the reference up to there: at
-    most one of the two texts continues it. The grader judges whole answers: answers with a replaced place are held
-    against the drafting model's own answers.
+    If the fused answer follows the reference answer up to a replaced place, the model whose text continues the
+    reference was right. The grader judges only whole answers: `answers` compares the answers with a replaced place to
+    the drafting model's own answers.
 
     Attributes:
         places: number of replaced places.
         assistant: places where only the assistant's text continues the reference.
         draft: places where only the draft's text continues it.
         neither: places where neither text continues it.
-        unknown: places where the answer had left the reference before, or both texts continue it.
-        answers: whole answers with a replaced place; the replacements corrected `won` answers, and spoilt `lost`.
+        unknown: places where the answer had already left the reference, or where both texts continue it.
+        answers: counts of whole answers with a replaced place: the replacements corrected `won` answers and spoilt
+            `lost` answers.
     """
 
     places: int
@@ -66,28 +65,30 @@ class Standing(Record):
         reverse: whether an assistant drafts, or is listed first.
         first: the name of the model that drafts, or is listed first, if there are several assistants.
         without: the name of the model that takes no part; None if all models take part.
-        settings: its method's name, own settings and verifier; empty if it follows from other contestants' answers.
+        settings: name, own settings and verifier of its method; empty if it is derived from other contestants' answers.
         answered: questions with a graded answer.
         failed: questions that failed.
         right: number of right answers.
         accuracy: share of right answers, with its 95 % interval.
-        differences: to each model alone, by the model's name; not to itself. A way is shown to be better than the
-            models if it is better than each of them: see `better_than_all`.
-        same_texts_as: name of a cheaper way that wrote the same texts to all questions, and shares a row of the table
-            with this way; None without such a way.
+        differences: paired differences to each other model alone, by the model's name. A way is shown to be better than
+            the models if it is better than each of them: see `better_than_all`.
+        same_texts_as: name of a cheaper way that wrote the same texts to all questions. The two share a row of the
+            table. None if there is no such way.
         acceptance: mean share of the draft's tokens kept; None if no draft is judged.
         seconds: median duration of an answer.
         first_token: median time until the first token was final.
         tokens: mean number of tokens of an answer.
-        requests: mean number of requests for an answer, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on)
-            as the user gave them.
-        read: mean number of tokens read, likewise.
-        written: mean number of tokens written, likewise.
-        cached: mean number of tokens read from the server's cache, likewise, as far as the server reports them.
+        requests: mean number of requests per answer, by `"draft"` and `"assistant"` (or `"assistant 1"` and so on) as
+            the user gave them.
+        read: mean number of tokens read per answer, by the same names.
+        written: mean number of tokens written per answer, by the same names.
+        cached: mean number of tokens per answer that were read from the server's cache, as far as the server reports
+            them, by the same names.
         money: mean price of an answer; None without prices.
         replaced: counts of replaced places, by the model that was right; None if no draft is judged.
-        on_frontier: whether no cheaper contestant (in tokens) equals it within one standard error of the difference; a
-            failed question counts as wrong, and a contestant that was not asked all questions is left out.
+        on_frontier: whether it is ahead of every contestant that bills fewer tokens by more than one standard error of
+            the difference. A failed question counts as wrong. A contestant that was not asked all questions is never on
+            the frontier.
     """
 
     name: str
@@ -116,17 +117,17 @@ class Standing(Record):
 
     @property
     def asked(self) -> int:
-        """Number of questions answered or failed at."""
+        """Number of questions that it answered or failed at."""
         return self.answered + self.failed
 
     @property
     def of_asked(self) -> float:
-        """Share of right answers with failed questions counted as wrong; NaN without questions."""
+        """Share of right answers, with failed questions counted as wrong; NaN without questions."""
         return self.right / self.asked if self.asked else math.nan
 
     @property
     def better_than_all(self) -> bool:
-        """True if it is shown to be better than each model alone, even if failed questions had gone against it."""
+        """True if it is shown to be better than each model alone, even with all failed questions against it."""
         return bool(self.differences) and all(one.low > 0 for one in self.differences.values())
 
     @property
@@ -136,12 +137,12 @@ class Standing(Record):
 
 
 class ModelCalibration(Record):
-    """Agreement between one model's probabilities and its right answers, in its own answers to all questions.
+    """Agreement between one model's probabilities and its accuracy, in its own answers to all questions.
 
     Attributes:
-        mean: by the mean probability of an answer's tokens: the expected calibration error.
-        least: by the least probability of an answer's tokens. `confident_wrong` counts wrong answers in which the model
-            is nowhere unsure (every token has at least `alpha`): a rule with this alpha asks no assistant there.
+        mean: calibration of the mean probability of an answer's tokens, with the expected calibration error.
+        least: calibration of the least probability of an answer's tokens. `confident_wrong` counts the wrong answers in
+            which every token has at least the probability `alpha`: a rule with this alpha asks no assistant about them.
     """
 
     mean: CalibrationCurve
@@ -155,7 +156,7 @@ class FailedAnswer(Record):
         contestant: name of the contestant.
         question: `Example.key`.
         error: the reason.
-        development: whether the question sets baselines; no standing counts such a question.
+        development: whether the question sets baselines; no standing counts such questions.
     """
 
     contestant: str
@@ -166,16 +167,16 @@ class FailedAnswer(Record):
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The input of a comparison's result.
+    """The questions and answers from which the result of a comparison is counted.
 
     Attributes:
         models: names of the models alone, as contestants.
         test: the test questions, in the order given.
         development: the questions that set the baselines.
-        contestants: in the order of the standings, including the models and the derived contestants.
+        contestants: the contestants in the order of the standings, including the models and the derived contestants.
         answers: the complete answers, by contestant, then by question.
-        failed: reasons of failed questions, by contestant, then by question.
-        prices: by endpoint.
+        failed: reasons why questions failed, by contestant, then by question.
+        prices: prices by endpoint; None without prices.
     """
 
     models: Sequence[str]
@@ -187,13 +188,13 @@ class Gathered:
     prices: Mapping[str, Price] | None
 
     def right(self, name: str, questions: Sequence[Example]) -> dict[str, bool]:
-        """Right and wrong answers of a contestant that asks the models, by question."""
+        """The outcomes of a contestant's complete answers, by question."""
         found = self.answers.get(name, {})
         return {one.key: bool(found[one.key].right) for one in questions if one.key in found}
 
 
 def better_of(gathered: Gathered) -> str:
-    """The better model on the questions that set the baselines, as far as all models have answered them."""
+    """The better model on the questions that set the baselines, counting only questions that all models answered."""
     right = {name: gathered.right(name, gathered.development) for name in gathered.models}
     billed = {
         name: math.fsum(gathered.answers[name][key].billed for key in right[name]) / max(1, len(right[name]))
@@ -205,7 +206,7 @@ def better_of(gathered: Gathered) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JudgedStandings:
-    """The standings of a comparison, and findings that follow from them.
+    """The standings of a comparison, and the findings that follow from them.
 
     Attributes:
         standings: standings of all contestants, in their order.
@@ -235,7 +236,7 @@ def right_answers(
     questions: Sequence[str],
     answers: Mapping[str, Mapping[str, GradedAnswer]],
 ) -> dict[str, dict[str, bool]]:
-    """Right and wrong answers of contestants to these questions, including the oracle's, by name and question."""
+    """The outcomes of contestants and of the oracle on these questions, by name, then by question."""
     found: dict[str, dict[str, bool]] = {}
     for name in dict.fromkeys([*models, *names]):
         mine = answers.get(name, {})
@@ -252,10 +253,10 @@ def counted_by(
     failed: Mapping[str, AbstractSet[str]],
     groups: Mapping[str, str],
 ) -> JudgedStandings:
-    """The standings, with differences, shared rows and frontier, counted from the complete answers; see `compared`.
+    """The standings with differences, shared rows and frontier, counted from the complete answers; see `compared`.
 
     Args:
-        standings: each by itself.
+        standings: standings without the fields that compare contestants.
         models: names of the models alone.
         questions: keys of the test questions.
         answers: by contestant, then by question.
@@ -278,12 +279,12 @@ def counted_by(
 def compared(
     standings: Sequence[Standing], outcomes: GradedOutcomes, texts: Mapping[str, Sequence[str]]
 ) -> JudgedStandings:
-    """The standings with their differences and all other fields that compare several contestants.
+    """The standings with their differences and all other fields that compare contestants.
 
     Args:
-        standings: each by itself.
+        standings: standings without these fields.
         outcomes: outcomes of all contestants.
-        texts: for each way that has answered every question, its texts in the same order.
+        texts: for each way that has answered every question, its answers in the order of the questions.
     """
     ways = [one.name for one in standings if one.kind in ("method", "baseline") and one.answered]
     of_three, of_two = (
@@ -297,7 +298,7 @@ def compared(
     two = best_way(outcomes, of_two)
     joint = Joint(outcomes, ways, [] if two is None else [(three, two) for three in of_three])
     same = alike(texts, outcomes.billed)
-    asked = max((one.asked for one in standings), default=0)  # stopping early must not help
+    asked = max((one.asked for one in standings), default=0)  # a contestant must not gain by stopping early
     stars = leading(outcomes, [one.name for one in standings if one.kind != "derived" and one.asked == asked])
     found = [
         one.model_copy(
@@ -330,7 +331,7 @@ def _third(
 
 
 def _standing(one: Contestant, gathered: Gathered, mine: Mapping[str, bool]) -> Standing:
-    """The result of one contestant by itself."""
+    """The standing of one contestant, without the fields that compare contestants."""
     right, answered, several = sum(mine.values()), len(mine), len(gathered.models) > 2
     tests = {example.key for example in gathered.test}
     names = gathered.models if one.kind == "derived" else [one.name]
@@ -363,7 +364,10 @@ def _accuracy(questions: Sequence[Example], right: Mapping[str, bool]) -> Estima
 def _cost(
     answers: Sequence[Sequence[GradedAnswer]], models: Sequence[str], prices: Mapping[str, Price] | None
 ) -> dict[str, Any]:
-    """Means and medians over answers, each of one contestant or of all models."""
+    """Mean and median costs over questions.
+
+    Each entry of `answers` holds one contestant's answer, or for a derived contestant the answers of all models.
+    """
     several = [*chain.from_iterable(answers)]
 
     def mean(of: Callable[[AnswerUsage], float]) -> dict[str, float]:
@@ -439,19 +443,19 @@ def _verdicts(example: Example, answer: GradedAnswer) -> list[str]:
 
 
 def _continues(rest: bytes, text: bytes, *, ends: bool) -> bool:
-    """Test whether the reference continues with a text; an empty text is the end of sequence."""
+    """Test whether the reference continues with a text; an empty text means the end of sequence."""
     if not text:
         return not rest
     return rest.startswith(text) or (not ends and not rest)
 
 
 def _within_word(rest: bytes, text: bytes) -> bool:
-    """Test whether the end of a text, with which the reference begins, lies within a word of the reference."""
+    """Test whether a text, with which the reference begins, ends within a word of the reference."""
     return first_character(rest[len(text) :]).isalnum() and last_character(text).isalnum()
 
 
 def calibration_of(gathered: Gathered) -> dict[str, ModelCalibration]:
-    """The calibration of each model by its answers alone; without models that report no probabilities."""
+    """The calibration of each model, from its answers alone; models that report no probabilities are absent."""
     found: dict[str, ModelCalibration] = {}
     for name in gathered.models:
         answers = gathered.answers.get(name, {}).values()

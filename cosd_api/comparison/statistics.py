@@ -1,7 +1,6 @@
 """Statistics of a comparison: intervals, paired differences, tests, calibration. Pure functions on counts and numbers.
 
-Every number that a comparison shows comes from here. The functions follow the sources that they name, and need only the
-standard library.
+Each function follows the source that it names and needs only the standard library.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Estimated:
     Attributes:
         value: the estimate; NaN without data.
         low: lower end of the interval.
-        high: upper end.
+        high: upper end of the interval.
     """
 
     value: float
@@ -41,13 +40,14 @@ class Estimated:
 def wilson(right: int, total: int, level: float = 0.95) -> Estimated:
     """The share `right / total` with Wilson's score interval, which stays within [0, 1] and needs no large sample.
 
-    Wilson (1927), "Probable inference, the law of succession, and statistical inference": the shares `p` at which
-    `|right / total - p| <= z sqrt(p (1 - p) / total)`. Equation 4 of Brown, Cai and DasGupta (2001) solves it.
+    Wilson (1927), "Probable inference, the law of succession, and statistical inference": the interval contains every
+    share `p` with `|right / total - p| <= z sqrt(p (1 - p) / total)`. Equation 4 of Brown, Cai and DasGupta (2001) is
+    the solution for `p`.
 
     Args:
         right: number of successes.
-        total: number of trials. Without any, the interval is [0, 1].
-        level: probability that the interval covers the true share, about; between 0 and 1.
+        total: number of trials; without trials, the interval is [0, 1].
+        level: approximate probability, between 0 and 1, that the interval covers the true share.
 
     Raises:
         SettingError: `right` is not between 0 and `total`, or the level is invalid.
@@ -63,12 +63,13 @@ def wilson(right: int, total: int, level: float = 0.95) -> Estimated:
 def wilson_by_groups(groups: Sequence[tuple[int, int]], level: float = 0.95) -> Estimated:
     """The share of successes in groups of dependent trials, with Wilson's interval for the effective number of trials.
 
-    The number of trials is divided by the design effect: the variance of the share by groups (the linearised variance
-    of a ratio, as in Kish, 1965) over the variance of independent trials, 1 at least. Without any variance the design
-    effect is the mean size of a group. With one trial in each group the result is that of `wilson`.
+    The effective number is the number of trials divided by the design effect. The design effect is the variance of the
+    share under clustering (the linearised variance of a ratio, as in Kish, 1965), divided by the variance for
+    independent trials, and is at least 1. If there is one group only, or all outcomes are equal, it is the mean size of
+    a group. With one trial in each group, the result equals that of `wilson`.
 
     Args:
-        groups: successes and trials of each group, one trial at least.
+        groups: number of successes and number of trials of each group, with at least one trial.
         level: as for `wilson`.
 
     Raises:
@@ -99,7 +100,7 @@ def _score(share: float, total: float, z: float) -> Estimated:
 
 @dataclass(frozen=True, slots=True)
 class PairedCounts:
-    """Answers of two contestants to the same questions, counted.
+    """Counts of right and wrong answers of two contestants to the same questions.
 
     Attributes:
         both: questions that both answered right.
@@ -141,7 +142,7 @@ class PairedCounts:
 
 
 def paired_difference(counts: PairedCounts, level: float = 0.95) -> Estimated:
-    """The difference of two accuracies on the same questions, with the interval of Newcombe's method 10.
+    """The difference between two accuracies on the same questions, with the interval of Newcombe's method 10.
 
     Newcombe (1998), "Improved confidence intervals for the difference between binomial proportions based on paired
     data", Statistics in Medicine 17, 2635-2650. It combines the Wilson intervals `[l1, u1]` and `[l2, u2]` of both
@@ -153,7 +154,7 @@ def paired_difference(counts: PairedCounts, level: float = 0.95) -> Estimated:
     Args:
         counts: counts of both contestants; the difference is the first's accuracy minus the second's. Without
             questions, the interval is [-1, 1].
-        level: probability that the interval covers the true difference, about.
+        level: approximate probability that the interval covers the true difference.
 
     Raises:
         SettingError: the level is invalid.
@@ -185,26 +186,28 @@ def _correlation(counts: PairedCounts) -> float:
 
 
 def mcnemar(counts: PairedCounts) -> float:
-    """The p-value of McNemar's exact test: that the first and the second are right equally often.
+    """The p-value of McNemar's exact test of the hypothesis that both contestants are right equally often.
 
-    McNemar (1947). Questions on which both agree carry no information; each other question is won or lost with
-    probability 1/2. The two-sided p-value is twice the smaller tail of that binomial distribution, at most 1.
+    McNemar (1947). Questions that both answer right, or both wrong, carry no information. Under the hypothesis, each
+    remaining question is won or lost with probability 1/2. The two-sided p-value is twice the smaller tail of that
+    binomial distribution, at most 1.
     """
     decided = counts.won + counts.lost
     term, tail = 1, 0
     for wins in range(min(counts.won, counts.lost) + 1):
         tail += term
         term = term * (decided - wins) // (wins + 1)
-    # Twice the tail over 2^decided, in whole numbers: true division rounds correctly at any size.
+    # Both operands are integers: Python rounds their quotient correctly at any size.
     return min(1.0, 2 * tail / (1 << decided))
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """The p-values, in the given order, adjusted for several tests by Holm's step-down procedure.
+    """Adjust p-values for multiple testing by Holm's step-down procedure; the order is kept.
 
-    Holm (1979), "A simple sequentially rejective multiple test procedure". Rejecting each hypothesis whose adjusted
-    value is at most 0.05 rejects a true hypothesis with probability at most 0.05, however the tests depend on each
-    other: the k-th smallest of m becomes the largest of `(m - j + 1) p(j)` for j up to k, at most 1.
+    Holm (1979), "A simple sequentially rejective multiple test procedure". The k-th smallest of m p-values becomes the
+    largest of `(m - j + 1) p(j)` for j up to k, at most 1. If each hypothesis with an adjusted value of at most 0.05 is
+    rejected, the probability that a true hypothesis is among them is at most 0.05, however the tests depend on each
+    other.
 
     Raises:
         SettingError: a value is not in [0, 1].
@@ -228,10 +231,10 @@ class CalibrationBin:
     """Answers with about the same probability.
 
     Attributes:
-        low: least probability of the bin.
-        high: its end; included only in the last bin.
+        low: lower bound, inclusive.
+        high: upper bound, exclusive except in the last bin.
         answers: number of answers.
-        confidence: mean of their probabilities; None without answers.
+        confidence: mean probability of the answers; None without answers.
         accuracy: share of right answers; None without answers.
     """
 
@@ -244,7 +247,7 @@ class CalibrationBin:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationCurve:
-    """Agreement of a model's probabilities with its successes.
+    """Agreement between a model's probabilities and its accuracy.
 
     Attributes:
         error: the expected calibration error, in [0, 1]; NaN without answers.
@@ -255,7 +258,7 @@ class CalibrationCurve:
         alpha: least probability of a confident answer.
         wrong: number of wrong answers.
         confident_wrong: number of wrong answers with a probability of at least `alpha`. A rule that asks an assistant
-            below `alpha` never asks there.
+            only below `alpha` never asks about them.
     """
 
     error: float
@@ -274,16 +277,16 @@ class CalibrationCurve:
 
 
 def calibration(answers: Iterable[tuple[float, bool]], *, bins: int = 10, alpha: float = _ALPHA) -> CalibrationCurve:
-    """The expected calibration error of a model, with its bins, and the share of wrong answers given confidently.
+    """The expected calibration error of a model, with its bins, and the number of confident wrong answers.
 
-    Guo et al. (2017), "On calibration of modern neural networks", equation 3: the mean over all answers of the
-    distance between accuracy and mean probability of their bin. Bins have equal width; a probability on a boundary
-    belongs to the upper bin.
+    Guo et al. (2017), "On calibration of modern neural networks", equation 3: the distance between the accuracy and the
+    mean probability of a bin, averaged over all answers. Bins have equal width; a probability on a boundary belongs to
+    the upper bin.
 
     Args:
         answers: the probability and the correctness of each answer.
         bins: number of bins.
-        alpha: least probability of a confident answer; by default that of the default rule.
+        alpha: least probability of a confident answer; by default, the alpha of the default rule.
 
     Raises:
         SettingError: a probability is not in [0, 1], or `bins` is not a positive whole number.
@@ -316,7 +319,7 @@ def calibration(answers: Iterable[tuple[float, bool]], *, bins: int = 10, alpha:
 
 
 def _bin(probability: float, bins: int) -> int:
-    """The bin with `low <= probability < high`, by the rounded bounds."""
+    """The index of the bin with `low <= probability < high`, where the bounds are floating-point numbers."""
     at = min(int(probability * bins), bins - 1)
     if at + 1 < bins and probability >= (at + 1) / bins:
         return at + 1
@@ -334,15 +337,15 @@ def _filled(at: int, bins: int, inside: Sequence[tuple[float, bool]]) -> Calibra
 
 
 def mean(values: Sequence[float], level: float = 0.95) -> Estimated:
-    """The mean with Student's t interval, such as of seconds or tokens for each question.
+    """The mean, for example of the seconds or tokens per question, with Student's t interval.
 
     Student (1908): `mean +- t s / sqrt(n)`, with the quantile `t` of n - 1 degrees of freedom and the sample's
-    standard deviation `s`. For few, strongly skewed values, such as times with a rare long one, it covers the true mean
-    less often than `level` says.
+    standard deviation `s`. With few, strongly skewed values, such as durations with a rare outlier, the interval covers
+    the true mean less often than `level` says.
 
     Args:
         values: finite numbers. For a single number the interval is unbounded; without numbers the mean is NaN.
-        level: probability that the interval covers the true mean, about.
+        level: approximate probability that the interval covers the true mean.
 
     Raises:
         SettingError: the level is invalid, or a value is not finite.
@@ -374,7 +377,7 @@ def _t(level: float, freedom: int) -> float:
 
 
 def _within(t: float, freedom: int) -> float:
-    """`P(|T| <= t)` of Student's distribution: the finite series 26.7.3 and 26.7.4 of Abramowitz and Stegun (1964)."""
+    """`P(|T| <= t)` for Student's t, by the finite series 26.7.3 and 26.7.4 of Abramowitz and Stegun (1964)."""
     angle = math.atan2(t, math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = freedom % 2
@@ -397,10 +400,9 @@ def _z(level: float) -> float:
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The points `(cost, quality)` that no other point beats, by ascending cost, as indexes.
+    """Indexes of the points `(cost, quality)` that no other point beats, in ascending order of cost.
 
-    One point beats another if it costs no more and is no worse, and differs in cost or quality. Equal points are all
-    kept.
+    One point beats another if it costs no more, is no worse, and differs in cost or quality. Equal points are all kept.
     """
     kept: list[int] = []
     best: tuple[float, float] | None = None

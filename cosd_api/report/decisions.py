@@ -1,4 +1,4 @@
-"""The decisions of an answer, each once, with their outcomes."""
+"""The decisions of an answer, without repetitions, and their outcomes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Literal
 from cosd_api.types import FusedToken, TokenDecision
 
 Outcome = Literal["agreed", "tied", "kept", "replaced", "outvoted"]
-"""Outcome of a decision. "tied": the draft's token is kept, as the assistant finds both as probable. "outvoted": the
-decision fired, but another assistant was more confident.
+"""Outcome of a decision. "tied": the draft's token is kept, because the assistant finds both equally probable.
+"outvoted": the decision was to replace, but another assistant was more confident.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedPlace:
-    """One decision; tokens that were judged together share it.
+    """One decision, which tokens that were judged together share.
 
     Attributes:
-        at: index of its first token.
-        decision: the record of it.
+        at: index of the first of these tokens.
+        decision: the record of the decision.
         outcome: its outcome.
     """
 
@@ -30,7 +30,7 @@ class JudgedPlace:
 
 
 def judged(tokens: Iterable[FusedToken]) -> Iterator[JudgedPlace]:
-    """The decisions of an answer, in order, each once."""
+    """The decisions of an answer, in order and without repetitions."""
     unit, seen = -1, tuple[TokenDecision, ...]()
     for at, token in enumerate(tokens):
         # A decision about several tokens is recorded at each of them.

@@ -1,4 +1,4 @@
-"""Accuracy over the rule's alpha and beta, as in the paper's Figure 2: in the terminal, and as a PNG."""
+"""Heatmaps of accuracy over the rule's alpha and beta, as in the paper's Figure 2, in the terminal and as a PNG."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Heatmap", "check_plots", "drawn", "heatmap", "save_heatmaps"]
 
-# Steps of cividis, which is readable with any colour vision; the lighter ones take black text.
+# Steps of the colour map cividis, which is readable with any colour vision.
 _STEPS = ("#00204d", "#31446b", "#666970", "#958f78", "#cab969", "#ffea46")
-_LIGHT = 3  # from this step on
+_LIGHT = 3  # the first step with black text
 
-_DOTS = 200  # of the PNG, for each inch
-_CELL = 0.8  # inches, at least
+_DOTS = 200  # dots per inch of the PNG
+_CELL = 0.8  # least width and height of a cell, in inches
 
 
 def heatmap(panel: Heatmap, *, colour: bool) -> Text:
-    """The panel as lines of text, with shaded cells if colours may be used."""
+    """Render a panel as lines of text, with shaded cells if colours may be used."""
     words, cells = panel.laid_out()
     text, shade = Text(words), panel.shades()
     if colour:
@@ -41,7 +41,7 @@ def _style(shade: float, *, best: bool) -> str:
 
 
 def check_plots() -> None:
-    """Check that matplotlib can be imported, before long work.
+    """Check that matplotlib can be imported, before a long computation.
 
     Raises:
         SettingError: matplotlib is missing; the message names the extra.
@@ -50,7 +50,7 @@ def check_plots() -> None:
 
 
 def save_heatmaps(panels: Sequence[Heatmap], path: str | Path) -> None:
-    """Save the panels side by side as a PNG, whatever the file's name.
+    """Save the panels side by side as a PNG, regardless of the file's extension.
 
     Raises:
         SettingError: matplotlib is missing.
@@ -60,7 +60,7 @@ def save_heatmaps(panels: Sequence[Heatmap], path: str | Path) -> None:
 
 
 def drawn(panels: Sequence[Heatmap]) -> Figure:
-    """The panels as a matplotlib figure, side by side, without changing pyplot's state.
+    """Draw the panels side by side as a matplotlib figure, without changing the state of pyplot.
 
     Raises:
         SettingError: matplotlib is missing.
@@ -99,7 +99,7 @@ def _draw(panel: Heatmap, axes: Axes) -> None:
             weight = "bold" if (alpha, beta) == panel.best else "normal"
             axes.text(x, y, percent(value), ha="center", va="center", weight=weight, **look)
     x, y = alphas.index(panel.best[0]), betas.index(panel.best[1])
-    # Black within white is visible on every shade.
+    # A black frame inside a white one is visible on every shade.
     for inset, colour, width in ((0.04, "white", 5.0), (0.04, "black", 2.5)):
         corner, side = (x - 0.5 + inset, y - 0.5 + inset), 1 - 2 * inset
         axes.add_patch(Rectangle(corner, side, side, fill=False, edgecolor=colour, linewidth=width))

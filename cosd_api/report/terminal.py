@@ -1,7 +1,7 @@
 """A fused answer in the terminal: marked replacements, the decisions as a table, and a summary.
 
-In colour the draft's replaced words are struck through in red, with the assistant's words in green beside them. Without
-colour they are marked as in `git diff --word-diff`: `is [-Vienna-] {+Lima+} and`.
+In colour, the draft's replaced words are struck through in red, followed by the assistant's words in green. Without
+colour, they are marked as in `git diff --word-diff`: `is [-Vienna-] {+Lima+} and`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OUTCOMES: Mapping[Outcome, str] = {
     "replaced": "replaced: ",
     "outvoted": "outvoted: ",
 }
-_WIDE = 10_000  # columns: output to a file or another program is not wrapped
+_WIDE = 10_000  # columns, so that output to a file or another program is not wrapped
 
 
 def has_colour(console: Console) -> bool:
@@ -51,16 +51,16 @@ def visible(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TextSpan:
-    """Neighbouring tokens of the same origin.
+    """Adjacent tokens from the same source.
 
     Attributes:
-        text: their text in the answer.
+        text: the text of the tokens in the answer.
         source: `"draft"` or the assistant's name.
-        replaced: the draft's text that they replace; None for the draft's own.
+        replaced: the draft's text that the tokens replace; None if they replace nothing.
         draft_prob: the draft's probability of the replaced text, in [0, 1].
-        assistant_prob: the assistant's probability of its own text.
+        assistant_prob: the assistant's probability of its own text, in [0, 1].
         reason: the decision in words.
-        data: the bytes of its tokens, which may begin or end within a character.
+        data: the bytes of the tokens, which may begin or end within a character.
     """
 
     text: str
@@ -73,7 +73,7 @@ class TextSpan:
 
 
 def spans(tokens: Iterable[FusedToken]) -> Iterator[TextSpan]:
-    """The answer in order: stretches of the draft's own text, and single replacements."""
+    """Split an answer into spans: stretches of text from one model, and single replacements."""
     open_span: TextSpan | None = None
     for token in tokens:
         if open_span is not None and token.replaced is None and token.source == open_span.source:
@@ -108,7 +108,7 @@ def fused_text(tokens: Iterable[FusedToken], *, colour: bool) -> Text:
 
 
 def replacements(tokens: Iterable[FusedToken], *, colour: bool, most: int = 3) -> Text:
-    """The first `most` replacements in one line, marked as in `fused_text`, and the number of further replacements."""
+    """The first `most` replacements in one line, marked as in `fused_text`, and the number of the remaining ones."""
     replaced = [span for span in spans(tokens) if span.replaced is not None]
     text = Text()
     for number, span in enumerate(replaced[:most]):
@@ -122,7 +122,7 @@ def replacements(tokens: Iterable[FusedToken], *, colour: bool, most: int = 3) -
 
 
 def legend(*, colour: bool) -> Text:
-    """The meaning of the marks, in one line."""
+    """A line that explains the marks."""
     text = Text()
     _mark(text, "the draft's word", REPLACED, "[-{}-]", colour=colour)
     _mark(text, " the assistant's in its place", ASSISTANT, "{{+{}+}}", colour=colour)
@@ -130,7 +130,7 @@ def legend(*, colour: bool) -> Text:
 
 
 def _mark(text: Text, words: str, style: str, frame: str, *, colour: bool) -> None:
-    """Append words in a style or a frame, without the white space around them."""
+    """Append words in a style or a frame, which excludes the white space around them."""
     core = words.strip()
     if not core:
         text.append(words)
@@ -147,7 +147,7 @@ def _in_line(text: str) -> str:
 
 
 def _named(text: str) -> str:
-    """A token on its own; white space is quoted to be seen."""
+    """A token by itself, stripped; a token of white space is quoted, so that it can be seen."""
     return _in_line(text).strip() or (repr(text) if text else "the end")
 
 
@@ -155,7 +155,7 @@ def _named(text: str) -> str:
 
 
 def show(result: FusionResult, *, everything: bool = False) -> None:
-    """Print the marked answer and its decisions, as wide as the terminal; unwrapped into a pipe."""
+    """Print the marked answer and its decisions, as wide as the terminal; output to a pipe is not wrapped."""
     out = Console(highlight=False, markup=False, emoji=False)
     if not out.is_terminal:
         out.width = _WIDE
@@ -169,7 +169,7 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
     Args:
         result: the answer.
         colour: whether colours may be used.
-        everything: also list the places where both models wrote the same.
+        everything: whether to list also the places where the models agreed.
     """
     if not result.judged:
         yield from _chosen(result, colour=colour, everything=everything)
@@ -183,14 +183,15 @@ def explained(result: FusionResult, *, colour: bool, everything: bool = False) -
     if table.row_count:
         yield Padding(table, (1, 0, 0, 0), expand=False)
     elif result.segments:
-        yield Text("The draft's tokens all stand.", "dim")
+        yield Text("All tokens of the draft were kept.", "dim")
     else:
         asked = any(token.asked for token in result.tokens)
-        yield Text("Both agreed wherever it was asked." if asked else "Nobody was asked: no word could change.", "dim")
+        why = "Both agreed wherever it was asked." if asked else "No assistant was asked: no word could change."
+        yield Text(why, "dim")
 
 
 def definition(result: FusionResult) -> str:
-    """The definition by which a draft was judged, with its counts; empty if no draft was judged."""
+    """The units by which a draft was judged, in words, with counts; empty if no draft was judged."""
     unit = result.settings.unit
     if not unit:
         return ""
@@ -210,7 +211,7 @@ def definition(result: FusionResult) -> str:
 
 
 def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table:
-    """A row for each decision: both texts with their probabilities, and the outcome."""
+    """A table with a row for each decision: both texts with their probabilities, and the outcome."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for title in ("draft", "p", "assistant", "q", "decided", "by", "round"):
         table.add_column(title, justify="right" if title in ("p", "q", "round") else "left")
@@ -231,7 +232,7 @@ def _decisions(result: FusionResult, *, colour: bool, everything: bool) -> Table
 
 
 def _chosen(result: FusionResult, *, colour: bool, everything: bool) -> Iterator[RenderableType]:
-    """The answer of a method that chooses between the models' texts: the source of each part, and the choices."""
+    """The answer of a method that chooses between the models' texts, marked by source, and its choices."""
     text, marks = Text(), Text()
     for span in spans(result.tokens):
         if span.source == DRAFT:
@@ -249,7 +250,7 @@ def _chosen(result: FusionResult, *, colour: bool, everything: bool) -> Iterator
 
 
 def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
-    """A row for each proposed text: the models that wrote it, and each model's measure of it."""
+    """A table with a row for each proposed text: the models that wrote it, and each model's score for it."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for title in ("segment", "by", "text", *names, "mean", "taken"):
@@ -272,19 +273,19 @@ def _choices(result: FusionResult, *, colour: bool, everything: bool) -> Table:
 
 
 def unchanged(segment: Segment, result: FusionResult) -> bool:
-    """True for a segment that several models wrote alike, and for a kept token of a judged draft."""
+    """Test whether several models wrote a segment alike, or a segment is a kept token of a judged draft."""
     sources = segment.candidates[segment.winner].sources
     stands = result.judged and sources == (DRAFT,)
     return len(segment.candidates) == 1 and (len(sources) > 1 or stands)
 
 
 def measure(value: float | None) -> str:
-    """A perplexity, or another measure, with four digits; empty for None."""
+    """A score, such as a perplexity, with four digits; empty for None."""
     return "" if value is None else f"{value:.4g}"
 
 
 def _cell(text: str) -> str:
-    r"""A token with visible white space: `␣` for a space, `\n` for a line end."""
+    r"""A token with its white space made visible: `␣` for a space, `\n` for a line end."""
     return _in_line(text).replace(" ", "\u2423") if text else "(end)"
 
 
@@ -296,7 +297,7 @@ def _percent(prob: float | None) -> str:
 
 
 def summary(result: FusionResult) -> str:
-    """One line about an answer: the reason of its end, its replacements and its requests."""
+    """One line about an answer: why it ended, its replacements and its requests."""
     to = " to the assistant" + ("s" if len(result.assistants) > 1 else "")
     asked = counted(result.assistant_requests, "request") + to + _strategies(result)
     if not result.judged:
@@ -313,12 +314,12 @@ def summary(result: FusionResult) -> str:
 
 
 def unverified(result: FusionResult) -> str:
-    """The number of unverified tokens, to be added to a sentence; empty if there are none."""
+    """The number of unverified tokens, as the end of a sentence; empty if there are none."""
     return f", {counted(result.unverified_tokens, 'token')} unverified" if result.unverified_tokens else ""
 
 
 def outcome(result: FusionResult) -> str:
-    """The outcome in words: the kept share of a draft, or the number of segments that each model won."""
+    """The outcome in words: replacements and acceptance rate of a draft, or the segments that each model won."""
     if result.replacements is not None:
         rate = "" if result.acceptance_rate is None else f", acceptance {result.acceptance_rate:.0%}"
         return f"{counted(result.replacements, 'replacement')}{rate}{unverified(result)}"
@@ -327,7 +328,7 @@ def outcome(result: FusionResult) -> str:
 
 
 def _strategies(result: FusionResult) -> str:
-    """The number of places asked about, by strategy."""
+    """The number of places asked about, in total and by strategy, in words."""
     counts: Counter[str] = Counter()
     for usage in result.usage.values():
         counts.update(usage.strategies)

@@ -137,7 +137,7 @@ def test_a_trace_of_what_there_is_when_a_server_fails(scripted: Scripted, tmp_pa
     trace = Trace.load(path)
     assert (trace.replay(), trace.result.finish_reason) == (" a", "error")
     assert result.stdout.startswith(" a\nmarks: ")
-    assert "Nobody was asked: no word could change." in result.stdout
+    assert "No assistant was asked: no word could change." in result.stdout
 
 
 def test_a_trace_is_kept_where_nobody_reads_what_is_printed(

@@ -45,8 +45,8 @@ def test_fuse() -> None:
         "(the draft): of 100 questions it had 100 (100%) right, and that model 80 (80%). The error is at most 5 %, "
         "with 2 ways and 1 look counted; the gain seen, +20, tends to be too large, as it was picked for being large. "
         "An answer takes 3.5 requests and bills 420 tokens, 4.2 times those of the draft alone, and 1.5 times its "
-        "time; a thousand answers cost 4.00, and 1.00 alone. The draft does not report its probabilities: where its "
-        "doubts sit is not known. The assistant does not report its probabilities: where its doubts sit is not known."
+        "time; a thousand answers cost 4.00, and 1.00 alone. The draft does not report its probabilities: where it "
+        "doubts is not known. The assistant does not report its probabilities: where it doubts is not known."
     )
 
 
@@ -71,8 +71,9 @@ def test_alone_for_want_of_room() -> None:
     )
     assert (advice.decision, advice.model, advice.way) == ("alone", "draft", None)
     assert advice_words(advice, MODELS, [*MODELS]).startswith(
-        "Use the draft (small) alone. No way to fuse gains 5 points or more: only at 1 of 200 questions it was wrong "
-        "and the models' texts differ (at most 4 points of all questions). Of 200 questions the draft alone had 199"
+        "Use the draft (small) alone. No way to fuse gains 5 points or more: that model was wrong, and the models' "
+        "texts differ, at only 1 of 200 questions (at most 4 points of all questions). Of 200 questions the draft "
+        "alone had 199"
     )
 
 
@@ -100,8 +101,8 @@ def test_the_number_still_needed_has_two_digits() -> None:
 def test_an_audit_that_disagrees_is_said() -> None:
     found = outcomes((70, "davw"), (10, "vw"), (5, "d"), (15, "a"))
     assert (
-        "Where all models wrote the same text, ways are taken to write it, too; of 9 answers to such questions that "
-        "were asked for all the same, 2 had another grade: distrust this advice, and compare instead."
+        "If all models wrote the same text, ways are assumed to write it, too. Of 9 answers to such questions that "
+        "were requested as a check, 2 had another grade: distrust this advice, and compare instead."
     ) in words(found, equal=60, audited=9, disagreed=2)[1]
     assert "distrust" not in words(found, equal=60, audited=9)[1]
 
@@ -112,21 +113,23 @@ def test_where_doubts_sit() -> None:
     doubts["assistant"] = Doubts(answers=9, wrong=4, sure=1, alpha=0.9)
     assert words(found, doubts=doubts)[1].endswith(
         "The assistant alone was wrong in 4 of 9 answers, and in 1 of these it was sure of every token (0.9 or more). "
-        "So the doubts sit where the errors are, as a rule with alpha = 0.9 needs."
+        "So the doubts are where the errors are, as a rule with alpha = 0.9 needs."
     )
     doubts = dict.fromkeys(MODELS, Doubts(answers=9, wrong=4, sure=3, alpha=0.9))
     assert (
-        "Where the draft and the assistant draft, a rule with alpha = 0.9 asks no assistant"
+        "If the draft and the assistant draft, a rule with alpha = 0.9 asks no assistant"
         in words(found, doubts=doubts)[1]
     )
     doubts["draft"] = Doubts(answers=9, wrong=0, sure=0, alpha=0.9)
-    assert "Where the assistant drafts, a rule with alpha = 0.9 asks no assistant" in words(found, doubts=doubts)[1]
+    assert "If the assistant drafts, a rule with alpha = 0.9 asks no assistant" in words(found, doubts=doubts)[1]
 
 
 def test_doubts_of_an_earlier_record_are_those_by_the_default_of_that_time() -> None:
     old = Doubts.model_validate({"answers": 9, "wrong": 4, "sure": 3})
     text = words(outcomes((60, "davw"), (20, "vw"), (20, "dvw")), doubts=dict.fromkeys(MODELS, old))[1]
-    assert "sure of every token (0.5 or more)" in text and "a rule with alpha = 0.5 asks no assistant at these" in text
+    assert (
+        "sure of every token (0.5 or more)" in text and "a rule with alpha = 0.5 asks no assistant about these" in text
+    )
 
 
 # How often it errs.

@@ -49,7 +49,7 @@ async def test_a_complementary_pair_is_fused() -> None:
     assert re.search(r"of 20 questions it had 20 \(100%\) right, and that model \d+ \(\d+%\)\.", text)
     assert "with 4 ways and 2 looks counted" in text
     assert re.search(r"An answer takes [\d.]+ requests and bills \d+ tokens, [\d.]+ times those of the", text)
-    assert text.endswith("So the doubts sit where the errors are, as a rule with alpha = 0.9 needs.")
+    assert text.endswith("So the doubts are where the errors are, as a rule with alpha = 0.9 needs.")
     fusion = found.fusion(draft=draft, assistant=assistant)
     assert fusion.settings.method == CoSD() and fusion.limits == {"max_tokens": 4}
     async with fusion:
@@ -61,13 +61,12 @@ async def test_a_pair_that_is_sure_and_wrong_needs_alpha_1() -> None:
     assert (found.decision, found.way) == ("fuse", "cosd-1-1")
     assert found.doubts["draft"].sure == found.doubts["draft"].wrong > 0
     text = str(found)
-    assert "So the doubts sit where" not in text
+    assert "So the doubts are where" not in text
     assert re.search(
         r"The draft alone was wrong in (\d+) of \d+ answers, and in \1 of these it was sure of every token", text
     )
-    assert (
-        "a rule with alpha = 0.9 asks no assistant at these errors; alpha = beta = 1, surprise and average look" in text
-    )
+    why = "a rule with alpha = 0.9 asks no assistant about these errors; alpha = beta = 1, surprise and average look"
+    assert why in text
 
 
 @pytest.mark.parametrize("name", ["copy", "dominated"])
@@ -143,7 +142,7 @@ async def test_looks_are_kept_and_spent_once(tmp_path: Path) -> None:
     assert (again.decision, again.gain, again.looks) == (found.decision, found.gain, 3)
     assert again.notes == (
         (
-            "all looks at these questions have been made: the next one takes 60 questions, or another file for the "
+            "all looks at these questions have been made: the next one needs 60 questions, or another file for the "
             "answers and other questions"
         ),
     )
@@ -313,5 +312,5 @@ async def test_it_is_unknown_where_it_was_stopped() -> None:
 
 
 async def test_too_few_questions_are_refused() -> None:
-    with pytest.raises(SettingError, match="advice takes at least 20 questions, better a hundred, not 3"):
+    with pytest.raises(SettingError, match="advice needs at least 20 questions, preferably a hundred, not 3"):
         await advise([*asked("copy").values()][:3], draft="http://a", assistant="http://b")

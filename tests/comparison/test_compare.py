@@ -830,7 +830,7 @@ async def test_progress() -> None:
         ({"concurrency": 0}, "concurrency must be a whole number of at least 1"),
         ({"max_billed_tokens": 0}, "max_billed_tokens must be a whole number of at least 1"),
         ({"prices": {"draft": (1, 2)}}, "the price of the assistant (large) is missing: the names are draft and assis"),
-        ({"prices": {"dratf": (1, 2)}}, "there is no endpoint 'dratf' to have a price"),
+        ({"prices": {"dratf": (1, 2)}}, "there is no endpoint 'dratf' that could have a price"),
         ({"prices": {"draft": (1, -2), "large": (1, 2)}}, "a price must be a number of at least 0, not -2"),
         ({"prices": {"draft": 1, "large": (1, 2)}}, "a price is two or three numbers: read, written and cached, not 1"),
         ({"temperature": 1}, "temperature is not accepted"),
@@ -844,7 +844,7 @@ async def test_what_is_refused(options: dict[str, Any], words: str) -> None:
 
 async def test_one_question_is_not_enough() -> None:
     draft, assistant = pair(SMALL)
-    with pytest.raises(SettingError, match="a comparison with baselines takes two questions at least"):
+    with pytest.raises(SettingError, match="a comparison with baselines needs at least two questions"):
         await compare([Example(prompt="Q", answer=" r")], draft=draft, assistant=assistant)
     several = [Example(prompt="Q", answer=" 1"), Example(prompt="R", answer=" r")]
     with pytest.raises(SettingError, match="example 2: the grader last-number needs a reference with a number"):

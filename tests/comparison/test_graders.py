@@ -147,7 +147,12 @@ def test_what_a_grader_reads(name: str, settings: dict[str, Any], text: str, fou
         ("json", {}, example("{"), "json compares whole values, so that the answer must be JSON; or name a field"),
         ("contains", {}, example("  "), "contains looks for a text, but this answer is only white space"),
         ("program", {"run_programs": True}, example("x"), "program needs the tests of each example"),
-        ("program", {"run_programs": True}, example("x", tests="assert ("), "tests of this example are no Python"),
+        (
+            "program",
+            {"run_programs": True},
+            example("x", tests="assert ("),
+            "tests of this example are not valid Python",
+        ),
     ],
 )
 def test_an_example_without_what_a_grader_needs(name: str, settings: Any, one: Example, words: str) -> None:
@@ -170,7 +175,7 @@ def test_an_example_without_what_a_grader_needs(name: str, settings: Any, one: E
         ("judge", {}, "the grader judge needs a model: judge=URL, or a provider"),
         ("nowhere_at_all:f", {}, "the grader nowhere_at_all:f cannot be imported: No module named"),
         ("math:zzz", {}, "the grader math:zzz cannot be imported: .* has no attribute 'zzz'"),
-        ("math:pi", {}, "the grader math:pi is no function of an example and a text"),
+        ("math:pi", {}, "the grader math:pi is not a function of an example and a text"),
     ],
 )
 def test_refusals(name: str, settings: Any, words: str) -> None:

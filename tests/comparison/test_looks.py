@@ -59,7 +59,9 @@ def test_questions_come_by_their_hashes_and_those_that_were_seen_first() -> None
     assert in_order([*keys, *keys]) == order
     seen = order[10:20]
     assert in_order(keys, [*seen, "another"]) == [*seen, *order[:10], *order[20:]]
-    with pytest.raises(SettingError, match=re.escape("advice takes at least 20 questions, better a hundred, not 19")):
+    with pytest.raises(
+        SettingError, match=re.escape("advice needs at least 20 questions, preferably a hundred, not 19")
+    ):
         in_order(keys[:19])
 
 

@@ -93,7 +93,8 @@ def test_the_row_of_a_contestant() -> None:
 def test_what_it_advises(monkeypatch: pytest.MonkeyPatch) -> None:
     """A complete comparison of enough questions; one that stopped, or has few, has no advice."""
     few = Seen(comparison_page(sample_comparison(stopped=None)))
-    why = "There is no advice here: it takes 20 test questions that both models have answered, better a hundred."
+    why = "There is no advice here: it needs at least 20 test questions that both models have answered, preferably a "
+    why += "hundred."
     assert "Advice" not in few.texts["h2"] and why in few.texts["p"]
     monkeypatch.setattr("cosd_api.comparison.looks.LEAST_QUESTIONS", 5)
     stopped = Seen(comparison_page(sample_comparison()))
@@ -101,7 +102,9 @@ def test_what_it_advises(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Seen(comparison_page(sample_comparison(stopped=None)))
     assert seen.texts["h2"][:3] == ["Notes", "Advice", "Results"] and why not in seen.texts["p"]
     assert any(text.startswith("Undecided. Use the assistant (large) alone for now. ") for text in seen.texts["p"])
-    assert "By one look at all test questions, with an error of at most 4 % over all ways together." in seen.texts["p"]
+    assert (
+        "From one look at all test questions, with an error of at most 4 % over all ways together." in seen.texts["p"]
+    )
 
 
 def test_a_contestant_without_answers_has_an_empty_row() -> None:
@@ -199,7 +202,7 @@ async def test_the_page_has_the_advice_the_test_and_all_ways() -> None:
     assert seen.texts["h2"] == ["Advice", "The models alone", "Ways to choose from", "Endpoints"]
     assert str(advice) in seen.texts["p"]
     assert "fuse them is the advice" in seen.texts["li"]
-    assert any(text.startswith("Each way at the last look that it was in") for text in seen.texts["p"])
+    assert any(text.startswith("Each way at its last look, next to") for text in seen.texts["p"])
     models, ways, _ = seen.texts["table"]
     assert "cosd" not in models and ways.index("cosd") < ways.index("cool")
     assert seen.texts["p"].count("answers of at most 4 tokens, seed 0") == 1

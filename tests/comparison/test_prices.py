@@ -52,8 +52,8 @@ def test_a_bound_that_says_nothing_is_not_shown_and_the_reason_is() -> None:
 
     near = "12 answers to 6 questions: about 100 billed tokens (at least 10, at most 2,000) in about 100 requests"
     assert estimate(2000) == f"{near}; price about 1 (at least 0.1, at most 20)"
-    far = "about 100 billed tokens (at least 10) in about 100 requests; price about 1 (at least 0.1); no useful bound"
-    why = "above, as at worst every token is replaced, and all after it is written and asked about again"
+    far = "about 100 billed tokens (at least 10) in about 100 requests; price about 1 (at least 0.1); no useful upper"
+    why = "bound, as at worst every token is replaced, and all that follows is written and asked about again"
     assert estimate(2001).endswith(f"{far} {why}: max_billed_tokens sets one")
     assert estimate(2001, 500).endswith(f"{far} {why}; stops at 500 billed tokens")
 

@@ -161,8 +161,8 @@ async def test_what_this_machine_does_not_limit_is_said(monkeypatch: pytest.Monk
     monkeypatch.setattr(programs, "run_program", nothing)
     async with ProgramGrader() as grader:
         words = " ".join(grader.warnings)
-    assert "programs can reach the network: this machine makes no network namespaces for this user" in words
-    assert "the memory of programs is not limited" in words and "only their time by the clock" in words
+    assert "programs can reach the network: this user cannot create network namespaces on this machine" in words
+    assert "the memory of programs is not limited" in words and "only their wall-clock time" in words
 
 
 @posix

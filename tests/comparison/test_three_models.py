@@ -182,7 +182,7 @@ async def test_reports_name_every_model() -> None:
     text, page = str(found), comparison_page(found)
     assert text.startswith("small as the draft, large and other as the assistants, graded by exact: 8 test questions")
     assert "No way is shown to be better than each of the models alone" in text and "to assistant 2" in text
-    assert "If the third model is worth its price is not known" in " ".join(text.split())
+    assert "Whether the third model is worth its price is not known" in " ".join(text.split())
     assert "Calibration of assistant 2: mean probability" in text
     assert "</b> as the draft, <b>large</b> and <b>other</b> as the assistants · graded by exact" in page
     assert "Differences are to each model alone" in page
@@ -208,7 +208,7 @@ async def test_if_the_third_is_worth_its_price(tmp_path: Path) -> None:
     )
     words = " ".join(str(found).split())
     assert f"The third model: {third.three}, the best way to fuse all three, is " in words
-    assert "A gain is not shown: by these questions it is not worth its price." in words
+    assert "A gain is not shown: on these questions, it is not worth its price." in words
     again = await compared(methods=["cosd"], pairs=True, baselines=False, path=tmp_path / "answers.jsonl")
     assert again.spent_tokens == 0 and again.third == third
     draft, assistant, _ = trio(ASKED)

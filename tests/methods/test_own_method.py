@@ -116,7 +116,7 @@ async def test_a_comparison_names_it_beside_its_forecast() -> None:
     estimate, _ = await compared(["cosd", Shout()], dry_run=True)
     assert estimate.unforeseen == ("shout", "shout, reversed")
     assert (alone.billed_tokens, alone.unforeseen) == (estimate.billed_tokens, ())
-    assert str(estimate).endswith("; and what shout and shout, reversed will bill, of which there is no forecast")
+    assert str(estimate).endswith("; and what shout and shout, reversed will bill, for which there is no forecast")
     assert any(one.startswith(f"shout: {NONE}") for one in estimate.assumptions)
     _, found = await compared(["cosd", Shout()])
     rights = {one.name: one.right for one in found.standings}

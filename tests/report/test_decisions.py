@@ -64,7 +64,7 @@ async def test_the_word_of_a_less_sure_assistant_is_told() -> None:
 
 async def test_nothing_contested() -> None:
     sure = ScriptedProvider.from_texts({"Q:": [" a", "."]})
-    assert "Nobody was asked: no word could change." in await shown(draft=sure)
+    assert "No assistant was asked: no word could change." in await shown(draft=sure)
     unsure = ScriptedProvider.from_texts({"Q:": [(" a", 0.4), "."]})
     says = ScriptedProvider.from_texts({"Q:": [" a", "."]})
     assert "Both agreed wherever it was asked." in await shown(draft=unsure, assistant=says)
@@ -84,7 +84,7 @@ async def test_draws_that_replace_a_draft_token_are_told_by_their_segments() -> 
 async def test_draws_that_replace_nothing() -> None:
     settings = sampled()
     text = await shown(**settings | {"draft": settings["assistant"]})
-    assert text.endswith("\nThe draft's tokens all stand.\n")
+    assert text.endswith("\nAll tokens of the draft were kept.\n")
 
 
 async def test_draws_of_a_gate_are_told_by_their_decisions() -> None:

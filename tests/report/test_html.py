@@ -522,7 +522,7 @@ async def test_draws_that_replace_a_draft_token_have_a_table_and_no_sentence_abo
     assert "Disagreements" not in shown.text("h2")
     assert "wrote the same" not in shown.text("p")
     assert "drawn from what the assistant finds more probable" in shown.text("td")
-    assert "3 of 4 segments: the draft's token stands." in shown.text("p")
+    assert "3 of 4 segments: the draft's token was kept." in shown.text("p")
 
 
 async def test_parts_of_characters_and_ties() -> None:

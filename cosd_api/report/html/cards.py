@@ -1,4 +1,4 @@
-"""The texts of the hover cards: one for each token and request. The page's script only shows them."""
+"""The texts of the hover cards, one card for each token and each request. The page's script only shows them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from cosd_api.report.terminal import measure
 from cosd_api.types import FusedToken, Request, Segment
 
 Standing = Literal["replaced", "kept", "agreed", "unheard", "sure", "open"]
-"""Status of a token: an assistant's word; the draft's, kept against an assistant; both agreed; a failed assistant could
-not be asked; no assistant was asked, as no answer could matter; asked, but with nothing to judge.
+"""Status of a token. "replaced": written by an assistant. "kept": the draft's, although an assistant differed.
+"agreed": all assistants that were asked agreed. "unheard": not verified, because an assistant had failed. "sure": no
+assistant was asked, because no answer could matter. "open": an assistant was asked, but there was nothing to judge.
 """
 
 _STANDING: Mapping[Standing, str] = {
@@ -34,7 +35,7 @@ _TITLES: Mapping[RequestKind, str] = {
     "score": "Score",
     "watch": "Watch",
 }
-_MOST_TEXTS = 8  # on a card
+_MOST_TEXTS = 8  # greatest number of proposed texts on a card
 _UNASKED = "no assistant was asked: no answer could have changed it"
 
 
@@ -43,13 +44,13 @@ class HoverCard:
     """One hover card.
 
     Attributes:
-        title: its subject.
-        mark: the status, in a word or two.
+        title: the token or request.
+        mark: the status, in one or two words.
         standing: the status as a CSS class.
-        rows: endpoint, its text, its probability.
-        words: the decisions, a line each.
-        foot: origin and time, a line each.
-        requests: keys of the requests that produced it, as in the time line.
+        rows: for each text, the endpoint, the text and its probability.
+        words: lines that describe the decisions.
+        foot: lines about origin and time.
+        requests: keys of the requests that produced the token; see `request_key`.
     """
 
     title: str
@@ -75,7 +76,7 @@ def standing(token: FusedToken) -> Standing:
 
 
 def spelled(token: FusedToken) -> str:
-    """The text of a token, or the bytes of a part of a character."""
+    """The text of a token, or its bytes if it is part of a character."""
     return token.text or readable(token.data)
 
 
@@ -84,7 +85,7 @@ def _together(one: FusedToken, other: FusedToken) -> bool:
 
 
 def request_key(request: Request) -> str:
-    """Identity of a request on the page. Drafts are numbered on their own, all others together."""
+    """Key of a request on the page. Drafts have their own numbers; all other requests are numbered together."""
     return f"{'q' if request.kind in _ASKED else 'd'}{request.number}"
 
 
@@ -93,7 +94,7 @@ class Cards:
 
     Attributes:
         result: the result.
-        models: the model's name, by endpoint.
+        models: names of the models, by endpoint.
     """
 
     def __init__(self, result: FusionResult) -> None:
@@ -126,7 +127,7 @@ class Cards:
         )
 
     def _chosen(self, at: int, token: FusedToken, segment: Segment) -> HoverCard:
-        """The card of a token of a segment: the texts that were proposed for it, and their means."""
+        """The card of a token in a segment: the texts that were proposed for the segment, and their mean scores."""
         of = "" if len(self.result.segments) < 2 else f", segment {token.unit + 1}"
         return HoverCard(
             title=name_of(spelled(token), end=token.end),
@@ -142,7 +143,7 @@ class Cards:
         )
 
     def word(self, at: int) -> tuple[FusedToken, str]:
-        """The replacement that contains a token: its first token, and its text."""
+        """The first token and the text of the replacement that contains a token."""
         tokens = self.result.tokens
         start = at
         while start and tokens[start].replaced is None and _together(tokens[start - 1], tokens[at]):
@@ -153,7 +154,7 @@ class Cards:
         return tokens[start], readable(b"".join(one.data for one in (tokens[start], *rest)))
 
     def _draft_rows(self, at: int, token: FusedToken) -> Iterator[tuple[str, str, str]]:
-        """The draft's own token, or its tokens that were replaced."""
+        """The draft's own token, or the draft's tokens that were replaced."""
         who = self.who(DRAFT)
         if token.source == DRAFT:
             yield who, name_of(spelled(token), end=token.end), prob(token.draft_prob)
@@ -165,7 +166,7 @@ class Cards:
                 yield "", name_of(one.text, end=one.end), prob(one.prob)
 
     def _assistant_rows(self, token: FusedToken) -> Iterator[tuple[str, str, str]]:
-        """The replacement, and the text of each assistant."""
+        """The replacement, and the texts of all other assistants that were asked."""
         if token.source != DRAFT:
             yield self.who(token.source), name_of(spelled(token), end=token.end), prob(token.assistant_prob)
         for decision in token.decisions:

@@ -1,4 +1,4 @@
-"""Parts of the charts of all pages: scales, axes, shapes and keys, as elements of SVG."""
+"""SVG elements for the charts of all pages: scales, axes, shapes and legends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Scale:
     """An axis from `low` to `high`, drawn from `start` over `length`.
 
     Attributes:
-        low: value at its beginning.
+        low: value at the beginning of the axis.
         high: value at its end.
         start: coordinate of the beginning.
-        length: in units of the drawing, negative for an axis that points up.
-        log: whether equal distances are equal ratios.
+        length: length in units of the drawing; negative for an axis that points up.
+        log: whether the axis is logarithmic.
     """
 
     low: float
@@ -31,7 +31,7 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """The coordinate of a value; beyond the ends, the coordinate of the end."""
+        """The coordinate of a value; for a value outside the axis, the coordinate of the nearer end."""
         value = min(max(value, self.low), self.high)
         if self.low == self.high:
             part = 0.0
@@ -42,7 +42,7 @@ class Scale:
         return self.start + part * self.length
 
     def ticks(self) -> list[float]:
-        """Round values within it, five to ten of them on a linear axis."""
+        """Round values on the axis; on a linear axis, about five to ten."""
         if self.log:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             wide = last - first > 3
@@ -56,38 +56,38 @@ class Scale:
 
 
 def chart(width: float, height: float, label: str, *, name: str | None = None, classes: str | None = None) -> Element:
-    """An empty drawing; `label` describes it to readers who cannot see it, `name` is its id."""
+    """An empty drawing; `label` describes it for screen readers, and `name` is its id."""
     size = f"0 0 {width:g} {height:g}"
     return element("svg", classes, id=name, viewBox=size, role="img", aria_label=label)
 
 
 def small_chart(width: float, height: float) -> Element:
-    """An empty drawing within a line of text, which says the same."""
+    """An empty drawing within a line of text; screen readers skip it, because the text says the same."""
     return element("svg", "interval", viewBox=f"0 0 {width:g} {height:g}", aria_hidden="true")
 
 
 def line(d: str) -> Element:
-    """A line of the grid, by its path."""
+    """A grid line, given by its path."""
     return element("path", "grid", d=d)
 
 
 def tick(words: str, x: float, y: float) -> Element:
-    """The value of a tick on a horizontal axis, in the middle below `x`."""
+    """The label of a tick on a horizontal axis, centred at `x`."""
     return element("text", "tick", words, x=x, y=y, text_anchor="middle")
 
 
 def side_tick(words: str, x: float, y: float) -> Element:
-    """The value of a tick on a vertical axis, which ends at `x`; `y` is the tick's own."""
+    """The label of a tick on a vertical axis: it ends at `x`, and `y` is the height of the tick."""
     return element("text", "tick", words, x=x, y=y + 4, text_anchor="end")
 
 
 def axis_name(words: str, x: float, y: float) -> Element:
-    """The name of a horizontal axis, in the middle at `x`."""
+    """The name of a horizontal axis, centred at `x`."""
     return element("text", "axis", words, x=x, y=y, text_anchor="middle")
 
 
 def side_axis_name(words: str, x: float, y: float) -> Element:
-    """The name of a vertical axis, written upwards, in the middle at `y`."""
+    """The name of a vertical axis, written upwards and centred at `y`."""
     turn = f"rotate(-90 {x:g} {y:g})"
     return element("text", "axis", words, x=x, y=y, text_anchor="middle", transform=turn)
 
@@ -98,17 +98,17 @@ def polygon(corners: Sequence[Corner]) -> str:
 
 
 def diamond(x: float, y: float, half: float) -> str:
-    """The path of a square on its corner; `half` is half its width."""
+    """The path of a square that stands on a corner; `half` is half its width."""
     return polygon([(x - half, y), (x, y - half), (x + half, y), (x, y + half)])
 
 
 def key_entry(classes: str, shape: str, words: str) -> Element:
-    """A shape and its meaning, for the key of a drawing; the shape is a path within 18 by 18."""
+    """A legend entry: a shape, which is a path within 18 by 18 units, and its label."""
     small = element("svg", None, viewBox="0 0 18 18", aria_hidden="true")
     small.append(element("path", classes, d=shape))
     return element("li", None, small, f" {words}")
 
 
 def swatch(classes: str, words: str) -> Element:
-    """A coloured field and its meaning, for the key of a drawing."""
+    """A legend entry: a colour and its label."""
     return element("li", None, element("span", f"swatch {classes}"), f" {words}")

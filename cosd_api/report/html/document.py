@@ -1,4 +1,4 @@
-"""Parts that every page shares: the document with its policy, sections, tables, the footer."""
+"""Parts that all pages share: the document with its policy, sections, tables and the footer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cosd_api.types import Endpoint
 
 
 def document(title: str, *children: Child, style: str = "", script: str | None = None) -> str:
-    """A page that loads nothing, and whose content security policy forbids it.
+    """A page that loads nothing, as its content security policy enforces.
 
     Args:
         title: the title of the window.
-        children: elements of its body.
-        style: rules beside the common rules of all pages.
-        script: the only script that may run, which `children` contain; None for a page without scripts.
+        children: elements of the body.
+        style: CSS rules in addition to the common rules of all pages.
+        script: the only script that may run, which `children` must contain; None for a page without scripts.
     """
     style = text_of("page.css") + style
     head = element(
@@ -39,7 +39,7 @@ def document(title: str, *children: Child, style: str = "", script: str | None =
 
 
 def text_of(name: str, package: str = "cosd_api.report.html") -> str:
-    """A file of a package, such as a style."""
+    """The text of a package's file, such as a style sheet."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
@@ -58,7 +58,7 @@ def _policy(style: str, script: str | None) -> str:
 
 
 def header(kicker: str, title: str, *children: Child) -> Element:
-    """The head of a page: a line on its kind, the headline, and further elements."""
+    """The header of a page: a line that names its kind, the headline, and further elements."""
     return element(
         "header",
         None,
@@ -69,27 +69,27 @@ def header(kicker: str, title: str, *children: Child) -> Element:
 
 
 def figure(number: str, words: str) -> Element:
-    """A number of the header's list of figures, with its meaning."""
+    """An entry in the header's list of figures: a number and its meaning."""
     return element("li", None, element("b", None, number), " ", element("span", None, words))
 
 
 def note(words: str) -> Element:
-    """A paragraph beside a drawing or a table."""
+    """A paragraph that explains a drawing or a table."""
     return element("p", "note", words)
 
 
 def warnings(several: Iterable[str]) -> Element:
-    """The part of the page with the warnings of a run."""
+    """The section with the warnings of a run."""
     return section("Notes", *(element("p", "warning", visible(words)) for words in several))
 
 
 def footer(version: str) -> Element:
-    """The foot of a page, with the version of the library."""
+    """The footer of a page, with the version of the library."""
     return element("footer", None, f"cosd-api {visible(version)} · This page loads nothing from anywhere.")
 
 
 def section(name: str, *children: Child, classes: str = "panel") -> Element:
-    """A part of the page, with its headline."""
+    """A section of the page, with its heading."""
     return element("section", classes, element("h2", None, name), *children)
 
 
@@ -117,7 +117,7 @@ def endpoint_cells(one: Endpoint) -> tuple[Child, ...]:
 
 
 def without_credentials(url: str) -> str:
-    """The URL without user, password and query. Results hold none, but a file may have been edited."""
+    """The URL without user, password, query and fragment. Results contain none, but a file may have been edited."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]

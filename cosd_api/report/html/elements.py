@@ -1,6 +1,7 @@
-"""Elements of the page, and text formatted for it.
+"""Elements of the page, and formatting of its texts.
 
-The page is a tree of elements, never joined strings: the serializer escapes all text of models and servers.
+The page is a tree of elements and never joined from strings, so that the serializer escapes all text of models and
+servers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _IN_SCRIPTS = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def element(tag: str, classes: str | None = None, /, *children: Child, **attributes: str | float | None) -> Element:
-    """An element with its children; attributes of None are left out, and `data_t` becomes `data-t`."""
+    """Make an element with its children; attributes that are None are left out, and `data_t` becomes `data-t`."""
     given = {"class": classes, **attributes}
     made = Element(tag, {name.replace("_", "-"): _value(value) for name, value in given.items() if value is not None})
     for child in children:
@@ -40,12 +41,12 @@ def _value(value: str | float) -> str:
 
 
 def html(root: Element) -> str:
-    """The document."""
+    """Serialize a document."""
     return "<!doctype html>\n" + ElementTree.tostring(root, encoding="unicode", method="html") + "\n"
 
 
 def script_json(value: object) -> str:
-    """JSON for a script element, with every character escaped that could end it."""
+    """JSON for a script element, in which every character that could end the element is escaped."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPTS)
 
 
@@ -63,17 +64,17 @@ def _shown(char: str) -> str:
 
 
 def in_line(text: str) -> str:
-    r"""The visible text in one line, with line ends as `\n`."""
+    r"""The text with hidden characters escaped, in one line, with line ends as `\n`."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def name_of(text: str, *, end: bool) -> str:
-    """A token in quotes, so that spaces can be seen."""
+    """A token in quotes, so that spaces can be seen, or `end of sequence` for an empty text if `end`."""
     return f"“{in_line(text)}”" if text or not end else "end of sequence"
 
 
 def prob(value: float | None) -> str:
-    """A probability with three digits; 1 and 0 only if exact."""
+    """A probability with three digits; 1.000 and 0.000 appear only if they are exact."""
     if value is None or math.isnan(value):
         return "unknown"
     short = f"{value:.3f}"
@@ -85,7 +86,7 @@ def prob(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A time; in milliseconds below one second."""
+    """A time in seconds, or in milliseconds if it is below one second."""
     if value is None:
         return "–"
     if value < 0.9995:

@@ -1,7 +1,7 @@
-"""One self-contained page about a fused answer: `page(result)`.
+"""One self-contained HTML page about a fused answer: `page(result)`.
 
-The page loads nothing, and its content security policy forbids it. Drawings and tables are static; the script only
-shows cards, and without it the answer, the drawings and the tables are complete.
+The page loads nothing, as its content security policy enforces. The script only shows cards: without it, the answer,
+the drawings and the tables are complete.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from cosd_api.report.html.timeline import timeline
 from cosd_api.report.terminal import definition, measure, unchanged
 from cosd_api.types import FusedToken
 
-_LONGEST = 30  # lines of an outline: of a full tree of depth 4
-_MOST_ROWS = 100  # the page stays fast, and `cosd explain` prints them all
+_LONGEST = 30  # lines of the longest outline that is shown, such as a full tree of depth 4
+_MOST_ROWS = 100  # so that the page stays fast; `cosd explain` prints all rows
 _KEYS = "Move over a word, or press Tab and the arrow keys: ← → word by word, ↑ ↓ from one disagreement to the next."
 _PLAIN = {"agreed", "open", "sure"}
 
@@ -52,8 +52,8 @@ def page(result: FusionResult, *, title: str = "A fused answer") -> str:
     """The report of one answer, as an HTML document.
 
     Args:
-        result: the answer; `Trace.load(path).result` for a saved one.
-        title: the headline, such as the question: a result does not hold its prompt.
+        result: the answer; `Trace.load(path).result` reads a saved one.
+        title: the headline, such as the question, because a result does not contain its prompt.
     """
     cards = Cards(result)
     found = list(judged(result.tokens))
@@ -71,7 +71,7 @@ def page(result: FusionResult, *, title: str = "A fused answer") -> str:
 
 
 def _data(cards: Cards, found: list[JudgedPlace]) -> dict[str, object]:
-    """The script's data: the cards and the points of the plane."""
+    """The data for the script: the cards, the points of the plane, and the tokens with disagreements."""
     result = cards.result
     return {
         "tokens": [asdict(cards.token(at)) for at in range(len(result.tokens))],
@@ -118,7 +118,7 @@ def _figures(result: FusionResult) -> Element:
 
 
 def _decides(result: FusionResult) -> str:
-    """The condition of the verifier, or the method and its settings."""
+    """The verifier's condition in words, or the method and its settings."""
     if result.settings.verifier is not None:
         return rule_in_words(result.settings.verifier)
     options = ", ".join(f"{name}={value}" for name, value in result.settings.method_options.items())
@@ -126,7 +126,7 @@ def _decides(result: FusionResult) -> str:
 
 
 def _segments(result: FusionResult) -> Element:
-    """A row for each text proposed for a segment about which the models differed, with each model's measure."""
+    """A table of the segments about which the models differed: each proposed text, with each model's score."""
     names = [result.draft.name, *(one.name for one in result.assistants)]
     differing = [one for one in enumerate(result.segments) if not unchanged(one[1], result)]
     first = {token.unit: at for at, token in reversed(list(enumerate(result.tokens)))}
@@ -145,7 +145,7 @@ def _segments(result: FusionResult) -> Element:
             because = in_line(segment.reason) if wins else ""
             rows.append((place, in_line(", ".join(one.sources)), text, *scores, measure(one.mean), verdict, because))
     equal = len(result.segments) - len(differing)
-    why = "all models wrote the same" if not result.judged else "the draft's token stands"
+    why = "all models wrote the same" if not result.judged else "the draft's token was kept"
     same = note(f"{equal:,} of {counted(len(result.segments), 'segment')}: {why}.")
     if not rows:
         return same
@@ -157,7 +157,7 @@ def _segments(result: FusionResult) -> Element:
 
 
 def _outcome(result: FusionResult) -> Iterator[Element]:
-    """Figures of a draft that was judged, or of segments that were won."""
+    """The header's figures about a judged draft, or about the segments of an answer."""
     if not result.judged:
         yield figure(f"{len(result.tokens):,}", f"tokens in {counted(len(result.segments), 'segment')}")
         return
@@ -201,11 +201,11 @@ def _sections(cards: Cards, found: list[JudgedPlace]) -> Iterator[Element]:
         yield warnings(result.warnings)
 
 
-# The answer: one element for each token, as readable without its style as with it.
+# The answer: one element for each token, which is readable without its style, too.
 
 
 def _answer(result: FusionResult) -> Element:
-    """The marked answer: `<ins>` for an assistant's word, `<del>` for the draft's that it replaced."""
+    """The marked answer: `<ins>` for an assistant's word, `<del>` for the draft's word that it replaced."""
     holder = element(
         "p", "answer", id="answer", role="group", aria_label="The answer, token by token", data_roving="", dir="auto"
     )
@@ -237,7 +237,7 @@ def _text(text: str, *, ends: bool) -> tuple[Element | str, ...]:
 
 
 def _legend(result: FusionResult) -> Element:
-    """The meaning of the marks in this answer."""
+    """The legend of the marks that occur in this answer."""
     found: set[Standing] = {standing(token) for token in result.tokens}
     several = len(result.assistants) > 1
     if not result.judged:
@@ -258,7 +258,7 @@ def _legend(result: FusionResult) -> Element:
 
 
 def _authors(found: Container[Standing]) -> Element:
-    """The meaning of the marks in an answer of segments."""
+    """The legend of the marks in an answer that consists of segments."""
     entries = [element("li", None, element("span", None, "plain"), " the first model's")]
     if "replaced" in found:
         entries.append(element("li", None, element("ins", None, "underlined"), " another model's"))
@@ -272,7 +272,7 @@ def _authors(found: Container[Standing]) -> Element:
 
 
 def _disagreements(cards: Cards, found: Sequence[JudgedPlace]) -> Element:
-    """A row for each place where an assistant wrote another text."""
+    """A table with a row for each place where an assistant wrote a different text."""
     differing = [one for one in found if one.outcome != "agreed"]
     if not differing:
         return note("Every assistant wrote the same as the draft wherever it was asked.")
@@ -304,7 +304,7 @@ def _name(text: str) -> Element:
 
 
 def _costs(cards: Cards) -> Element:
-    """Requests and billed tokens of each endpoint, and their sums."""
+    """A table of the requests and billed tokens of each endpoint, with sums."""
     usage = cards.result.usage
     fields = ("requests", "retries", "prompt_tokens", "cached_tokens", "completion_tokens")
     rows = [
@@ -329,7 +329,7 @@ def _endpoints(result: FusionResult) -> Element:
 
 
 def _settings(result: FusionResult) -> Element:
-    """Settings that differ from the defaults, and how the answer ended."""
+    """A table of how the answer was made and ended, and of settings that differ from the defaults."""
     chosen = result.settings
     defaults = type(chosen).model_fields
     rows: list[tuple[str, Child]] = [

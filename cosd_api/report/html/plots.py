@@ -1,4 +1,4 @@
-"""Two drawings: the plane of both probabilities, and the share of the draft that was kept."""
+"""Two drawings: the decisions in the plane of p and q, and the share of the draft that was kept."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from cosd_api.report.html.elements import element, in_line
 from cosd_api.report.html.regions import shapes_of
 from cosd_api.types import CustomVerifier, FusedToken
 
-# The plane of p and q: the region where the verifier replaces, and the decisions of this answer.
+# The plane of p and q, with the region where the verifier replaces and the decisions of this answer.
 
 _SIDE = 320.0
 _LEFT, _TOP = 48.0, 14.0
-_LANE = 26.0  # below the plane: decisions of an assistant that reports no probability
+_LANE = 26.0  # height of the lane below the plane, for decisions of an assistant that reports no probability
 _SIZE = 4.5
 
 _MARKS: Mapping[Outcome, str] = {
@@ -41,7 +41,7 @@ _MARKS: Mapping[Outcome, str] = {
 
 
 def region(verifier: KnownVerifier | CustomVerifier) -> list[list[Corner]] | None:
-    """The region where the verifier replaces, as polygons in the plane of p and q; None if there is no such."""
+    """The region where the verifier replaces, as polygons in the plane of p and q; None if p and q do not decide."""
     return None if isinstance(verifier, CustomVerifier) or decides_by_place(verifier) else shapes_of(verifier)
 
 
@@ -70,7 +70,10 @@ def _y(q: float | None) -> float:
 
 
 def plane(verifier: KnownVerifier | CustomVerifier, found: Sequence[JudgedPlace]) -> Element:
-    """The drawing with its caption. All points of one outcome are one element; the script finds the nearest."""
+    """The drawing of the plane, with legend and notes.
+
+    All points with the same outcome are one element; the script finds the nearest point.
+    """
     places = points(found)
     lane = any(one.decision.prob is None for one in found)
     width, height = _LEFT + _SIDE + 14, _TOP + _SIDE + 44 + (_LANE if lane else 0)
@@ -84,7 +87,7 @@ def plane(verifier: KnownVerifier | CustomVerifier, found: Sequence[JudgedPlace]
         at_left = _x(0) + 8
         svg.append(element("text", "region-name", "replaced here", x=at_left, y=_TOP + 18))
     svg.extend(_axes(lane=lane))
-    on_top: tuple[Outcome, ...] = ("agreed", "tied", "outvoted", "kept", "replaced")  # the rarer ones on top
+    on_top: tuple[Outcome, ...] = ("agreed", "tied", "outvoted", "kept", "replaced")  # rarer outcomes are drawn on top
     for kind in on_top:
         drawn = "".join(_mark(kind, x, y) for x, y, _, of in places if of == kind)
         if drawn:
@@ -108,9 +111,9 @@ def _axes(*, lane: bool) -> Iterator[Element]:
 
 
 def _mark(kind: Outcome, x: float, y: float, size: float = _SIZE) -> str:
-    """A shape for each outcome: circle, triangle, square, diamond, cross."""
+    """The path of the mark for each outcome: a circle, triangle, square, diamond or cross."""
     if kind == "agreed":
-        wide = size * 1.3  # visible around a square at the same place
+        wide = size * 1.3  # so that it is visible around a square at the same place
         half = f"a{wide:.2f} {wide:.2f} 0 1 0"
         return f"M{x - wide:.1f} {y:.1f}{half} {2 * wide:.2f} 0{half} {-2 * wide:.2f} 0z"
     if kind == "tied":
@@ -159,17 +162,18 @@ def _notes(
 
 _CHART_WIDTH, _CHART_HEIGHT = 440.0, 150.0
 _CHART_LEFT, _CHART_TOP = 46.0, 12.0
-_WINDOWS = 40  # at most
-_SHORTEST = 4  # tokens in a window
+_WINDOWS = 40  # greatest number of windows
+_SHORTEST = 4  # least number of tokens in a window
 
 Window = tuple[int, int, float | None]
-"""First token, last token (exclusive), and the share of draft tokens kept between them; None without any."""
+"""First token, last token (exclusive), and the share of draft tokens kept between them; None if no draft token was
+judged there."""
 
 
 def shares(tokens: Sequence[FusedToken]) -> tuple[list[Window], list[float]]:
-    """The share of draft tokens kept: in windows of the answer, and up to and including each token.
+    """The share of draft tokens kept: in windows of the answer, and in the answer up to and including each token.
 
-    The last of the running shares is the answer's acceptance rate.
+    The last of the running shares is the acceptance rate of the answer.
     """
     judged = [_counts(token) for token in tokens]
     running = list[float]()
@@ -187,7 +191,7 @@ def shares(tokens: Sequence[FusedToken]) -> tuple[list[Window], list[float]]:
 
 
 def _counts(token: FusedToken) -> tuple[int, int]:
-    """Draft tokens kept and replaced at a token."""
+    """Number of draft tokens kept, and number of draft tokens replaced, at a token."""
     if token.source == DRAFT:
         return int(token.verified), 0
     if token.replaced is None:
@@ -196,7 +200,7 @@ def _counts(token: FusedToken) -> tuple[int, int]:
 
 
 def acceptance(tokens: Sequence[FusedToken], rate: float | None) -> Element:
-    """The drawing: a bar for each window, a line for the share so far."""
+    """Draw the kept share of the draft: a bar for each window, and a line for the share so far."""
     windows, running = shares(tokens)
     bottom = _CHART_TOP + _CHART_HEIGHT
     svg = element(

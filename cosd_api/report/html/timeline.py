@@ -1,4 +1,4 @@
-"""The time line: all requests of draft and assistants, with those at the same time above each other."""
+"""The time line: all requests to the draft and the assistants, in lanes, so that concurrent requests do not overlap."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Stretch = tuple[float, float]
 _LEFT, _TOP = 150.0, 30.0
 _LANE, _BAR = 26.0, 18.0
 _NARROW, _WIDE = 780.0, 4000.0
-_EACH = 10.0  # pixels for each request, to keep many of them apart
-_THIN = 1.5  # the narrowest visible bar
+_EACH = 10.0  # pixels for each request, so that many requests do not overlap
+_THIN = 1.5  # width of the narrowest bar
 _LETTER = 7.0
 
 
@@ -32,7 +32,7 @@ class Row:
 
 
 def rows(requests: Iterable[Request], endpoints: Iterable[str]) -> list[Row]:
-    """A row for each endpoint, in the given order, with or without requests."""
+    """One row for each endpoint, in the given order, even if it has no requests."""
     found = {name: Row(name, [[]]) for name in endpoints}
     for request in sorted(requests, key=lambda one: one.start):
         lanes = found.setdefault(request.endpoint, Row(request.endpoint, [[]])).lanes
@@ -56,7 +56,7 @@ def union(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def overlap(requests: Sequence[Request]) -> list[Stretch]:
-    """The stretches in which the draft and an assistant worked at the same time."""
+    """The stretches of time in which the draft and an assistant worked at the same time."""
     drafting = union((one.start, one.end) for one in requests if one.endpoint == DRAFT)
     asking = union((one.start, one.end) for one in requests if one.endpoint != DRAFT)
     found = list[Stretch]()
@@ -74,7 +74,7 @@ def overlap(requests: Sequence[Request]) -> list[Stretch]:
 
 
 def timeline(cards: Cards) -> Element:
-    """The drawing with a sentence on the overlap."""
+    """The drawing, with a sentence about the overlap and a legend."""
     result = cards.result
     requests = result.requests
     if not requests:
@@ -116,7 +116,7 @@ def timeline(cards: Cards) -> Element:
 
 
 def _begin(requests: Sequence[Request], end: float) -> float:
-    """The start of the time line: 0, or later for a first answer that waited for the discovery of the servers."""
+    """The start of the time line: 0, or later if the answer had to wait for the discovery of the servers."""
     first = min(request.start for request in requests)
     return max(0.0, first - 0.03 * (end - first)) if first > 0.2 * end else 0.0
 
@@ -146,7 +146,7 @@ def _hatching() -> Element:
 
 
 def _all_rows(cards: Cards, found: Sequence[Row], scale: Scale) -> Iterator[Element]:
-    """The names of the rows, then the bars in the order of time, which is the order for the keyboard."""
+    """The names of the rows, then the bars in order of time, which is also the order for the keyboard."""
     y = _TOP
     bars = list[tuple[Request, Element]]()
     for row in found:
@@ -162,7 +162,7 @@ def _all_rows(cards: Cards, found: Sequence[Row], scale: Scale) -> Iterator[Elem
 
 
 def _bar(cards: Cards, request: Request, y: float, scale: Scale) -> Element:
-    """One request: pale while it waits for its first token, solid while it writes; a question is one piece."""
+    """One request: pale while it waits for its first token, solid while it writes; a question has only one part."""
     x, end = scale(request.start), scale(request.end)
     wide = max(_THIN, end - x)
     card = cards.request(request)
