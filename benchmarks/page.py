@@ -237,8 +237,8 @@ def client_in_words(folder: Path = RESULTS) -> str:
     fast, plain = cpu["with `fast` (aiohttp)"], cpu["`COSD_HTTP=httpx`"]
     alone = next(value for name, value in cpu.items() if name.endswith("httpx alone"))
     return (
-        f"The client takes {fast / 1000:.2f} ms of a processor for each fused token with 64 fusions at once, "
-        f"{plain / 1000:.2f} ms without the extra `fast`; httpx alone takes {alone / 1000:.2f} ms for the same traffic "
+        f"The client uses {fast / 1000:.2f} ms of CPU time per fused token with 64 fusions at once, "
+        f"{plain / 1000:.2f} ms without the extra `fast`; httpx alone uses {alone / 1000:.2f} ms for the same traffic "
         "(`make bench ARGS=client`)."
     )
 

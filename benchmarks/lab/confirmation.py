@@ -88,7 +88,7 @@ def table(found: Sequence[Contrast]) -> Table:
         ]
         for one in found
     ]
-    columns = ["cell", "seed", f"{SECOND}, %", f"{FIRST}, %", "difference", "95 %", "won:lost", "p", "as wanted"]
+    columns = ["cell", "seed", f"{SECOND}, %", f"{FIRST}, %", "difference", "95 %", "won:lost", "p", "as required"]
     return Table(f"{FIRST} less {SECOND}, on fresh questions", columns, rows)
 
 
@@ -96,7 +96,7 @@ def verdict(found: Sequence[Contrast]) -> str:
     """One sentence: confirmed, or what failed."""
     failed = [*_failed(found)]
     if not failed:
-        return f"Confirmed: {FIRST} is ahead of {SECOND} as the criterion wants it, in every cell and training."
+        return f"Confirmed: {FIRST} is ahead of {SECOND} as the criterion requires, in every cell and training."
     return f"Not confirmed. It fails in {', '.join(failed)}."
 
 

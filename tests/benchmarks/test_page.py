@@ -34,7 +34,7 @@ def test_the_readmes_figures_are_what_was_kept() -> None:
     times, requests = kept["a: cosd-api"].split(" | ")
     assert f"takes {times} times as long as the draft alone and sends {requests} requests" in words
     times, requests = kept["c: one by one"].split(" | ")
-    assert f"one token at a time would take {times} times and {requests} requests" in words
+    assert f"one token at a time would take {times} times as long and {requests} requests" in words
 
 
 def test_the_words_on_advice_are_what_was_kept() -> None:
