@@ -159,4 +159,4 @@ def _other_version(version: int) -> str:
     if version > SCHEMA:
         return f"it was written by a newer cosd-api (schema_version {version}): update cosd-api"
     words = "it was begun by an earlier cosd-api, which asked models with the same ids after text"
-    return f"{words}: its answers may be others than those of today. Give another file (-o)"
+    return f"{words}: its answers may differ from today's. Give another file (-o)"

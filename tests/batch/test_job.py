@@ -304,7 +304,7 @@ def written(model: str, version: int | None = 2) -> str:
         ),
         (
             written("small", None),
-            " may be others than those of today. Give another file (-o)",
+            " may differ from today's. Give another file (-o)",
         ),
         (written("small", 3), ": it was written by a newer cosd-api (schema_version 3): update cosd-api"),
         (written("m") + written("o"), ": it holds answers of several fusions: give another file (-o)"),
