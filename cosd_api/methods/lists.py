@@ -49,7 +49,7 @@ def is_joined(token: Token) -> bool:
     """Test whether a token is one character of several tokens.
 
     Such a token has no alternatives. A plain token may lack them, too, if the endpoint does not know the text of the
-    next most probable token; ASCII text tells the two apart, because no ASCII character consists of several tokens.
+    next most probable token. ASCII text never counts as joined, because no ASCII character consists of several tokens.
     """
     return token.prob is None or (token.prob < 1 and not token.alternatives and not token.data.isascii())
 
