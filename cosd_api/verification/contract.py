@@ -54,7 +54,7 @@ class Needs:
 
     @property
     def looks_at(self) -> str | None:
-        """The data about a draft token that the verifier needs besides p and q, for messages; None if there are none."""
+        """The data about a draft token that the verifier needs besides p and q, for messages; None if there is none."""
         if self.alternatives:
             return "the assistant's probability of"
         if self.draft_alternatives:
