@@ -98,7 +98,7 @@ class Average(Weighted):
         check_count("listed", self.listed)
         object.__setattr__(self, "temperature", check_temperature(self.temperature))
         if self.temperature and (self.ahead, self.listed) != (Average.ahead, Average.listed):
-            raise SettingError("ahead and listed mean nothing where tokens are drawn: leave them out, or temperature")
+            raise SettingError("ahead and listed have no effect if tokens are drawn: leave them out, or temperature")
 
     def _at(self, temperature: float) -> Method:
         return replace(self, temperature=temperature)

@@ -159,7 +159,7 @@ class Method(ABC):
             SettingError: there are too many models, or the method's settings are for another number of models.
         """
         if self.most_models is not None and count > self.most_models:
-            raise SettingError(f"{self.name!r} takes {self.most_models} models at most, not {count}")
+            raise SettingError(f"{self.name!r} accepts at most {self.most_models} models, not {count}")
 
     @abstractmethod
     def start(self, job: AnswerJob) -> Run:

@@ -126,7 +126,7 @@ class Cascade(Written):
 
     def _reason(self, found: float | None) -> str:
         if found is None:
-            return "no token of the draft's answer has a known probability: it stands"
+            return "no token of the draft's answer has a known probability: the answer is kept"
         words = f"the {self.quantile:g} quantile of the NLL of the draft's tokens"
         return f"{words} is {found:.4g} {'>' if self.defers(found) else '<='} {self.tau:g}"
 

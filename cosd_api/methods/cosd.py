@@ -181,7 +181,7 @@ class CoSD(DraftFirst):
             for name, info in models[1:]:
                 _check_lists(name, info, wanted)
             warnings.append(
-                "the verifier looks at every token of the draft, and each is a question: see Fusion.estimate"
+                "the assistants are asked about every token of the draft: Fusion.estimate predicts the cost"
             )
         check_draft(models[0][1], self.verifier)
         return tuple(warnings)
@@ -659,7 +659,7 @@ class CoSDDecoder:
         return commands if hedge is None else self._take_over(hedge, commands)
 
     def _take_over(self, hedge: Hedge, commands: list[Command]) -> list[Command]:
-        """Make a hedge the draft: its tokens so far are appended, and later tokens arrive as those of the draft."""
+        """Make a hedge the draft: its tokens so far are appended, and later tokens are tokens of the draft."""
         for token in hedge.tokens:
             if self.response.over is None:
                 commands.extend(self._append(token, hedge.started.draft))

@@ -31,7 +31,7 @@ def lists_needed(models: Models, method: str, *, others: int = 1) -> None:
         if not can.probs or not can.top_k:
             missing = f"does not list its most probable tokens, which {method!r} compares"
         elif can.top_k < others:
-            missing = f"lists {1 + can.top_k} tokens at most, and {method!r} needs the {1 + others} most probable ones"
+            missing = f"lists at most {1 + can.top_k} tokens, and {method!r} needs the {1 + others} most probable ones"
         elif not can.end_prob:
             missing = f"does not report the probability of its end of sequence, which {method!r} compares, too"
         else:

@@ -14,9 +14,9 @@ The paper's *base model* B is the draft here, and its *nudging model* N is the a
     5   if B takes over, it writes its first token, and more as long as it is confident;
         back to 1                                                                               `BaseTurn`
 
-**Words** are those of N's tokenizer if it is known, otherwise Unicode's (`words.unicode_words`). The white space before
-a word is a part of it. The last word of a nudge may be unfinished, so it is taken only if it is the only word. The
-taken words may end inside a token of N. That token is cut, and the probability of the part is unknown.
+**Words** are defined by N's tokenizer if it is known, otherwise by Unicode (`words.unicode_words`). The white space
+before a word is a part of it. The last word of a nudge may be unfinished, so it is taken only if it is the only word.
+The taken words may end inside a token of N. That token is cut, and the probability of the part is unknown.
 
 **B's end of sequence** is never written, because only N ends an answer. B does not count as confident if it would end
 the answer, or if the probability of its token is unknown.
@@ -301,7 +301,7 @@ class BaseTurn:
         held = b"".join(token.data for token in self._passage)
         repeated = bool(held) and not self._new and (self._length == PASSAGE or len(held.split()) > _FEW)
         if repeated:
-            self._reason += ", until it repeats what stands in the answer"
+            self._reason += ", until it repeats text of the answer"
             self._passage.clear()
         self._release()
         self._length, self._new = 0, False

@@ -260,7 +260,7 @@ def _reason(entries: Sequence[Contender], winner: int) -> str:
     own, others = entries[winner].mean, [one.mean for at, one in enumerate(entries) if at != winner]
     known = [one for one in others if one is not None]
     if own is None:
-        return "nothing compares to an end whose probability no model reports: the first listed stands"
+        return "no text can be compared with an end whose probability no model reports: the first one is taken"
     if not known:
         return f"mean perplexity {own:.4g}; no other could be measured"
     words = "least mean perplexity" if own < min(known) else "least mean perplexity, and listed first"

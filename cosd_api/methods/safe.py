@@ -187,7 +187,7 @@ class Safe(Weighted):
             ahead.encodings[model] = encoding
             if encoding is None:
                 words = f"the {writer.name(model)} could not tell how it encodes a text"
-                writer.warn(f"{words}: there the draft's tokens stand")
+                writer.warn(f"{words}: the draft's tokens are kept there")
 
     async def _ask(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> None:
         """Ask the verifiers for their distributions at this place, and at all later places of this round."""

@@ -152,7 +152,7 @@ class Steps(Written):
                 words = f"{len(strange)} of {asked} times the assistant answered a request for a score with no digit"
                 words += f", but with {strange[0]!r} or the like: it counts as below {self.keep:g}"
                 if len(strange) == asked >= _TRIES:
-                    words += ". It was not asked again, and wrote the rest by itself: it is no model that grades"
+                    words += ". It was not asked again, and wrote the rest by itself: it seems unable to grade"
                 writer.warn(words)
 
     async def _step(self, writer: AnswerWriter, model: int) -> Passage:

@@ -249,7 +249,7 @@ def vote(
     if not votes:
         first = next(iter(found.values()))[0]
         entry = Contender((first.model - 1,), first.text, first.end)
-        return first, DecidedSegment((entry,), 0, "no sample has an answer: the first one stands")
+        return first, DecidedSegment((entry,), 0, "no sample has an answer: the first one is taken")
     best, total = next(iter(votes)), math.fsum(votes.values())
     for answer, sum_ in votes.items():
         if sum_ > votes[best] * (1 + ROUNDING):

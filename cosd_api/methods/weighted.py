@@ -121,7 +121,7 @@ class Weighted(Written):
         return Cost(_sum(cost.requests, 1, asked, most_asked), tokens, cost.written)
 
     def with_measure(self, words: Assumptions) -> Assumptions:
-        """Add to the assumptions of a cost those of the weights' cost."""
+        """Add the assumptions about the weights' cost to the assumptions about a cost."""
         if self.weights != _ROUTE:
             return words
         own = "; every model scores the prompt first"

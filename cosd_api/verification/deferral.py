@@ -148,7 +148,7 @@ def deferral_features(text: str, probs: Sequence[float], *, end: bool) -> tuple[
 
     Args:
         text: the text of the token.
-        probs: the token's probability, followed by those of its listed alternatives, the most probable first.
+        probs: the token's probability, then the probabilities of its listed alternatives, the most probable first.
         end: whether the token is the end of sequence.
     """
     top, rest = probs[0], max(0.0, 1 - math.fsum(probs))

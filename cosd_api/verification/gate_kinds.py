@@ -48,7 +48,7 @@ def gate_of(given: object) -> Gate:
 
 
 def _kind(fields: Mapping[str, Any]) -> type[Gate]:
-    """Return the class of a gate with these fields; if they are not those of a gate, a class that refuses them."""
+    """Return the class of a gate with these fields; if `kind` names no gate, a class that refuses the fields."""
     return GATES.get(str(fields.get("kind")), DeferralVerifier)
 
 
