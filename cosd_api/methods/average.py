@@ -58,10 +58,10 @@ from cosd_providers.text import readable
 
 @dataclass(frozen=True, kw_only=True)
 class Average(Weighted):
-    """The most probable token of the weighted mean of all models' distributions (a baseline of the CoSD paper).
+    """Average: every token is the most probable token of the weighted mean of all models' distributions.
 
-    It needs two or more models that share a tokenizer and list their most probable tokens. The first model writes
-    ahead, and the other models are asked about every token.
+    This is a baseline of the CoSD paper. The method needs two or more models that share a tokenizer and list their most
+    probable tokens. The first model writes ahead, and the other models are asked about every token.
 
     With `temperature=1` each token is drawn from that mean (arXiv 2605.00419): a model is drawn by its weight, and then
     draws the token from its own distribution. This needs no lists; a model only has to draw tokens. The `seed` of an
@@ -111,7 +111,7 @@ class Average(Weighted):
         return found
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model whose distribution is not reported, or that does not draw; see `Method.examine`."""
+        """Refuse a model that does not list tokens or, with `temperature=1`, does not draw; see `Method.examine`."""
         if self.temperature:
             check_sampling(models, f"{self.name!r} with a temperature")
         else:

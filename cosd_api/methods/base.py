@@ -106,7 +106,7 @@ class Method(ABC):
 
     @property
     def temperature(self) -> float:
-        """The temperature at which the models write."""
+        """The temperature at which the models write: 0 or 1."""
         return 0.0
 
     def at_temperature(self, temperature: float | None) -> Method:
@@ -224,7 +224,7 @@ class Written(Method):
 
     @property
     def own_paths(self) -> bool:
-        """True: see `AnswerWriter`."""
+        """True, because `AnswerWriter` asks each model after its own path."""
         return True
 
     @abstractmethod

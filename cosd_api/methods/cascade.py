@@ -100,7 +100,7 @@ class Cascade(Written):
             segment = DecidedSegment((mine,), 0, "the assistant has failed")
         if writer.over:
             return
-        if writer.segments:  # the assistant failed while it wrote
+        if writer.segments:  # the assistant failed after it had begun to write
             await writer.relay(0, segment)
         else:
             writer.write(passage.tokens, 0, number=passage.number, segment=segment)

@@ -408,7 +408,7 @@ class CoSDDecoder:
         if self.schedule.questions.early(ask, proposals):
             return self._proceed([])
         assistant, asked = self.schedule.questions.take(ask)
-        if not asked:  # cancelled
+        if not asked:  # the request was cancelled
             return []
         commands: list[Command] = []
         if assistant == DRAFT:
@@ -454,7 +454,7 @@ class CoSDDecoder:
         """
         early = self.schedule.questions.is_early(ask)
         assistant, asked = self.schedule.questions.take(ask)
-        if not asked:  # cancelled, or early: then the assistant is free for other questions
+        if not asked:  # the request was cancelled, or it was early and no unit waits for it
             return self._proceed([])
         self._failed = True
         if assistant == DRAFT:
@@ -508,7 +508,7 @@ class CoSDDecoder:
         self._complete(unit, commands)
         # A hedge, for example, may be longer than the answer.
         too_long = response.over and drafts.left and (foreign or not token.end)
-        if too_long or response.stopped:  # later tokens are never judged
+        if too_long or response.stopped:  # later tokens would never be judged
             commands.extend(drafts.cancel())
         return commands
 

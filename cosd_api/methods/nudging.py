@@ -146,7 +146,7 @@ class Nudged:
         self.gamma = method.gamma
         self.writer = writer
         self._tokens = method.nudge_tokens
-        self._last = b""  # the last nudge
+        self._last = b""  # the text of the last nudge
         self._same = 0  # the number of equal nudges in a row, including the last one
 
     async def write(self) -> None:

@@ -103,7 +103,7 @@ class Speculative(Method):
 
     @property
     def own_paths(self) -> bool:
-        """True: see `JudgedWriter`."""
+        """True, because `JudgedWriter` asks each model after its own path."""
         return True
 
     @property

@@ -108,7 +108,7 @@ def write_whole(path: Path, text: str) -> None:
     """
     target = path.resolve()  # a link is kept, and the file to which it points is replaced
     if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
+        target.write_text(text, encoding="utf-8")  # a device or a pipe must be written in place
         return
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
