@@ -1,6 +1,7 @@
 """Write the table of methods and engines into `docs/methods.md`: `python docs/generate_methods.py`.
 
-Each method is asked, by `Method.examine`, if it takes models with the capabilities that an engine's adapter states.
+For each method and engine, `Method.examine` tells whether the method accepts models with the capabilities that the
+engine's adapter states.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ ENGINES: Mapping[str, Mapping[str, Capabilities]] = {
     },
     "whole answers only": {"": replace(_DRAWN, probs=False, continues=False)},
 }
-"""For each engine its capabilities, and then what more it has on a condition; tests hold them against the adapters."""
+"""The capabilities of each engine, by the condition on which it has them; tests compare them with the adapters."""
 
 
 _LISTED_GATE = {"listed": 5, "weights": dict.fromkeys(("bias", *DEFERRAL_FEATURES), 0.0), "eta": 0.5}
@@ -71,7 +72,7 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
     "defer": {"gate": _LISTED_GATE},
     "speculative": {"temperature": 1},
 }
-"""The settings of a method that have no default."""
+"""The settings that a method needs and that have no default, by its name."""
 NEEDED_BY_VERIFIERS: Mapping[str, Mapping[str, Any]] = {
     "tree": {
         "nodes": [{"feature": "p", "threshold": 0.5, "left": 1, "right": 2}, {"value": 1}, {"value": 0}],
@@ -81,14 +82,14 @@ NEEDED_BY_VERIFIERS: Mapping[str, Mapping[str, Any]] = {
     "deferral": _LISTED_GATE,
     "co-llm": _STATES_GATE,
 }
-"""The settings of a verifier that have no default, by its kind."""
+"""The settings that a verifier needs and that have no default, by its kind."""
 
 
 def sample_method(name: str) -> Method:
-    """A method with its defaults, and with what it needs beside them.
+    """Create a method with its defaults, and with the settings in `NEEDED`.
 
     Raises:
-        SettingError: it needs more than is stated here.
+        SettingError: the method needs a setting that is missing there.
     """
     try:
         return method_named(name, **NEEDED.get(name, {}))
@@ -98,10 +99,10 @@ def sample_method(name: str) -> Method:
 
 
 def sample_verifier(kind: str) -> Verifier:
-    """A verifier with its defaults, and with what it needs beside them.
+    """Create a verifier with its defaults, and with the settings in `NEEDED_BY_VERIFIERS`.
 
     Raises:
-        SettingError: it needs more than is stated here.
+        SettingError: the verifier needs a setting that is missing there.
     """
     try:
         made: Any = KINDS[kind].model_validate(NEEDED_BY_VERIFIERS.get(kind, {}))
@@ -114,12 +115,12 @@ def sample_verifier(kind: str) -> Verifier:
 
 @dataclass(frozen=True)
 class Cell:
-    """The work of a method over an engine.
+    """A cell of the table: whether a method works with models on an engine.
 
     Attributes:
-        words: for the table.
-        reason: why not, or not in every role.
-        warned: whether answers carry a warning that they do not carry over an engine that shows everything.
+        words: the text of the cell.
+        reason: the reason why the method does not work, or not in every role; None if it works.
+        warned: whether answers carry a warning that they would not carry on an engine with all capabilities.
     """
 
     words: str
@@ -128,12 +129,12 @@ class Cell:
 
 
 def row(method: Method, unit: Unit | None = None) -> tuple[Cell, ...]:
-    """The cells of a method, engine by engine."""
+    """Return the cells of a method, engine by engine."""
     return tuple(_cell(method, unit, variants) for variants in ENGINES.values())
 
 
 def _cell(method: Method, unit: Unit | None, variants: Mapping[str, Capabilities]) -> Cell:
-    """Where it works in every role; and in which one elsewhere."""
+    """Return the cell of a method and an engine: "yes", or the roles and conditions in which the method works."""
     reason, _ = _asked(method, unit, variants[""], variants[""])
     whole = _first(method, unit, variants, "both")
     told = ', with `unit="token"`' if method.one_tokenizer and not variants[whole or ""].tokenize else ""
@@ -149,7 +150,10 @@ def _cell(method: Method, unit: Unit | None, variants: Mapping[str, Capabilities
 
 
 def _first(method: Method, unit: Unit | None, variants: Mapping[str, Capabilities], role: str = "") -> str | None:
-    """The first condition on which models of an engine can have a role, beside one that shows everything."""
+    """Return the first condition on which a model on an engine can have a role; None if there is none.
+
+    The model in the other role has all capabilities.
+    """
     for condition, can in variants.items():
         draft, assistant = (_EVERYTHING if role == "" else can), (_EVERYTHING if role == "draft" else can)
         if _asked(method, unit, draft, assistant)[0] is None:
@@ -164,7 +168,7 @@ def _warned(method: Method, unit: Unit | None, can: Capabilities) -> bool:
 def _asked(
     method: Method, unit: Unit | None, draft: Capabilities, assistant: Capabilities
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Why the method refuses two such models, if it does, and its warnings."""
+    """Return the reason why the method refuses two models with these capabilities (or None), and its warnings."""
     models = [
         (name, ServerInfo(f"http://{name}", "", "", None, None, can))
         for name, can in (("draft", draft), ("assistant", assistant))
@@ -179,13 +183,13 @@ def _asked(
 
 
 def _shortened(refusal: str) -> str:
-    """The missing facts of a model, for a method, and their use."""
+    """Shorten a refusal to the capability that the model lacks."""
     parts = re.split(r", (?:and )?", re.sub(r"^the (draft|assistant) ", "", refusal))
     return next((part for part in parts if part.startswith("does not ")), parts[0])
 
 
 def table() -> str:
-    """The table, and its notes."""
+    """Return the table, followed by its notes."""
     found: dict[str, tuple[Cell, ...]] = {}
     for name in METHODS:
         method = sample_method(name)
@@ -194,7 +198,7 @@ def table() -> str:
             found |= _verifiers(found["`cosd`"])
         if name == "defer":
             found["`defer` with `CoLLMVerifier`"] = row(Defer(gate={"kind": "co-llm", **_STATES_GATE}))
-        with suppress(SettingError):  # a method that draws nothing, or in any case
+        with suppress(SettingError):  # raised by methods that never draw tokens, or always do
             if not method.temperature:
                 found[f"`{name}` with `temperature=1`"] = row(method.at_temperature(1), "token")
     reasons: list[str] = []
@@ -212,16 +216,16 @@ def table() -> str:
 
 
 def _verifiers(rule: tuple[Cell, ...]) -> dict[str, tuple[Cell, ...]]:
-    """Rows of `cosd` with verifiers that need more or less than its rule; those that need the same are one."""
+    """Return rows of `cosd` with verifiers whose cells differ from the rule's; equal rows are merged."""
     alike: dict[tuple[Cell, ...], list[str]] = {}
-    for verifier in (sample_verifier(kind) for kind in KINDS if kind not in TRAINED):  # gates have methods of their own
+    for verifier in (sample_verifier(kind) for kind in KINDS if kind not in TRAINED):  # gates are used by `defer`
         unit: Unit | None = "token" if needs_of(verifier).alternatives else None
         alike.setdefault(row(CoSD(verifier=verifier, unit=unit), unit), []).append(f"`{type(verifier).__name__}`")
     return {f"`cosd` with {', '.join(names)}": cells for cells, names in alike.items() if cells != rule}
 
 
 def page(text: str) -> str:
-    """The page with the table in its place."""
+    """Return the page with the current table."""
     before, rest = text.split(BEGIN)
     return before + BEGIN + table() + END + rest.split(END)[1]
 

@@ -1,6 +1,6 @@
-"""The page of the reference, made from the docstrings, which `generate_site.py` puts into the site.
+"""Generate the reference from the docstrings, for the site that `generate_site.py` writes.
 
-`python docs/generate_reference.py` prints it.
+`python docs/generate_reference.py` prints the page.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from cosd_providers import engines, messages, testing, tokenizers
 
 _BEGINNING = """# Reference
 
-Every public name, made from the docstrings. [Settings](settings.md) and [errors](errors.md) have tables to look
-things up in.
+This page describes every public name; it is generated from the docstrings. For tables of all settings and errors, see
+[settings](settings.md) and [errors](errors.md).
 """
 
 _ROOMS: tuple[tuple[ModuleType, str, Sequence[str]], ...] = (
@@ -42,11 +42,11 @@ _ROOMS: tuple[tuple[ModuleType, str, Sequence[str]], ...] = (
 )
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
 _IN_FULL = ("Fusion", "FusionStream", "Provider")
-"""Classes whose methods are shown whole; of the others the first paragraph is enough."""
+"""Classes whose methods are shown with their full docstrings; other classes show only the first paragraphs."""
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_BEGINNING]
     told: set[int] = set()
     for room, what, names in _ROOMS:
@@ -92,12 +92,12 @@ def _called(owner: type, name: str, function: Any) -> str:
 
 
 def _summary(function: Any) -> str:
-    """The first paragraph of a docstring, on one line."""
+    """Return the first paragraph of a docstring, on one line."""
     return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split()).removesuffix("::")
 
 
 def _methods(thing: type) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties that are written in our own code, in their order."""
+    """Yield the public methods and properties that the project's own code defines, in their order."""
     seen: set[str] = set()
     for owner in thing.__mro__:
         if not owner.__module__.startswith(("cosd_api", "cosd_providers")):
@@ -112,7 +112,7 @@ def _methods(thing: type) -> Iterator[tuple[str, Any]]:
 
 def _signature(thing: Any) -> str:
     if inspect.isclass(thing) and issubclass(thing, BaseModel):
-        thing.model_rebuild()  # records are built when they are first used, and their signature changes then
+        thing.model_rebuild()  # records are built on first use, which changes their signature
     try:
         signature = inspect.signature(thing)
     except (TypeError, ValueError):
@@ -133,7 +133,7 @@ class _Text(str):
 
 
 def _plain(default: Any) -> Any:
-    """A default as it is written; what has no such form is left open."""
+    """Return a default as it is written in code; a default without such a form is shown as `...`."""
     if default is inspect.Parameter.empty or isinstance(default, (bool, int, float, str, type(None), tuple)):
         return default
     written = repr(default)
@@ -141,7 +141,7 @@ def _plain(default: Any) -> Any:
 
 
 def _markdown(lines: Iterable[str]) -> Iterator[str]:
-    """A docstring's sections as lists; everything else stays as it is."""
+    """Convert the sections of a docstring to lists; everything else stays as it is."""
     inside = False
     for line in lines:
         found = _SECTION.match(line)

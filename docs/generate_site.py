@@ -1,8 +1,8 @@
-"""Write the sources of the site into `build/docs`: `python docs/generate_site.py`; mkdocs then builds `build/site`.
+"""Write the sources of the site into `build/docs`: `python docs/generate_site.py`. mkdocs then builds `build/site`.
 
-The pages are those of `docs/`, with links that work outside the repository, and the reference, which is made from the
-docstrings and kept nowhere else. The tables of `docs/README.md` are the navigation. Nothing here knows mkdocs, so that
-another builder can take its place.
+The sources are the pages of `docs/`, with links that work outside the repository, and the reference, which is generated
+from the docstrings and is not stored in the repository. The navigation is taken from the tables of `docs/README.md`.
+The pages do not depend on mkdocs, so another site builder can replace it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PICTURES = ("*.png", "*.svg")
 REFERENCE = "reference.md"
 SOURCES = ("cosd_api/", "providers/cosd_providers/")
 PUBLIC = "cosd_api/__init__.py"
-"""The file to which a page links for every public name; in the site the reference takes its place."""
+"""The file to which pages link for the list of public names; in the site, the reference replaces it."""
 
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
@@ -37,7 +37,7 @@ class DeadLinkError(ValueError):
 
 
 def navigation(text: str) -> list[dict[str, Any]]:
-    """The start page, and its groups with the pages that their tables link to."""
+    """Return the navigation: the start page, and its groups with the pages to which their tables link."""
     groups: list[dict[str, Any]] = [{"Documentation": "README.md"}]
     for title, body in _GROUP.findall(text):
         rows = "\n".join(line for line in body.splitlines() if line.startswith("| ["))
@@ -47,22 +47,24 @@ def navigation(text: str) -> list[dict[str, Any]]:
 
 
 def _page(target: str) -> str | None:
-    """The page of the site that a link of the start page leads to."""
+    """Return the page of the site to which a link of the start page leads; None if it leads elsewhere."""
     return REFERENCE if target == f"../{PUBLIC}" else target if re.fullmatch(r"[\w-]+\.md", target) else None
 
 
 def linked(text: str, names: frozenset[str], repository: str) -> str:
-    """A page of `docs/` with links that work in the site, outside its blocks of code.
+    """Return a page of `docs/` with links that work in the site. Blocks of code are not changed.
 
-    If the words of a link to a source are a public name, it leads to the reference. Every other link to a file outside
-    `docs/` leads into the repository; without the repository's URL, the words and the file's path are printed.
+    A link to a source file leads to the reference if its text is a public name. Every other link to a file outside
+    `docs/` leads to the repository. If the repository's URL is unknown, the link is replaced by its text and the file's
+    path.
 
     Args:
-        names: public names, which have a heading in the reference.
-        repository: the URL, or an empty string.
+        text: the text of the page.
+        names: the public names, which have a heading in the reference.
+        repository: the URL of the repository, or an empty string.
 
     Raises:
-        DeadLinkError: there is no such file.
+        DeadLinkError: the page links to a file that does not exist.
     """
 
     def replaced(found: re.Match[str]) -> str:
@@ -86,7 +88,7 @@ def linked(text: str, names: frozenset[str], repository: str) -> str:
 
 
 def _parts(text: str) -> Iterator[tuple[bool, str]]:
-    """A text in its order, blocks of code apart."""
+    """Split a text into its parts, in order; the flag is True for blocks of code."""
     at = 0
     for fence in _FENCE.finditer(text):
         yield False, text[at : fence.start()]
@@ -96,14 +98,14 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def repository_url() -> str:
-    """`COSD_REPOSITORY_URL`, or `Repository` of `[project.urls]` in `pyproject.toml`; empty if there is neither."""
+    """Return `COSD_REPOSITORY_URL`, else `Repository` of `[project.urls]` in `pyproject.toml`, else an empty string."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found: str = os.environ.get("COSD_REPOSITORY_URL") or project.get("urls", {}).get("Repository", "")
     return found.rstrip("/")
 
 
 def write(folder: Path, repository: str) -> None:
-    """Write the pages and pictures into a folder, which is emptied before."""
+    """Write the pages and pictures into a folder, which is emptied first."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     reference = runpy.run_path(str(DOCS / "generate_reference.py"))["page"]()
@@ -121,7 +123,7 @@ def write(folder: Path, repository: str) -> None:
 
 
 def main() -> None:
-    """Write the pages and, beside them, the configuration: what `mkdocs.yml` has, and the navigation."""
+    """Write the pages and the configuration of mkdocs, which extends `mkdocs.yml` by the navigation."""
     repository = repository_url()
     write(BUILD / "docs", repository)
     start = (DOCS / "README.md").read_text(encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Ways to fuse models into one text, one file for each."""
+"""The methods: ways to fuse several models into one text. Each method has a module of its own."""

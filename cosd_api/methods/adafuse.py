@@ -1,34 +1,37 @@
-"""AdaFuse (arXiv 2601.06022): one word if a model is unsure, more if it is confident; the models choose together.
+"""AdaFuse (arXiv 2601.06022): a model proposes one word if it is unsure and more if it is confident.
+
+All models score the proposals, and the best one is written.
 
 ::
 
-    1   every model writes; its span ends with its first word that it began unsurely, or with
-        its `words`-th                                                                       `span`
-    2   a model that began its first word unsurely also proposes its continuation after
-        each of its `beams` - 1 next tokens, up to the end of the first word                 `_beam`
-    3   equal proposals are one; if only one is left, it is taken
-    4   every model scores every proposal: the mean negative log-likelihood (NLL) of its own
-        tokens of it
-    5   the proposal with the least mean of these means is taken, without outliers; of equals
-        the first listed                                                                     `_combined`
-    6   if the winner ended after its proposal, the answer ends
+    1   every model writes a span; it ends after the first word of which the model is not
+        confident, but at the latest after `words` words                                     `span`
+    2   a model that is not confident of its first word makes more proposals: its
+        continuation after each of the `beams` - 1 next most probable first tokens, up to
+        the end of the first word                                                            `_beam`
+    3   equal proposals count as one; if only one is left, it is taken
+    4   every model scores every proposal: the mean negative log-likelihood (NLL) of the
+        proposal's tokens in the model's own encoding
+    5   the proposal with the least mean of these means, outliers excluded, is taken; of
+        equals the first listed                                                              `_combined`
+    6   if the winning model ended after its proposal, the answer ends
 
-A model is **confident** of a word if the probability of the token with its first byte exceeds the next most probable
-token's by at least `margin`. If the token has no alternatives (it is one character of several tokens, say), the next
-token is assumed to have the whole rest of the mass.
+A model is **confident** of a word if the probability of the token that contains the word's first byte exceeds that of
+the next most probable token by at least `margin`. If that token has no alternatives (for example, because it is one
+character of several tokens), the next token is assumed to have all the remaining probability.
 
-**Words** and the ends of answers are defined as in `cool`: a word ends where every model ends one, the white space
-before a word is a part of it, and the last word of a text may still grow. A model that ends, that has written `LONGEST`
-tokens without completing its span, that reached `max_tokens` or whose context is full, proposes its whole text, with
-its end of sequence if that came. The end of sequence may also be one of the next tokens in step 2. The continuation of
-any other next token follows the token's id; a model that takes no ids continues its own encoding of the answer with the
-token.
+**Words** and the ends of answers are defined as in `cool`: a word ends where every model ends a word, the white space
+before a word is a part of it, and the last word of a text may still grow. A model proposes its whole text if it ends,
+if it has written `LONGEST` tokens without completing its span, if it has reached `max_tokens`, or if its context is
+full; the proposal includes its end of sequence if the model wrote one. The end of sequence may also be one of the next
+tokens in step 2. After any other next token, the model continues from the token's id. A model that takes no ids
+continues from its own encoding of the answer followed by that token.
 
-**Outliers.** Among three or more models' NLLs of one proposal the largest and the least are left out if the former is
-more than `outliers` times the latter.
+**Outliers.** If three or more models score a proposal, the largest and the smallest NLL are excluded if the largest is
+more than `outliers` times the smallest.
 
-Results record exp(NLL), the perplexity, and exp of the mean: the geometric mean of the perplexities. Otherwise steps 3
-to 6 are the same as in `cool` (`perplexity.choose`).
+Results record exp(NLL), which is the perplexity, and exp of the mean, which is the geometric mean of the perplexities.
+In all other respects steps 3 to 6 are the same as in `cool` (`perplexity.choose`).
 """
 
 from __future__ import annotations
@@ -53,24 +56,27 @@ from cosd_api.methods.words import common_ends, unicode_words
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Token, WordEnds
 
-_TOKENS = 5  # of a proposal that is taken, on average
-_UNSURE = 0.25  # proposals before which a model is unsure
-_DIFFERENT = 0.5  # proposals about which the models differ
+_TOKENS = 5  # tokens of a winning proposal, on average
+_UNSURE = 0.25  # the share of spans at whose beginning a model is unsure
+_DIFFERENT = 0.5  # the share of spans about which the models differ
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaFuse(ByPerplexity):
     """AdaFuse: spans of one to three words, longer if a model is confident, with alternatives if it is not.
 
-    The method of arXiv 2601.06022, for two or more models with any tokenizers, each of which scores text and lists its
-    most probable tokens. The answer streams span by span.
+    Every model proposes the next span of words, and all models score every proposal. The span with the lowest mean
+    negative log-likelihood (NLL) is written. This is the method of arXiv 2601.06022, for two or more models with any
+    tokenizers. Each model must score text and list its most probable tokens. The answer streams span by span.
 
     Attributes:
-        normalisation: the divisor of a proposal's negative log-likelihood: see `CoolFusion`.
-        margin: the difference of a model's two largest probabilities from which it is confident, in [0, 1].
-        words: of a proposal, at most.
-        beams: proposals of a model that is unsure, its own span included.
-        outliers: ratio of the largest NLL of a proposal to the least above which both are left out; at least 1.
+        normalisation: the divisor of a proposal's NLL, `"token"`, `"byte"` or `"sum"`; see `CoolFusion`.
+        margin: the least difference between a model's two largest probabilities at which it counts as confident,
+            in [0, 1].
+        words: the largest number of words in a span, at least 1.
+        beams: the number of proposals of a model that is unsure, including its own span; at least 1.
+        outliers: a ratio of at least 1. If three or more models score a proposal, and its largest NLL is more than
+            `outliers` times its smallest, both are excluded.
 
     Raises:
         SettingError: a setting is invalid.
@@ -94,7 +100,7 @@ class AdaFuse(ByPerplexity):
 
     @property
     def listed(self) -> int:
-        """Number of tokens listed beside each own token of a model."""
+        """The number of alternatives that each model must list with each of its tokens."""
         return max(self.beams - 1, 1)
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
@@ -120,7 +126,7 @@ class AdaFuse(ByPerplexity):
             writer.end_with(winner.passage)
 
     async def _proposals(self, writer: AnswerWriter, model: int, words: Sequence[WordEnds]) -> list[ProposedText]:
-        """Steps 1 and 2: the proposals of one model, its own span first."""
+        """Steps 1 and 2: return the proposals of one model, its own span first."""
         room = min(writer.left, LONGEST)
         passage = await writer.read_on(
             model,
@@ -139,7 +145,7 @@ class AdaFuse(ByPerplexity):
     async def _beam(
         self, writer: AnswerWriter, model: int, words: Sequence[WordEnds], passage: Passage
     ) -> ProposedText:
-        """Step 2: the model's proposal after another first token."""
+        """Step 2: return the model's proposal after another first token."""
         [first] = passage.tokens
         room = min(writer.left, LONGEST) - 1
         if room and not first.end and not first_word(first.data, words):
@@ -154,7 +160,7 @@ class AdaFuse(ByPerplexity):
         return _proposal(passage, first_word(passage.data, words))
 
     def span(self, tokens: Sequence[Token], words: Sequence[WordEnds]) -> int:
-        """Step 1: the length in bytes of the span that these tokens begin with; 0 while it is not complete."""
+        """Step 1: return the length in bytes of the span at the beginning of `tokens`; 0 if it is not complete."""
         ends, start = common_ends(_text(tokens), words), 0
         for number, end in enumerate(ends, 1):
             if number == self.words or not self._is_sure(_token_at(tokens, start)):
@@ -163,26 +169,26 @@ class AdaFuse(ByPerplexity):
         return 0
 
     def _is_sure(self, token: Token) -> bool:
-        """Test whether a model is confident of a token."""
+        """Test whether a model is confident of the word that begins in this token."""
         if token.prob is None:
             return False
         second = next((one.prob or 0.0 for one in token.alternatives), 1 - token.prob)
         return token.prob - second >= self.margin
 
     def _combined(self, logs: Sequence[float]) -> float:
-        """Step 5: the mean of the models' NLLs, without outliers."""
+        """Step 5: return the mean of the models' NLLs, outliers excluded."""
         ordered = sorted(logs)
         if len(ordered) > 2 and ordered[-1] > self.outliers * ordered[0]:
             ordered = ordered[1:-1]
         return math.fsum(ordered) / len(ordered) if math.isfinite(ordered[-1]) else math.inf
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002
-        """Continuations for each proposal, and a score of each proposal by every model; see `Method.cost`."""
+        """Forecast the cost: a continuation for each proposal, and its score by every model; see `Method.cost`."""
         n, models = plan.max_tokens, plan.models
         spans, proposals = n / _TOKENS, models * (1 + _UNSURE * (self.beams - 1))
         writes, scores = spans * (1 + _UNSURE * (self.beams - 1)), spans * _DIFFERENT * proposals
         asked, read = prompt.scored(prompt.expected + n / 2, _TOKENS)
-        # At most a span for each token, and a score of each proposal there.
+        # At most, every token is a span of its own, and each proposal for it is scored.
         spans_at_most = most_segments(prompt, n)
         most_asked = n + models * spans_at_most.requests
         written = spans * LONGEST / 2
@@ -192,7 +198,7 @@ class AdaFuse(ByPerplexity):
         return Cost(Bounds(1, writes + scores * asked, self.beams * most_asked), tokens, written)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         return Assumptions(
             f"max_tokens tokens in spans of {_TOKENS}; before {_UNSURE:.0%} of them each model is unsure, and proposes "
             f"{self.beams} texts; about {_DIFFERENT:.0%} they differ, and each model scores each proposal; {SCORED}",
@@ -201,7 +207,7 @@ class AdaFuse(ByPerplexity):
 
 
 def _proposal(passage: Passage, length: int) -> ProposedText:
-    """The first `length` bytes of a model's passage, or all of the passage if it ended before it was complete."""
+    """Return the first `length` bytes of a model's passage; the whole passage if it ended before `length` was known."""
     if passage.end is not None or not length:
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)
@@ -209,7 +215,7 @@ def _proposal(passage: Passage, length: int) -> ProposedText:
 
 
 def first_word(data: bytes, words: Sequence[WordEnds]) -> int:
-    """The length in bytes of the first word, the same for all models; 0 while it is not complete."""
+    """Return the length in bytes of the first word that ends for all models; 0 if it is not complete."""
     return next(iter(common_ends(data, words)), 0)
 
 
@@ -218,5 +224,5 @@ def _text(tokens: Sequence[Token]) -> bytes:
 
 
 def _token_at(tokens: Sequence[Token], start: int) -> Token:
-    """The token with the byte at `start`."""
+    """Return the token that contains the byte at `start`."""
     return next(token for at, token in enumerate(tokens) if len(_text(tokens[: at + 1])) > start)

@@ -3,20 +3,20 @@
 ::
 
     1   the first model writes a few tokens ahead, greedily: x~_1, x~_2, ...                       `write`
-    2   all other models list their most probable tokens in each of these places                   `asked`
-    3   E = w_1 M_1 + w_2 M_2 + ... over all tokens that any model lists                           `bounded`
-    4   x~_i is kept without a sum if every model would write it, or its mean exceeds 1/2          `decide`
-    5   otherwise the token with the largest mean is written, which may be x~_i                    `decide`
-    6   at the first place with another token, the other tokens ahead are thrown away              `write`
+    2   all other models list their most probable tokens at each of these places                   `_asked`
+    3   E = w_1 M_1 + w_2 M_2 + ... over all tokens that any model lists                           `_means`
+    4   x~_i is kept if every model would write it, or if its mean exceeds 1/2                     `_decide`
+    5   otherwise the token with the largest mean is written, which may be x~_i                    `_decide`
+    6   after the first token that is not x~_i, the other tokens written ahead are thrown away     `write`
 
-A model's probability of an unlisted token is at most its least listed probability, and at most the mass that its list
-leaves over. So each mean has a lower and an upper bound. The largest is *proved* when its lower bound exceeds the upper
-bound of every other token, listed or not. Until then the models are asked for longer lists. If they list no more, the
-token with the largest lower bound is written, and a warning counts such places.
+A model's probability of an unlisted token is at most the probability that its list leaves over. So each mean has a
+lower and an upper bound. The largest mean is *proved* if its lower bound exceeds the upper bound of every other token,
+listed or not. Until then the models are asked for longer lists. If they list no more tokens, the token with the largest
+lower bound is written, and a warning reports the number of such places.
 
-Of equal means x~_i wins, then the end of sequence, then the first in the order of bytes.
+If means are equal, x~_i wins, then the end of sequence, then the token that is first in the order of bytes.
 
-With a temperature each token is drawn from E instead; `mixture` has the steps.
+With `temperature=1` each token is drawn from E instead; `mixture` describes the steps.
 """
 
 from __future__ import annotations
@@ -58,23 +58,25 @@ from cosd_providers.text import readable
 
 @dataclass(frozen=True, kw_only=True)
 class Average(Weighted):
-    """The most probable token of the weighted mean of all models' distributions (a baseline of the CoSD paper).
+    """Average: every token is the most probable token of the weighted mean of all models' distributions.
 
-    It takes two or more models with one tokenizer, each of which lists its most probable tokens. The first model writes
-    ahead, and the other models are asked about every token.
+    This is a baseline of the CoSD paper. The method needs two or more models that share a tokenizer and list their most
+    probable tokens. The first model writes ahead, and the other models are asked about every token.
 
-    With `temperature=1` each token is drawn from that mean: from one of the models, which is drawn by its weight. That
-    needs no lists: a model only has to draw. The `seed` of an answer decides both draws.
+    With `temperature=1` each token is drawn from that mean (arXiv 2605.00419): a model is drawn by its weight, and then
+    draws the token from its own distribution. This needs no lists; a model only has to draw tokens. The `seed` of an
+    answer determines both draws.
 
     Attributes:
-        weights: of the models, in their order; equal by default. Only their ratios count.
-            `"route"` weighs the models by the prompt, as `Route` does.
-        tau: the temperature of these weights by the prompt.
-        ahead: tokens that the first model writes before the other models are asked. It changes the cost only.
-        listed: tokens to request in each place at first; more if they do not prove the choice. It changes the cost
-            only, if the endpoints list enough.
-        temperature: 0 for the most probable token of the mean, 1 to draw one from it; `ahead` and `listed` mean nothing
-            then.
+        weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
+            ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
+        tau: the temperature of the weights for `weights="route"`, above 0.
+        ahead: the number of tokens that the first model writes before the other models are asked, at least 1. It
+            changes only the cost.
+        listed: the number of tokens to list at each place, at least 1. More are requested if they do not prove the
+            choice, so it changes only the cost as long as the endpoints list enough tokens.
+        temperature: 0 for the most probable token of the mean, 1 to draw the token from the mean. With 1, leave out
+            `ahead` and `listed`.
 
     Raises:
         SettingError: a setting is invalid.
@@ -96,20 +98,20 @@ class Average(Weighted):
         check_count("listed", self.listed)
         object.__setattr__(self, "temperature", check_temperature(self.temperature))
         if self.temperature and (self.ahead, self.listed) != (Average.ahead, Average.listed):
-            raise SettingError("ahead and listed mean nothing where tokens are drawn: leave them out, or temperature")
+            raise SettingError("ahead and listed have no effect if tokens are drawn: leave them out, or temperature")
 
     def _at(self, temperature: float) -> Method:
         return replace(self, temperature=temperature)
 
     def options(self) -> dict[str, Any]:
-        """Its own settings, as a result records them: only settings that matter at its temperature."""
+        """Return the method's own settings, as a result records them: only those that apply at its temperature."""
         found = super().options()
         for name in ("ahead", "listed") if self.temperature else ("temperature",):
             del found[name]
         return found
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model whose distribution is not reported, or that does not draw; see `Method.examine`."""
+        """Refuse a model that does not list tokens or, with `temperature=1`, does not draw; see `Method.examine`."""
         if self.temperature:
             check_sampling(models, f"{self.name!r} with a temperature")
         else:
@@ -143,13 +145,13 @@ class Average(Weighted):
                 writer.warn(f"{words}: the largest that is known was taken")
 
     async def _written(self, writer: AnswerWriter, ahead: RoundStart, tokens: int, listed: int) -> Passage:
-        """Line 1: the first model's tokens."""
+        """Line 1: let the first model write ahead."""
         return await writer.continuation(
             0, ahead.text, max_tokens=tokens, enough=writer.stops, alternatives=listed, after=ahead.before
         )
 
     async def _asked(self, writer: AnswerWriter, passage: Passage) -> list[Listing]:
-        """Line 2: every model's most probable tokens in the place of each token that was written ahead."""
+        """Line 2: return every model's most probable tokens at the place of each token that was written ahead."""
         text = writer.text + passage.data
         questions = [Question(at, (token.data,)) for at, token in numbered(passage.tokens, len(writer.text))]
 
@@ -168,7 +170,7 @@ class Average(Weighted):
         return [None if proposal is None else proposal.tokens[0] for proposal in proposals]
 
     async def _chosen(self, writer: AnswerWriter, ahead: RoundStart, at: int, place: Listing) -> MeanChoice:
-        """Lines 4 and 5, with more tokens listed until the choice is proved, or no model lists more."""
+        """Lines 4 and 5: choose a token, with longer lists until the choice is proved or no model lists more tokens."""
         choice, listed = self._decide(writer, place), self.listed
         while not choice.proved:
             listed *= 2
@@ -181,7 +183,7 @@ class Average(Weighted):
     async def _asked_again(
         self, writer: AnswerWriter, ahead: RoundStart, at: int, place: Listing, listed: int
     ) -> Listing:
-        """The same place with more tokens listed. The first model writes again, from the same tokens as before."""
+        """List more tokens at a place. For this, the first model writes again from where it wrote ahead."""
         drafted = place[0]
         question = Question(len(writer.text), () if drafted is None else (drafted.data,))
 
@@ -195,7 +197,7 @@ class Average(Weighted):
         return {model: _longer(place[model], token) for model, token in found.items()}
 
     def _decide(self, writer: AnswerWriter, place: Listing) -> MeanChoice:
-        """Lines 3 to 5: the token with the largest mean, as far as the lists show."""
+        """Lines 3 to 5: choose the token with the largest mean, as far as the lists show it."""
         drafted = place[0]
         assert drafted is not None
         if all(token is not None and key_of(token) == key_of(drafted) for token in place.values()):
@@ -214,7 +216,7 @@ class Average(Weighted):
         return _choice(writer, place, means, best, proved=proved or least > SURE)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """The cost at one model: rounds of the first model, places of the other models; see `Method.cost`."""
+        """Forecast the cost: rounds of the first model, and places of the other models; see `Method.cost`."""
         if self.temperature:
             share = self.shares(plan.models, range(plan.models)).get(model, 0.0)
             return self.with_weights(cost_of_draws(plan, model, share, prompt), prompt)
@@ -230,7 +232,7 @@ class Average(Weighted):
         return self.with_weights(Cost(Bounds(1, expected, high), tokens, expected * written), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         if self.temperature:
             return self.with_measure(DRAWN)
         words = Assumptions(
@@ -244,22 +246,23 @@ class Average(Weighted):
 def Mixture(  # noqa: N802 - it was a class
     *, weights: tuple[float, ...] | Literal["route"] | None = None, tau: float = 1.0
 ) -> Average:
-    """The former name of `Average(temperature=1)`."""
+    """Return `Average(temperature=1)`, of which this is the former name; causes a `DeprecationWarning`."""
     outdated("Mixture(...)", "Average(temperature=1, ...)")
     return Average(weights=weights, tau=tau, temperature=1)
 
 
 Listing = Mapping[int, Token | None]
-"""By model: its most probable token in a place, with its alternatives; None if it has no answer."""
+"""The most probable token of each model at one place, with its alternatives; None if the model gave no answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """The beginning of the tokens that are written ahead.
+    """The point from which the first model writes ahead.
 
     Attributes:
-        text: the answer before it.
-        before: the passage that the text ends with, whose own tokens the first model continues.
+        text: the answer up to this point.
+        before: the first model's passage with which the text ends, and which the first model continues; None if the
+            text does not end with such a passage.
     """
 
     text: bytes
@@ -267,21 +270,21 @@ class RoundStart:
 
 
 def _size(place: Listing) -> int:
-    """The number of tokens listed in a place."""
+    """Return the number of tokens that all models list at a place."""
     return sum(1 + len(token.alternatives) for token in place.values() if token is not None)
 
 
 def _longer(one: Token | None, other: Token | None) -> Token | None:
-    """The token with the longer list of alternatives; the second only if it is the same token."""
+    """Return `other` if it is the same token with a longer list of alternatives, or if `one` is None; else `one`."""
     if one is None or other is None:
         return one or other
     return other if key_of(one) == key_of(other) and len(other.alternatives) > len(one.alternatives) else one
 
 
 def _means(place: Listing, weights: Mapping[int, float]) -> dict[Key, MeanBounds]:
-    """Line 3: the mean of every token that is listed, between its bounds: x~ first, then in the order of bytes."""
+    """Line 3: return the bounds of the mean of every listed token, x~ first, then in the order of bytes."""
     lists = {model: probs_of(token) for model, token in place.items()}
-    # Not the least listed probability: a list may lack a token that the endpoint does not show whole.
+    # The least listed probability is no bound: a list may lack a probable token that is only a part of a character.
     most = {model: max(0.0, 1 - math.fsum(probs.values())) for model, probs in lists.items()}
     found: dict[Key, MeanBounds] = {}
     drafted, *_ = lists[0]
@@ -292,14 +295,14 @@ def _means(place: Listing, weights: Mapping[int, float]) -> dict[Key, MeanBounds
 
 
 def _unlisted(place: Listing, weights: Mapping[int, float]) -> float:
-    """The largest possible mean of an unlisted token: a part of a character may have all that is left over."""
+    """Return the largest possible mean of an unlisted token, which may have all the probability that is left over."""
     return sum(weight * max(0.0, 1 - math.fsum(probs_of(place[model]).values())) for model, weight in weights.items())
 
 
 def _choice(
     writer: AnswerWriter, place: Listing, means: Mapping[Key, MeanBounds], best: Key, *, proved: bool
 ) -> MeanChoice:
-    """The choice of a token, with the record of the tokens compared with it."""
+    """Return the choice of a token, with the record of the tokens that were compared with it."""
     writers: dict[Key, list[int]] = {}
     for model, token in place.items():
         if token is not None:

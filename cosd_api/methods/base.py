@@ -1,4 +1,4 @@
-"""Bases of all methods: a way to fuse, with its settings, which makes the run of each answer."""
+"""Base classes of all methods. A method is a way to fuse, with its settings; it creates the run of each answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ METHODS: Mapping[str, str] = {
     "switch": "switch:Switch",
     "adafuse": "adafuse:AdaFuse",
 }
-"""The methods: a mapping of names to modules and classes."""
+"""The module and class of each method, by the method's name."""
 
 DEFAULT_METHOD = "cosd"
 """The default method of a fusion."""
@@ -50,29 +50,31 @@ _FORMER: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "mixture": ("average", {"temperature": 1}, "Average(temperature=1), --method average --temperature 1"),
     "co-llm": ("defer", {}, "Defer(gate=...), --method defer --set gate=FILE"),
 }
-"""Former names of methods, with the method, the settings that the name implied, and the words to write instead."""
+"""Former names of methods: the present method, the settings that the name implied, and the replacement to suggest."""
 
 Models = Sequence[tuple[str, ServerInfo]]
-"""The models of a fusion that are known, by their names in results; the draft first."""
+"""The models of a fusion, draft first: each model's name in results, and the known facts about its server."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """A way to fuse, with its settings; give it, or its name, as `method`.
+    """A way to fuse, with its settings. Pass an instance, or its name, as `method`.
 
     Attributes:
-        name: its name.
-        accepts: the settings of `Fusion` that mean something to it.
-        hoisted: its own settings that may be given beside it, as arguments of `Fusion`.
-        decides: the basis of its decisions, for messages.
-        symmetric: whether all models are equal, so that they may be given as `models`.
-        ordered: whether its answer depends on the order of the models although all are equal.
-        most_models: the largest number of models that it takes; None for any number.
-        compares_tokenizers: whether it depends on the models having one tokenizer.
-        one_tokenizer: whether it is refused if they are not known to have one.
-        accepts_messages_only: whether it takes models that do not continue a partial answer (`Capabilities.continues`).
-        why_greedy: the reason why it draws nothing, for messages.
-        temperature: 0 if the models write their most probable tokens, 1 if tokens are drawn: then an answer has a seed.
+        name: the name of the method.
+        accepts: the settings of `Fusion` that apply to the method.
+        hoisted: the method's own settings that can also be passed to `Fusion` directly.
+        decides: the basis of the method's decisions, for messages.
+        symmetric: whether all models have the same role, so that they can be passed as `models`.
+        ordered: whether the answer depends on the order of the models although all have the same role.
+        most_models: the largest number of models that the method accepts; None for no limit.
+        compares_tokenizers: whether the method depends on whether the models share a tokenizer.
+        one_tokenizer: whether the method is refused unless the models are known to share a tokenizer.
+        accepts_messages_only: whether the method accepts models that do not continue a partial answer
+            (`Capabilities.continues`).
+        why_greedy: the reason why the method draws no tokens, for messages.
+        temperature: 0 if the models write their most probable tokens; 1 if tokens are drawn, and each answer has a
+            seed.
     """
 
     name: ClassVar[str]
@@ -89,96 +91,105 @@ class Method(ABC):
 
     @property
     def judge(self) -> Verifier | None:
-        """The verifier that decides between the models' tokens, for the record; None if the method has none."""
+        """The verifier that decides between the models' tokens, as results record it; None if the method has none."""
         return None
 
     @property
     def asks_by_ids(self) -> bool:
-        """True if it compares models with the same ids by ids: Algorithm 1, token by token."""
+        """True if models with the same ids are compared by id, as in Algorithm 1, token by token."""
         return False
 
     @property
     def own_paths(self) -> bool:
-        """True if it asks each model that takes ids after that model's own path through the answer."""
+        """True if each model that takes ids is asked after its own path through the answer."""
         return False
 
     @property
     def temperature(self) -> float:
-        """The temperature at which the models write."""
+        """The temperature at which the models write: 0 or 1."""
         return 0.0
 
     def at_temperature(self, temperature: float | None) -> Method:
-        """The same method at a temperature, 0 or 1; at its own if that is None.
+        """Return the same method at `temperature`, 0 or 1; None keeps the method's own.
 
         Raises:
-            SettingError: it is another temperature, or the method has no such form.
+            SettingError: the temperature is neither 0 nor 1, or the method does not support it.
         """
         if temperature is None or check_temperature(temperature) == self.temperature:
             return self
         return self._at(temperature)
 
     def _at(self, temperature: float) -> Method:
-        """The form at the other temperature, if there is one; see `at_temperature`."""
+        """Return the method at the other temperature, if it supports that; see `at_temperature`."""
         if temperature:
             words = f"temperature is not accepted by the method {self.name!r}: {self.why_greedy}"
             raise SettingError(f"{words}. Leave it out")
         raise SettingError(f"temperature=0 is not accepted by the method {self.name!r}, which draws. Leave it out")
 
     def with_unit(self, unit: Unit | None) -> Method:  # noqa: ARG002 - a hook
-        """The same method with a unit, if the unit is a setting of its own and is not chosen yet."""
+        """Return the same method with this unit, if the method has a setting `unit` that is still None."""
         return self
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002 - a hook
-        """Check that the models can serve.
+        """Check that the models have the capabilities that the method needs.
 
         Args:
-            models: the models with their known facts.
-            unit: the user's choice.
+            models: the models, draft first, with the known facts about their servers.
+            unit: the unit that the user chose; None if the user chose none.
 
         Returns:
-            Warnings, for every answer.
+            Warnings that every answer carries.
 
         Raises:
-            UnsupportedError: a model cannot; the message names a method that would work.
+            UnsupportedError: a model lacks a capability; the message names a remedy.
         """
         return ()
 
     def examine_unit(self, unit: Unit, endpoint: str) -> None:  # noqa: B027 - a hook
-        """Check that the method can judge by a unit: the user's, or the one that the tokenizers allow.
+        """Check that the method can judge by a unit: the user's choice, or the unit that the tokenizers allow.
 
         Raises:
-            UnsupportedError: it cannot; `endpoint` is the draft's.
+            UnsupportedError: the method cannot judge by this unit. The error carries `endpoint`, the draft's.
         """
 
     def check_models(self, count: int) -> None:
         """Check the number of models.
 
         Raises:
-            SettingError: there are too many, or its settings are for another number.
+            SettingError: there are too many models, or the method's settings are for another number of models.
         """
         if self.most_models is not None and count > self.most_models:
-            raise SettingError(f"{self.name!r} takes {self.most_models} models at most, not {count}")
+            raise SettingError(f"{self.name!r} accepts at most {self.most_models} models, not {count}")
 
     @abstractmethod
     def start(self, job: AnswerJob) -> Run:
-        """The run of one answer."""
+        """Create the run of one answer."""
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost | None:  # noqa: ARG002 - a hook
-        """The cost of an answer at one model, by its index: 0 is the draft. None if the method makes no forecast."""
+        """Forecast the cost of one answer at one model.
+
+        Args:
+            plan: the planned answer.
+            model: the index of the model; 0 is the draft.
+            prompt: the prompt as this model reads it.
+
+        Returns:
+            The cost; None if the method makes no forecast.
+        """
         return None
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002 - a hook
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         return Assumptions("as the method reckons", "the same")
 
     def options(self) -> dict[str, Any]:
-        """Its own settings, as a result records them."""
+        """Return the method's own settings, as a result records them."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftFirst(Method):
-    """A method in which one model drafts and the others are asked about its draft."""
+    """A method in which one model drafts and the other models are asked about its draft."""
 
     accepts: ClassVar[frozenset[str]] = Method.accepts | {"draft_length", "ask", "tuning"}
 
@@ -189,31 +200,31 @@ class DraftFirst(Method):
 
     @abstractmethod
     def decoder(self, job: AnswerJob) -> Decoder:
-        """The decoder of one answer."""
+        """Create the decoder of one answer."""
 
     def start(self, job: AnswerJob) -> Run:
-        """The run of one answer."""
+        """Create the run of one answer."""
         return Driver(self.decoder(job), job)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """The cost of an answer at one model; see `Method.cost`."""
+        """Forecast the cost of one answer at one model; see `Method.cost`."""
         if model == 0:
             return draft_cost(plan, prompt)
-        # An assistant that is certain spares the later ones.
+        # If an assistant is certain, the assistants after it need not be asked.
         return assistant_cost(plan, model, prompt, always=model == 1 and not plan.skip)
 
     def assumptions(self, plan: Plan) -> Assumptions:
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         return draft_first_assumptions(plan)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written(Method):
-    """A method that is a plain coroutine: it asks the models, and writes the decided text."""
+    """A method whose work is one coroutine, which asks the models and writes the text that it decides on."""
 
     @property
     def own_paths(self) -> bool:
-        """True: see `AnswerWriter`."""
+        """True, because `AnswerWriter` asks each model after its own path."""
         return True
 
     @abstractmethod
@@ -221,19 +232,19 @@ class Written(Method):
         """Write one answer to its end."""
 
     def start(self, job: AnswerJob) -> Run:
-        """The run of one answer."""
+        """Create the run of one answer."""
         return AnswerWriter(job, self.write)
 
 
 def is_registered(method: Method) -> bool:
-    """Test whether the method is one of `METHODS`: a name and settings describe it. A subclass may differ."""
+    """Test whether a name and settings describe the method fully: its class must be in `METHODS`, not a subclass."""
     return method.name in METHODS and type(method) is method_class(method.name)
 
 
 def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Method:
-    """A method by its name, with its defaults or with the `options` given.
+    """Create a method from its name; the `options` override its defaults.
 
-    `also` are other names that would have been taken, for the error message.
+    `also` contains other names that the caller accepts, for the error message.
 
     Raises:
         SettingError: there is no such method, or it has no such setting.
@@ -249,7 +260,7 @@ def method_named(name: str, *, also: Sequence[str] = (), **options: Any) -> Meth
 
 
 def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
-    """The present name of a method that may be given by a former name, and the settings that come with that.
+    """Return the present name of a method, and the settings that a former name implies.
 
     A former name causes a `DeprecationWarning`.
     """
@@ -261,22 +272,22 @@ def present_name(name: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def recorded_name(name: str) -> tuple[str, Mapping[str, Any]]:
-    """The same for a name in a record, without a warning."""
+    """Like `present_name`, for names in records: a former name causes no warning."""
     return _FORMER[name][:2] if name in _FORMER else (name, {})
 
 
 def method_from_text(name: str, options: Mapping[str, str]) -> Method:
-    """A method by its name, with options as text: `{"align": "true"}`, several numbers as `"2,1"`.
+    """Create a method from its name, with options as text: `{"align": "true"}`, several numbers as `"2,1"`.
 
     Raises:
-        SettingError: see `method_named`; or an option is not of its type.
+        SettingError: there is no such method or setting, or a value does not have the type of its setting.
     """
     made = method_class(name)
     hints = {one.name: get_type_hints(made)[one.name] for one in fields(made)}
     read: dict[str, Any] = {}
     for option, value in options.items():
         if option not in hints:
-            read[option] = value  # refused with the rest
+            read[option] = value  # `method_named` refuses it
             continue
         adapter = TypeAdapter[Any](hints[option])
         try:
@@ -291,7 +302,9 @@ def method_from_text(name: str, options: Mapping[str, str]) -> Method:
 
 
 def method_class(name: str, also: Sequence[str] = ()) -> type[Method]:
-    """The class of a method, by its present or former name; `also`: other names for the error message.
+    """Return the class of a method, by its present or former name.
+
+    `also` contains other names that the caller accepts, for the error message.
 
     Raises:
         SettingError: there is no such method.

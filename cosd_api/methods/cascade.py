@@ -1,27 +1,28 @@
-"""Cascade: the draft answers, and the assistant answers again if the draft was unsure while it wrote.
+"""Cascade: the draft answers, and the assistant answers instead if the draft was unsure.
 
 ::
 
     1   the draft answers alone, greedily: to its end, a stop string or max_tokens
-    2   Q is the quantile of the negative log-probabilities (natural logarithms) of the
+    2   Q is a quantile of the negative log probabilities (natural logarithms) of the
         answer's tokens                                                                     `level`
-    3   if Q > tau the assistant answers alone, and its answer is taken; else the draft's   `defers`
+    3   if Q > tau the assistant answers alone, and its answer is taken; otherwise the
+        draft's answer is taken                                                             `defers`
 
-These are the cascades of language models of arXiv 2404.10136. They defer by quantiles of a token-level uncertainty,
-because the mean over a whole answer hides the few tokens that matter.
+This is a language model cascade as in arXiv 2404.10136. Such a cascade decides by a quantile of the uncertainty of the
+tokens, because the mean over a whole answer hides the few tokens that matter.
 
-**The quantile** is by nearest rank: of n values in ascending order it is the value at rank ceil(quantile * n), and the
-first value for quantile 0. So it is always the value of one of the tokens: 1 takes the most surprising token, 0.5 the
-(lower) median.
+**The quantile** is computed by nearest rank: of n values in ascending order, it is the value at rank
+ceil(quantile * n); for quantile 0, it is the first value. So it is always the value of one of the tokens: quantile 1
+selects the most surprising token, and 0.5 the (lower) median.
 
-**Tokens** are the draft's own, in whole characters. The answer is first cut before a stop string; if the cut goes
-through a token, the token's whole probability counts, and an end after the cut does not count. If the answer ends by
-itself its end of sequence is one of the tokens. A token whose probability is not known, as the end's on some servers,
-does not count; if no token is left, the draft's answer is taken. A Q that exceeds tau by rounding alone does not exceed
-it.
+**Tokens** are the draft's own; a character of several tokens counts as one token. The answer is first cut before a stop
+string. If the cut goes through a token, the token's whole probability counts; an end of sequence after the cut does not
+count. If the answer ends by itself, its end of sequence is one of the tokens. A token of unknown probability does not
+count; on some servers the end of sequence is such a token. If no token is left, the draft's answer is taken. If Q
+exceeds tau only by rounding, it counts as equal.
 
-With `on_assistant_error="draft"` an assistant that fails before it has written leaves the draft's answer; if it fails
-later the draft continues from the text so far.
+With `on_assistant_error="draft"`, the draft's answer is taken if the assistant fails before it has written anything. If
+the assistant fails later, the draft continues from the text so far.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ from cosd_api.methods.perplexity import ROUNDING
 from cosd_providers.contract import Token
 from cosd_providers.errors import UnsupportedError
 
-_DEFERRED = 0.5  # of the answers, by assumption
+_DEFERRED = 0.5  # the assumed share of answers that the assistant writes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cascade(Written):
-    """The draft's answer, or the assistant's if the draft was unsure: if a quantile of its tokens' NLL is high.
+    """Cascade: the draft answers, and the assistant answers instead if the draft was unsure.
 
-    A cascade of two language models (arXiv 2404.10136), with any tokenizers. Only the draft has to report the
-    probabilities of its tokens. The draft's answer comes at once, when it is complete; the assistant's streams.
+    The draft was unsure if a quantile of the negative log probabilities of its answer's tokens is above `tau`. This is
+    a cascade of two language models with any tokenizers (arXiv 2404.10136). Only the draft has to report the
+    probabilities of its tokens. The draft's answer arrives whole, when it is complete; the assistant's answer streams.
 
     Attributes:
-        quantile: the quantile of the tokens' negative log-probabilities that decides, between 0 and 1: 1 for the
-            largest.
-        tau: the assistant answers if the quantile is above tau, in nats: 0.69 is a probability of one half.
+        quantile: the quantile that decides, in [0, 1]; 1 is the largest negative log probability.
+        tau: the threshold of the quantile in nats, at least 0. For example, 0.69 is a probability of one half.
 
     Raises:
         SettingError: a setting is out of its range.
@@ -99,25 +100,25 @@ class Cascade(Written):
             segment = DecidedSegment((mine,), 0, "the assistant has failed")
         if writer.over:
             return
-        if writer.segments:  # the assistant failed while it wrote
+        if writer.segments:  # the assistant failed after it had begun to write
             await writer.relay(0, segment)
         else:
             writer.write(passage.tokens, 0, number=passage.number, segment=segment)
             writer.end_with(passage)
 
     def defers(self, found: float | None) -> bool:
-        """Test whether the assistant answers, step 3."""
+        """Step 3: test whether the assistant answers."""
         return found is not None and found - self.tau > ROUNDING * self.tau
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """An answer of the draft, and an answer of the assistant if the draft is unsure; see `Method.cost`."""
+        """Forecast the cost: the draft's answer, and sometimes the assistant's, too; see `Method.cost`."""
         n, most = plan.max_tokens, prompt.most + FINER * plan.max_tokens
         if model == 0:
             return Cost(Bounds(1, 1, 2), Bounds(prompt.least + 1, prompt.expected + n, 2 * most), n)
         return Cost(Bounds(0, _DEFERRED, 1), Bounds(0, _DEFERRED * (prompt.expected + n), most), _DEFERRED * n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         return Assumptions(
             f"the draft writes max_tokens tokens, and the assistant answers again {_DEFERRED:.0%} of the time",
             "the assistant answers, fails at the last token, and the draft writes on",
@@ -125,17 +126,17 @@ class Cascade(Written):
 
     def _reason(self, found: float | None) -> str:
         if found is None:
-            return "no token of the draft's answer has a known probability: it stands"
+            return "no token of the draft's answer has a known probability: the answer is kept"
         words = f"the {self.quantile:g} quantile of the NLL of the draft's tokens"
         return f"{words} is {found:.4g} {'>' if self.defers(found) else '<='} {self.tau:g}"
 
 
 def level(tokens: Sequence[Token], quantile: float) -> float | None:
-    """Step 2: the quantile of the tokens' negative log-probabilities, by nearest rank; None if none is known."""
+    """Step 2: return the quantile of the tokens' negative log probabilities, by nearest rank; None if none is known."""
     surprises = sorted(
         -math.log(token.prob) + 0.0 if token.prob else math.inf for token in tokens if token.prob is not None
     )
     if not surprises:
         return None
-    rank = math.ceil(round(quantile * len(surprises), 9))  # 0.07 * 100 is a little more than 7
+    rank = math.ceil(round(quantile * len(surprises), 9))  # rounded, because 0.07 * 100 is a little more than 7
     return surprises[max(rank, 1) - 1]

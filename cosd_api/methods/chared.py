@@ -1,40 +1,45 @@
-"""CharED (arXiv 2407.11009): the models write byte by byte, always the most probable byte of their weighted mean.
+"""CharED (arXiv 2407.11009): the models write byte by byte, always the byte with the largest weighted mean.
 
 ::
 
-    1   a model without branches at the end of the text, or whose token may end
-        there, lists its next tokens: the `listed` most probable                             `asked`
-    2   a model's next text is a table of byte strings (its branches) with masses of sum 1        `Branches`
-    3   the mass of a symbol, a byte or the end of sequence, is the mass of all strings that
-        begin with it; the mean of the masses over the models, by weight, is its probability  `step`
+    1   a model that has no branches at the end of the text, or whose token may end
+        there, lists its `listed` most probable next tokens                                  `Branches.asked`
+    2   what a model may write next is a table of byte strings (its branches), each
+        with a mass; the masses sum to 1                                                     `Branches`
+    3   the mass of a symbol (a byte, or the end of sequence) is the mass of all strings
+        that begin with it; its probability is the weighted mean of its masses over the
+        models                                                                               `_step`
     4   the symbol with the largest mean is written
-    5   each model keeps the strings that begin with it, without it, and their masses are
-        made to sum to 1 again                                                               `Branches.follow`
-    6   back to 1 if a model has to be asked, else to 3; the end of sequence ends the answer
+    5   each model keeps only the strings that begin with this symbol, and removes it
+        from them; their masses are scaled to sum to 1 again                                 `Branches.follow`
+    6   back to 1 if a model has to be asked, otherwise to 3; the end of sequence ends the
+        answer
 
-**Branches.** A string of a table is the rest of a token. The empty string means *a token ends here*: its mass is the
-mass of the tokens that end where the text ends. As soon as it exceeds `ENDS` both branches are kept: the longer tokens
-in the table, and the ended tokens, whose mass is distributed over the model's next tokens (in step 1). These follow the
-id of the token that ended, or the text encoded again if the model takes no ids. Up to `ENDS` the empty string is
-dropped. Strings that are the same from here on are one, wherever their tokens began. A branch dies when a byte is
-written that does not continue it; a model whose branches have all died is asked at the end of the text, as at the
-beginning.
+**Branches.** A string in a table is the rest of a token. The empty string means *a token ends here*; its mass is the
+mass of the tokens that end where the text ends. If this mass exceeds `ENDS`, both kinds of branches are kept: the
+longer tokens stay in the table, and the mass of the ended tokens is distributed over the model's next tokens (step 1).
+The model lists these after the id of the token that ended, or after the text encoded again if it takes no ids. If the
+mass is at most `ENDS`, the empty string is dropped. Equal strings are one branch, wherever their tokens began. A branch
+dies when a byte is written that does not continue it. A model whose branches have all died is asked at the end of the
+text, as at the beginning.
 
-**Lists.** The probabilities that a model lists are divided by their sum: unlisted tokens have no probability. Lists
-hold tokens of whole characters and the end of sequence. The most probable token may be one character of several tokens:
-then it has no alternatives, it counts as certain, and a warning counts such cases. If such a character stays incomplete
-(which happens only before the end of sequence), the end follows its bytes.
+**Lists.** The probabilities that a model lists are divided by their sum, so unlisted tokens have no probability. Lists
+contain only tokens of whole characters, and the end of sequence. If the most probable token is one character of several
+tokens, it has no alternatives. It then counts as certain, and a warning reports how often this happened. If such a
+character remains incomplete (which happens only before the end of sequence), the end follows its bytes.
 
-**Characters.** A model can read only text in whole characters, so no model is asked inside a character. A model whose
-branches die there is silent until the character is complete, and the mean is over the other models, at least one of
-which continues.
+**Characters.** A model can read only whole characters, so no model is asked inside a character. A model whose branches
+die there is silent until the character is complete. The mean is then over the other models, at least one of which
+continues.
 
-**Ties.** Of equal means the symbol wins that the first model finds more probable, then the second, and so on; of
-symbols that are still equal the end of sequence, then the lowest byte. Equal means equal but for rounding.
+**Ties.** If means are equal, the symbol wins that the first model finds more probable, then the second model, and so
+on. If symbols are still equal, the end of sequence wins, then the lowest byte. Numbers count as equal if they differ
+only by rounding.
 
 **Tokens.** A token of the answer is the text between two places where a model is asked, in whole characters; the end of
-sequence is a token, too. A token needs no further request, so it streams as early as its bytes are known. `max_tokens`
-counts these tokens; as no model is asked more than once for one of them, it bounds the requests to each model as well.
+sequence is a token, too. A token streams as soon as its bytes are known, because it needs no further request.
+`max_tokens` counts these tokens. It also limits the requests to each model, because no model is asked more than once
+for a token.
 """
 
 from __future__ import annotations
@@ -57,28 +62,29 @@ from cosd_providers.contract import Token
 from cosd_providers.text import readable, whole
 
 ENDS = 1e-3
-"""Mass of "a token ends here" above which a model is asked for its next tokens."""
+"""The mass of "a token ends here" above which a model is asked for its next tokens."""
 
 LEAST = 20
-"""Tokens that a model lists, at least."""
+"""The least value of `listed`."""
 
 END: Key = (b"", True)
 _HERE: Key = (b"", False)  # a token ends here
-_PARTS = 4  # raw tokens of one character, at most
+_PARTS = 4  # the largest number of raw tokens in one character
 
 
 @dataclass(frozen=True, kw_only=True)
 class CharED(Weighted):
-    """The most probable next byte of the weighted mean of all models (a baseline of the CoSD paper, CharED).
+    """CharED: the models write byte by byte, always the byte with the largest weighted mean (arXiv 2407.11009).
 
-    It takes two or more models with any tokenizers, each of which lists its most probable tokens, the end of sequence
-    among them. Each model is asked about every token that it might write: one request for each model and token.
+    This is a baseline of the CoSD paper. It needs two or more models with any tokenizers. Each model must list its most
+    probable tokens, including the end of sequence, and is asked with one request for each token of the answer.
 
     Attributes:
-        weights: of the models, in their order; equal by default. Only their ratios count.
-            `"route"` weighs the models by the prompt, as `Route` does.
-        tau: the temperature of these weights by the prompt.
-        listed: number of a model's most probable tokens that count, at least 20; further tokens have no probability.
+        weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
+            ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
+        tau: the temperature of the weights for `weights="route"`, above 0.
+        listed: the number of most probable tokens that each model lists, at least 20. All other tokens count as having
+            no probability.
 
     Raises:
         SettingError: a setting is invalid.
@@ -114,8 +120,10 @@ class CharED(Weighted):
                 writer.warn(f"{words}: it counts as certain")
 
     async def _ask(self, writer: AnswerWriter, models: dict[int, Branches]) -> int:
-        """Step 1. Models that are lost leave the mean. Returns the number that listed a single token that is not
-        certain.
+        """Step 1: ask the models; lost models leave the mean.
+
+        Returns:
+            The number of models that listed a single token that is not certain.
         """
         alone = 0
 
@@ -139,7 +147,7 @@ class CharED(Weighted):
         return alone
 
     def _write_token(self, writer: AnswerWriter, models: Mapping[int, Branches]) -> None:
-        """Steps 3 to 6, up to the next place where a model is asked."""
+        """Steps 3 to 6: write the bytes up to the next place where a model has to be asked."""
         data, steps = b"", list[ByteStep]()
         while True:
             here = self._step(writer.count, models, data)
@@ -157,7 +165,7 @@ class CharED(Weighted):
         writer.write(tokens, model, number=models[model].number, segment=segment, own=False)
 
     def _step(self, count: int, models: Mapping[int, Branches], before: bytes) -> ByteStep:
-        """Steps 3 and 4: the symbol with the largest mean."""
+        """Steps 3 and 4: find the symbol with the largest mean."""
         probs = {model: one.symbols() for model, one in models.items() if one.rests}
         shares = self.shares(count, [*probs])
         symbols = sorted({symbol for found in probs.values() for symbol in found}, key=_order)
@@ -173,7 +181,7 @@ class CharED(Weighted):
         return ByteStep(before, best[0], means, probs, rests)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002
-        """The cost of an answer at one model: a request for each token; see `Method.cost`."""
+        """Forecast the cost of one answer at one model: a request for each token; see `Method.cost`."""
         n = plan.max_tokens
         tokens = Bounds(
             prompt.least + 1,
@@ -183,7 +191,7 @@ class CharED(Weighted):
         return self.with_weights(Cost(Bounds(1, n, n), tokens, n), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         words = Assumptions(
             "max_tokens tokens, and for each of them a request of its own to every model, which reads all before it",
             f"the same; each of them is up to {FINER} tokens of a model",
@@ -196,9 +204,10 @@ class Branches:
     """The strings that one model may write next (step 2).
 
     Attributes:
-        rests: their masses, which sum to 1. If empty, the model has to be asked, or is silent inside a character.
-        number: of the last request.
-        end_name: the end of sequence, as the model last wrote it.
+        rests: the masses of the strings, which sum to 1. If there are none, the model has to be asked, or is silent
+            inside a character.
+        number: the number of the last request to the model.
+        end_name: the name of the model's end of sequence in its latest list that contained one.
     """
 
     rests: dict[Key, float] = field(default_factory=dict[Key, float])
@@ -211,7 +220,7 @@ class Branches:
         return not self.rests or self.rests.get(_HERE, 0.0) > ENDS
 
     def asked(self, token: Token, listed: int, number: int) -> None:
-        """Step 1: distribute the mass of the tokens that ended here over the model's list."""
+        """Step 1: distribute the mass of the tokens that ended here over the tokens that the model listed."""
         mass = self.rests.pop(_HERE, 0.0) if self.rests else 1.0
         probs = dict([*probs_of(token).items()][:listed])
         total = math.fsum(probs.values())
@@ -227,7 +236,7 @@ class Branches:
             self._normalise()
 
     def symbols(self) -> dict[Key, float]:
-        """Step 3: the mass of each byte, and of the end of sequence."""
+        """Step 3: return the mass of each possible next byte, and of the end of sequence."""
         found: dict[Key, float] = {}
         for (data, end), mass in self.rests.items():
             symbol = (data[:1], end and not data)
@@ -235,14 +244,14 @@ class Branches:
         return found
 
     def likely(self) -> dict[Key, bytes]:
-        """The string with the largest mass that begins with each symbol."""
+        """Return, for each symbol, the string with the largest mass among those that begin with it."""
         found: dict[Key, bytes] = {}
         for (data, end), _ in sorted(self.rests.items(), key=lambda item: (-item[1], item[0])):
             found.setdefault((data[:1], end and not data), data)
         return found
 
     def follow(self, symbol: Key) -> None:
-        """Step 5: continue after a symbol that was written."""
+        """Step 5: keep only what continues the symbol that was written."""
         byte, end = symbol
         self.rests = {} if end else {(data[1:], ends): m for (data, ends), m in self.rests.items() if data[:1] == byte}
         self._normalise()
@@ -257,11 +266,11 @@ class ByteStep:
     """The choice of one symbol.
 
     Attributes:
-        before: the bytes of its token before it.
+        before: the bytes of the same token that are already written.
         symbol: the symbol that is written: a byte, or the end of sequence.
-        means: of every symbol.
-        probs: each model's masses of the symbols; a silent model has none.
-        rests: each model's most probable string for each symbol.
+        means: the mean of every symbol.
+        probs: the masses of the symbols, by model; silent models are missing.
+        rests: for each model and symbol, the model's most probable string that begins with the symbol.
     """
 
     before: bytes
@@ -271,7 +280,7 @@ class ByteStep:
     rests: Mapping[int, Mapping[Key, bytes]]
 
     def favourite(self, model: int) -> Key:
-        """The model's own most probable symbol; of equals the symbol that is written."""
+        """Return the model's most probable symbol; if several are equal, preferably the symbol that is written."""
         probs = self.probs[model]
         most = max(probs.values())
         likely = [symbol for symbol in sorted(probs, key=_order) if probs[symbol] >= most * (1 - ROUNDING)]
@@ -279,22 +288,22 @@ class ByteStep:
 
 
 def _settled(models: Collection[Branches]) -> bool:
-    """Step 6: test whether a model has to be asked here; all others drop the tokens that ended here."""
+    """Step 6: test whether any model has to be asked here; the other models drop the tokens that ended here."""
     for one in models:
         one.settle()
     return any(one.due for one in models)
 
 
 def _order(symbol: Key) -> tuple[bool, bytes]:
-    """The sort key of a symbol: the end of sequence first, then the bytes."""
+    """Return the sort key of a symbol: the end of sequence comes first, then the bytes."""
     return not symbol[1], symbol[0]
 
 
 def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tuple[int, DecidedSegment]:
-    """The model to which a token is ascribed, and the record of the first symbol about which the models differ.
+    """Return the model to which a token is ascribed, and the record of the first symbol about which the models differ.
 
-    A token is ascribed to the first model that would have written all of it, else to the model that finds it most
-    probable.
+    A token is ascribed to the first model that would have written all of it. If there is none, it is ascribed to the
+    model that finds it most probable.
     """
     heard = [model for model in steps[0].probs if all(model in one.probs for one in steps)]
     models = [model for model in heard if all(one.favourite(model) == one.symbol for one in steps)]
@@ -323,6 +332,6 @@ def _record(writer: AnswerWriter, data: bytes, steps: Sequence[ByteStep]) -> tup
 
 
 def _scores(writer: AnswerWriter, here: ByteStep, symbol: Key) -> tuple[tuple[float | None, ...], float]:
-    """1 / probability of a symbol by model, and of its mean."""
+    """Return 1 / probability of a symbol for each model, and 1 / its mean."""
     probs = [here.probs.get(model) for model in range(writer.count)]
     return tuple(None if one is None else inverse(one.get(symbol, 0.0)) for one in probs), inverse(here.means[symbol])

@@ -1,40 +1,43 @@
-"""Cool-Fusion (arXiv 2407.19807): the models write segment by segment, and choose together.
+"""Cool-Fusion (arXiv 2407.19807): the models propose segments, and choose one of them together.
 
 ::
 
-    1   every model writes, on its own path through prompt and answer so far, until some prefix
-        of its new text ends with a word for every model; the longest such prefix is its
-        segment                                                             (2.2)     `_segment`
-    2   equal segments are one; if only one is left, it is taken
-    3   every model scores every segment: the perplexity of its own tokens of it      (2.3, equation 2)
-    4   the segment with the least arithmetic mean over the models is taken; of
-        equals the first listed                                             (equation 3)
-    5   if the winner ended after its segment, the answer ends              (2.3)
+    1   every model continues its own path through the prompt and the answer so far, until
+        some prefix of its new text ends with a word for every model; the longest such
+        prefix is its segment                                               (2.2)     `_segment`
+    2   equal segments count as one; if only one is left, it is taken
+    3   every model scores every segment by its perplexity, over the
+        segment's tokens in the model's own encoding                        (2.3, equation 2)
+    4   the segment with the least arithmetic mean over the models is
+        taken; of equals the first listed                                   (equation 3)
+    5   if the winning model ended after its segment, the answer ends       (2.3)
 
-Steps 2 to 4 are `perplexity.choose`.
+`perplexity.choose` implements steps 2 to 4.
 
-**Words.** A model's own tokenizer splits a text into words before it encodes them, if it is known (`connect(url,
-tokenizer=...)`); otherwise the words are Unicode's (`words.unicode_words`). The last word of a text may still grow, so
-it does not count. White space is a part of the word after it. With `align` each model's segment ends with a word of its
-own; that differs only between models whose own words are known.
+**Words.** If a model's tokenizer is known (`connect(url, tokenizer=...)`), words are the pieces into which it splits a
+text before it encodes them. Otherwise they are Unicode's words (`words.unicode_words`). The last word of a text does
+not count, because it may still grow. White space is a part of the word after it. With `align`, each model's segment
+ends with a word of its own. That makes a difference only between models whose own words are known.
 
-**A segment** is never empty. A model that ends before any word is complete proposes its whole text, and its end of
-sequence as one more token; without text, that token alone. Other models propose their whole text without an end: a
-model that has written `LONGEST` tokens without a common word (a long number, a script without spaces of which its
-tokenizer makes one word), that reached `max_tokens`, or whose context is full. A segment may end inside a token of the
-model that wrote it: that token is cut, and the probability of the part is not known. If the answer ends inside a token
-of a model that is asked after ids, the model continues after that token: the rest of the token comes first.
+**A segment** is never empty. A model that ends before any word is complete proposes its whole text, followed by its end
+of sequence as one more token; if it wrote no text, it proposes that token alone. A model also proposes its whole text,
+without an end, in three other cases: if it has written `LONGEST` tokens without a common word (for example, a long
+number, or a script without spaces of which its tokenizer makes one word), if it has reached `max_tokens`, or if its
+context is full. A segment may end inside a token of the model that wrote it. That token is cut, and the probability of
+the part is unknown. If the answer ends inside a token of a model that is asked after ids, the model continues after
+that token, so its new text begins with the rest of the token.
 
-**Scores** are about a model's own tokens of the answer so far and the segment that end after the former; a token that
-lies across is scored whole. A model that is asked after ids encodes the segment together with the proposer's text after
-it, and a token that lies across the segment's end is whole, too. A segment that a stop string cuts is scored whole:
-stop strings are found in the answer alone. `max_tokens` counts the tokens of the winners.
+**Scores.** A model scores its own tokens of the answer so far followed by the segment, as far as they end after the
+answer so far. A token that begins in the answer and ends in the segment is scored whole. A model that is asked after
+ids encodes the segment together with the text that the proposing model wrote after it, and a token that crosses the end
+of the segment is scored whole, too. A segment that a stop string cuts is scored uncut, because stop strings are
+searched for only in the answer. `max_tokens` counts the tokens of the winning segments.
 
-**Costs.** A model's text beyond its segment is read further if the answer has followed it, and a model needs no score
-of its own text, whose probabilities are known. Both hold only if its path through the text is the tokens that it wrote
-(`AnswerWriter.reads_as`), so that a new request would give the same.
+**Costs.** A model's text beyond its segment is used again if the answer follows it, and a model need not score its own
+text, whose probabilities are known. Both hold only if the model reads the text as the tokens that it wrote
+(`AnswerWriter.reads_as`), so that a new request would have the same result.
 
-With `rerank` this answer is one candidate, and the whole answer of each model is another: see `rerank`.
+With `rerank`, this answer is one candidate, and the whole answer of each model is another; see `rerank`.
 """
 
 from __future__ import annotations
@@ -52,26 +55,28 @@ from cosd_api.methods.words import complete_words, unicode_words
 from cosd_providers.contract import Token, WordEnds
 
 LONGEST = 32
-"""Tokens that a model writes for one segment, at most."""
+"""The largest number of tokens that a model writes for one segment."""
 
-_TOKENS = 2  # of a segment, on average
-_DIFFERENT = 0.5  # segments about which the models differ
+_TOKENS = 2  # tokens of a segment, on average
+_DIFFERENT = 0.5  # the share of segments about which the models differ
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoolFusion(ByPerplexity):
-    """Cool-Fusion: each model writes the next words, all models score each proposal, and the least perplexing is taken.
+    """Cool-Fusion: each model proposes the next words, all models score each proposal, and the best one is written.
 
-    The method of arXiv 2407.19807, for two or more models with any tokenizers, each of which scores text
-    (`Capabilities.score`). The answer streams segment by segment: a word or a few.
+    The best proposal is the one with the least mean perplexity over all models (arXiv 2407.19807, section 2). The
+    method needs two or more models with any tokenizers, each of which scores text (`Capabilities.score`). The answer
+    streams segment by segment; a segment is one word or a few.
 
     Attributes:
-        normalisation: the divisor of a segment's negative log-likelihood: `"token"` takes the perplexity as usual, by
-            each model's own tokens; `"byte"` the bytes of the text; `"sum"` nothing (equation 2 as printed), which
-            prefers short segments.
-        align: whether every model's segment ends with a word of its own, not with a common word.
-        rerank: whether to compare the answer with the whole answers of the models, see `Rerank`. The answer then comes
-            at once.
+        normalisation: the divisor of a segment's negative log-likelihood. `"token"` divides by the number of the
+            scoring model's tokens, which gives the usual perplexity; `"byte"` divides by the bytes of the text;
+            `"sum"` does not divide (equation 2 as printed), which favours short segments.
+        align: whether each model's segment ends at a word of that model, not at a word that all models have in common
+            (the paper's Cool-align).
+        rerank: whether to compare the fused answer with the whole answers of the models, as `Rerank` does (the paper's
+            Cool+Rerank). The answer then arrives whole.
 
     Raises:
         SettingError: there is no such normalisation.
@@ -101,12 +106,15 @@ class CoolFusion(ByPerplexity):
             writer.end_with(winner.passage)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """A continuation up to each difference, and a score of each other proposal there; see `Method.cost`."""
+        """Forecast the cost: a new continuation after each difference, and scores of the other proposals there.
+
+        See `Method.cost`.
+        """
         n, models = plan.max_tokens, plan.models
         differences = n / _TOKENS * _DIFFERENT
         scores = differences * (models - 1)
         asked, read = prompt.scored(prompt.expected + n / 2, _TOKENS)
-        # At most a new continuation for each token, and a score of each proposal there.
+        # At most, there is a new continuation for each token, and each proposal there is scored.
         segments = most_segments(prompt, n)
         requests = Bounds(1, 1 + differences + scores * asked, n + models * segments.requests)
         written = (1 + differences) * LONGEST / 2
@@ -119,7 +127,7 @@ class CoolFusion(ByPerplexity):
         return Cost(_sum(requests, more.requests), _sum(tokens, more.tokens), written + more.written)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         return Assumptions(
             f"max_tokens tokens in segments of {_TOKENS}; for {_DIFFERENT:.0%} of them the models differ, each scores "
             f"the others' proposals, and writes on in a new request; the endpoints encode text; {SCORED}",
@@ -150,12 +158,12 @@ class CoolFusion(ByPerplexity):
 
 @dataclass(frozen=True, slots=True)
 class MostSegments:
-    """The highest cost at one model: a segment for every token of an answer, each as long as possible.
+    """The highest cost at one model: every token of the answer begins a segment of the greatest length.
 
     Attributes:
-        requests: to score one segment at each place.
-        scored: tokens billed for these scores.
-        written: tokens billed for a continuation at each place.
+        requests: the number of requests that score one segment at each place.
+        scored: the number of tokens billed for these scores.
+        written: the number of tokens billed for a continuation at each place.
     """
 
     requests: int
@@ -164,7 +172,7 @@ class MostSegments:
 
 
 def most_segments(prompt: Reading, tokens: int) -> MostSegments:
-    """The highest cost of the segments of an answer of `tokens` tokens."""
+    """Compute the highest cost of the segments of an answer of `tokens` tokens."""
     requests = scored = written = 0
     for left in range(tokens, 0, -1):
         before, segment = prompt.most + FINER * (tokens - left), FINER * min(LONGEST, left)
@@ -174,7 +182,7 @@ def most_segments(prompt: Reading, tokens: int) -> MostSegments:
 
 
 async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) -> ProposedText:
-    """Step 1: the proposal of one model."""
+    """Step 1: return the proposal of one model."""
 
     def complete(tokens: Sequence[Token]) -> int:
         return complete_words(b"".join(token.data for token in tokens), words)
@@ -183,7 +191,7 @@ async def _segment(writer: AnswerWriter, model: int, words: Sequence[WordEnds]) 
     passage = await writer.read_on(
         model, max_tokens=room, ahead=min(writer.left, LONGEST), enough=lambda tokens: complete(tokens) > 0
     )
-    if passage.end is not None:  # no word is complete, or it is the last one
+    if passage.end is not None:  # no word is complete, or the last one may not grow any more
         ends = bool(passage.tokens) and passage.tokens[-1].end
         return ProposedText(passage.data, ends, passage.tokens, passage)
     return ProposedText.of(passage, complete(passage.tokens))

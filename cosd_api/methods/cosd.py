@@ -3,23 +3,23 @@
 ::
 
      1-3   the draft model writes greedily: x~_1, x~_2, ...                               `drafted`, `_append`
-     4-7   each assistant gives its own tokens in the same places: x^_1, x^_2, ...        `answered`, `watched`
+     4-7   each assistant reports its own tokens at the same places: x^_1, x^_2, ...      `answered`, `watched`
      8     for each token, in the order of the text:
      9         if x~ != x^ and p < alpha and q > beta * p     (rule)                      `alignment.judge`
     10         or x~ != x^ and T(p, q) = 1                    (tree)                      `alignment.judge`
-    11             keep the draft before it, put x^ in its place                          `_replace`
-    12-13          throw the rest of the draft away, and draft again from there           `_discard_after`
+    11             keep the draft before x~, and replace x~ by x^                         `_replace`
+    12-13          throw away the rest of the draft, and draft again from there           `_discard_after`
     14     text that no assistant contests is kept                                        `_settle`
 
-Everything overlaps: a draft streams on while questions are in progress, and answers come in any order. A replacement is
-put into the text as soon as its token is judged, even while an earlier token still waits; if that token is replaced
-later, the text after it is thrown away. So the text is a function of the models and the verifier alone: it does not
-depend on the order or the timing of events, on the length of drafts, or on the batches of questions. The `Schedule`
-decides about these.
+All steps overlap: the draft keeps streaming while questions are in progress, and answers may arrive in any order. A
+replacement is put into the text as soon as its token is judged, even if an earlier token is still waiting for its
+verdict. If the earlier token is replaced later, the text after it is thrown away. So the text depends only on the
+models and the verifier. It does not depend on the order or timing of events, the length of drafts, or the batches of
+questions, all of which the `Schedule` controls.
 
 If the answer may continue without an assistant (`survives`), an assistant that fails for good is lost at the first
-place of the text where it could not be heard. Its answers about later places are discarded, and drafting restarts after
-that token as after a replacement: the answer depends on the place of the failure, not its time.
+place of the text for which it gave no answer. Its answers about later places are discarded, and drafting restarts after
+that token, as after a replacement. So the answer depends on the place of the failure, not on its time.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from cosd_api.verification import RuleVerifier, Verifier, decides_by_place, dige
 from cosd_providers.contract import DraftEnd, Proposal, ServerInfo, Token
 from cosd_providers.errors import UnsupportedError
 
-_SURE = 0.99  # a verifier that contests such a token contests nearly every token
+_SURE = 0.99  # a verifier that contests a token of this probability contests nearly every token
 
 
 class Phase(Enum):
-    """The state of an answer."""
+    """The phase of an answer."""
 
     RUNNING = auto()
     FINISHED = auto()
@@ -74,15 +74,17 @@ class Phase(Enum):
 class CoSD(DraftFirst):
     """Collaborative Speculative Decoding: Algorithm 1 of the paper (arXiv 2502.08020), with its rule or its tree.
 
-    The draft writes greedily; if the verifier prefers an assistant's word, that word replaces the draft's, and the
-    draft continues from there. It is greedy decoding of a next-token distribution of its own, see `log_likelihood`.
+    The draft writes greedily. If the verifier prefers an assistant's token or word, it replaces the draft's, and the
+    draft continues from there. With `unit="token"`, this is greedy decoding of a next-token distribution of its own;
+    see `log_likelihood`.
 
     Attributes:
-        verifier: decides one disagreement; `RuleVerifier()` by default; `RuleVerifier.paper()` has the paper's
-            thresholds.
-        unit: the draft tokens judged together; None compares the tokenizers. See `Fusion`.
-        temperature: 0 for Algorithm 1; 1 draws every token from the next-token distribution instead (`unit="token"`
-            only).
+        verifier: decides each disagreement between the draft and an assistant. The default is `RuleVerifier()`;
+            `RuleVerifier.paper()` has the paper's thresholds.
+        unit: the draft tokens that are judged together, `"token"` or `"word"`. None chooses by comparing the
+            tokenizers; see `Fusion`.
+        temperature: 0 for Algorithm 1; 1 to draw every token from the next-token distribution instead, which needs
+            `unit="token"`.
 
     Raises:
         SettingError: a setting is invalid.
@@ -113,14 +115,14 @@ class CoSD(DraftFirst):
         return replace(self, temperature=temperature)
 
     def with_unit(self, unit: Unit | None) -> Method:
-        """The same method with a unit, unless it has one; see `Method.with_unit`."""
+        """Return the same method with this unit, unless it already has one; see `Method.with_unit`."""
         return self if self.unit is not None else replace(self, unit=unit)
 
     def start(self, job: AnswerJob) -> Run:
-        """The run of one answer.
+        """Create the run of one answer.
 
         Raises:
-            UnsupportedError: tokens should be drawn, and the models are not known to have one tokenizer.
+            UnsupportedError: the method cannot judge by the unit of this answer; see `examine_unit`.
         """
         if not self.temperature:
             self.examine_unit(job.unit, job.turns[0].provider.name)
@@ -130,7 +132,11 @@ class CoSD(DraftFirst):
         return JudgedWriter(job, lambda writer: GatedDraws(writer, self.verifier, prompt.prompt).write())
 
     def examine_unit(self, unit: Unit, endpoint: str) -> None:
-        """Refuse words if tokens are drawn, or the verifier uses their lists or states; see `Method.examine_unit`."""
+        """Refuse `unit="word"` if tokens are drawn, or if the verifier needs data about single tokens.
+
+        Raises:
+            UnsupportedError: the unit is refused; see `Method.examine_unit`.
+        """
         if unit == "token":
             return
         if self.temperature:
@@ -143,11 +149,11 @@ class CoSD(DraftFirst):
             raise UnsupportedError(words, endpoint=endpoint, hint=hint)
 
     def options(self) -> dict[str, Any]:
-        """No options: a result records the verifier and the unit by themselves."""
+        """Return no options: a result records the verifier and the unit in fields of their own."""
         return {}
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that does not report the probabilities that are compared; see `Method.examine`."""
+        """Refuse a model that does not report the probabilities that the verifier uses; see `Method.examine`."""
         if self.temperature:
             check_gate(models)
             return ()
@@ -175,17 +181,17 @@ class CoSD(DraftFirst):
             for name, info in models[1:]:
                 _check_lists(name, info, wanted)
             warnings.append(
-                "the verifier looks at every token of the draft, and each is a question: see Fusion.estimate"
+                "the assistants are asked about every token of the draft: Fusion.estimate predicts the cost"
             )
         check_draft(models[0][1], self.verifier)
         return tuple(warnings)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """The cost of an answer at one model; see `Method.cost`."""
+        """Forecast the cost of one answer at one model; see `Method.cost`."""
         return super().cost(self._plan(plan), model, prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         return super().assumptions(self._plan(plan))
 
     def _plan(self, plan: Plan) -> Plan:
@@ -210,17 +216,17 @@ class CoSD(DraftFirst):
         return self.verifier
 
     def decoder(self, job: AnswerJob) -> Decoder:
-        """The decoder of one answer.
+        """Create the decoder of one answer.
 
         Raises:
-            UnsupportedError: the verifier uses lists of tokens, and words are judged.
+            UnsupportedError: words are judged, and the verifier needs data about single tokens.
         """
         self.examine_unit(job.unit, job.turns[0].provider.name)
         return CoSDDecoder.of(job, self.verifier)
 
 
 def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
-    """Refuse an assistant that lists fewer tokens at a place than the verifier wants.
+    """Refuse an assistant that lists fewer tokens at a place than the verifier needs.
 
     Raises:
         UnsupportedError: the message names a remedy.
@@ -235,7 +241,7 @@ def _check_lists(name: str, info: ServerInfo, wanted: int) -> None:
 
 
 def check_draft(info: ServerInfo, verifier: Verifier) -> None:
-    """Refuse a draft that does not report the verifier's data: lists of tokens, or hidden states.
+    """Refuse a draft that does not report the data that the verifier needs: lists of tokens, or hidden states.
 
     Raises:
         UnsupportedError: the message names a remedy.
@@ -266,27 +272,27 @@ class CoSDDecoder:
     """One fused answer in progress: a `Decoder`.
 
     Args:
-        verifier: the rule or the tree, say.
-        assistants: their number.
-        max_tokens: length of the answer at most, its end of sequence included.
-        stop: strings (as UTF-8) before which the answer ends.
-        skip: whether to leave out questions whose answers cannot matter.
-        survives: whether the answer continues without an assistant that has failed with an error; by default it does
-            not.
-        without: the assistants that were lost before the answer began, with the reason.
+        verifier: the verifier, such as the rule or the tree.
+        assistants: the number of assistants.
+        max_tokens: the greatest length of the answer, including its end of sequence.
+        stop: stop strings, as UTF-8; the answer ends before the first of them.
+        skip: whether to omit questions whose answers could not change the text.
+        survives: tells whether the answer may continue without an assistant that has failed with this error. By
+            default it may not.
+        without: the assistants that were lost before the answer began, and the error of each.
         pace: the settings of the schedule.
-        prompt: of the draft model, for verifiers that decide by the place.
-        tie: as in `alignment.judge`.
-        ends: ids that are known to end one of the models, whichever model writes them.
+        prompt: the draft model's prompt, for verifiers that decide by the place.
+        tie: the greatest difference of log probabilities that counts as a tie; see `alignment.judge`.
+        ends: ids that end the text of at least one model. Each counts as the end whichever model writes it.
 
     Attributes:
         prompt: a digest of the draft model's prompt.
-        judge: the verifier, with the settings by which units use it.
+        judge: the verifier, with the settings that units pass to it.
         response: the answer so far.
         units: the units whose tokens are not final.
         schedule: the drafts and questions.
-        lost: the assistants that the answer continues without.
-        phase: the state of the answer.
+        lost: the assistants without which the answer continues.
+        phase: the phase of the answer.
         now, late: see `Decoder`.
     """
 
@@ -321,13 +327,13 @@ class CoSDDecoder:
         self.phase = Phase.RUNNING
         self.now, self.late = 0.0, False
         self._survives = survives
-        self._failed = False  # any request so far
+        self._failed = False  # true as soon as any request has failed
         self._counts = Report()
         self._settled_units = 0
 
     @classmethod
     def of(cls, job: AnswerJob, verifier: Verifier) -> Self:
-        """The decoder of one answer, within its limits and by its schedule."""
+        """Create the decoder of one answer, with the limits and the schedule of its job."""
         return cls(
             verifier,
             max_tokens=job.max_tokens,
@@ -344,11 +350,11 @@ class CoSDDecoder:
 
     @property
     def finished(self) -> Finish | None:
-        """The end of the answer, once it is complete."""
+        """The reason why the answer ended; None while it is not complete."""
         return self.response.over if self.phase is Phase.FINISHED else None
 
     def report(self) -> Report:
-        """The answer so far."""
+        """Report the answer so far, with its counts."""
         hedges = self.schedule.hedges
         return replace(
             self._counts,
@@ -362,7 +368,7 @@ class CoSDDecoder:
     # --------------------------------------------------------------------------------------------------- the events
 
     def start(self) -> list[Command]:
-        """Line 1: begin to draft."""
+        """Line 1: start the draft, and the requests that do not need a draft token."""
         early: list[Command] = []
         if self._ids and self.judge.ever:
             heard = [at for at in range(self.assistants) if at not in self.lost]
@@ -372,7 +378,7 @@ class CoSDDecoder:
         return self._proceed(early)
 
     def drafted(self, draft: int, token: Token) -> list[Command]:
-        """Line 2: take a token of the draft model, or of a hedge, which may become the draft."""
+        """Line 2: accept a token from the draft, or from a hedge, which may become the draft."""
         if draft != self.schedule.drafts.under_way:
             return [*self.schedule.hedges.drafted(draft, token)]
         if self.response.over:
@@ -380,7 +386,7 @@ class CoSDDecoder:
         return self._proceed(self._append(token, draft))
 
     def draft_ended(self, draft: int, end: DraftEnd) -> list[Command]:
-        """Line 3: take the end of the draft."""
+        """Line 3: handle the end of the draft, or of a hedge."""
         if draft != self.schedule.drafts.under_way:
             self.schedule.hedges.ended(draft, end)
             return []
@@ -389,7 +395,7 @@ class CoSDDecoder:
         return self._proceed([])
 
     def draft_failed(self, draft: int, error: Exception) -> list[Command]:
-        """Take the failure of the draft: an error once the text before it is settled and the answer has to continue."""
+        """Handle a failure of the draft. The answer fails if it needs more draft after the text so far is settled."""
         if draft != self.schedule.drafts.under_way:
             self.schedule.hedges.failed(draft)
             return []
@@ -398,11 +404,11 @@ class CoSDDecoder:
         return self._proceed([])
 
     def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
-        """Lines 6 to 10: take an assistant's own tokens in some places, and judge each place."""
+        """Lines 6 to 10: accept an assistant's own tokens at some places, and judge each place."""
         if self.schedule.questions.early(ask, proposals):
             return self._proceed([])
         assistant, asked = self.schedule.questions.take(ask)
-        if not asked:  # cancelled
+        if not asked:  # the request was cancelled
             return []
         commands: list[Command] = []
         if assistant == DRAFT:
@@ -414,7 +420,7 @@ class CoSDDecoder:
                     self._hear(unit, other, verdict.pending, verdict.ask, commands)
             return self._proceed(commands)
         for (unit, verdict), proposal in zip(asked, proposals, strict=True):
-            # else the unit is void by now, perhaps by an answer just before this one
+            # Otherwise the unit is already void, perhaps because of an answer just before this one.
             if unit.waiting and not verdict.done:
                 self._hear(unit, assistant, proposal, ask, commands)
         return self._proceed(commands)
@@ -422,9 +428,9 @@ class CoSDDecoder:
     def _hear(
         self, unit: DraftUnit, assistant: int, proposal: Proposal | None, ask: int, commands: list[Command]
     ) -> None:
-        """Judge a unit by an assistant's proposal; first request the probability of the draft's token, if needed.
+        """Judge a unit by an assistant's proposal. If the draft's own probability is missing, request it first.
 
-        The draft stops writing for this question: its server may have room for one request only.
+        The draft stops writing during that request, because its server may have room for one request only.
         """
         asking = unit.lacks_p
         unit.hear(assistant, proposal, self.judge, ask)
@@ -440,15 +446,15 @@ class CoSDDecoder:
             self._discard_after(unit, commands)
 
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:
-        """Take the failure of a request to an assistant: an error once the answer waits for its first question.
+        """Handle a failed request to an assistant. The answer fails only if it has to wait for that request's verdict.
 
-        The request was sent early, perhaps for text that will be thrown away. So that success does not depend on
-        timing, questions that failed together are asked again one by one, and so is a question about the start that
-        came before the draft.
+        The request may be about text that is thrown away later. So that success does not depend on timing, questions
+        that failed together are asked again one by one. A question about the start of the answer that was sent before
+        the draft began is asked again, too.
         """
         early = self.schedule.questions.is_early(ask)
         assistant, asked = self.schedule.questions.take(ask)
-        if not asked:  # cancelled, or early: then the assistant is free for other questions
+        if not asked:  # the request was cancelled, or it was early and no unit waits for it
             return self._proceed([])
         self._failed = True
         if assistant == DRAFT:
@@ -461,23 +467,23 @@ class CoSDDecoder:
         return self._proceed([])
 
     def watched(self, watch: int, token: Token) -> list[Command]:
-        """Lines 6 to 10: take an assistant's token in the next place from its watch."""
+        """Lines 6 to 10: accept an assistant's token at the next place, from its watch."""
         return self._proceed([]) if self.schedule.watches.wrote(watch, token) else []
 
     def watch_ended(self, watch: int, end: DraftEnd) -> list[Command]:
-        """Take the end of a watch: a single question shows if an assistant has an answer after its context."""
+        """Handle the end of a watch. A single question then shows whether the assistant can still answer."""
         self.schedule.watches.ended(watch, failed=end.reason in ("context", "filter"))
         return self._proceed([])
 
     def watch_failed(self, watch: int, error: Exception) -> list[Command]:  # noqa: ARG002 - the question will say why
-        """Take the failure of a watch: a single question shows if the failure matters."""
+        """Handle the failure of a watch. A single question then shows whether the failure matters."""
         self.schedule.watches.ended(watch, failed=True)
         return self._proceed([])
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer with its emitted tokens; later events are ignored.
+        """End the answer after its emitted tokens; later events are ignored.
 
-        Text that is held back because it could still become a stop string is left out: at any moment, the answer is a
+        Text that is held back because it may be the beginning of a stop string is left out. So the answer is always a
         prefix of the complete answer.
         """
         if self.phase is not Phase.FINISHED:
@@ -491,7 +497,7 @@ class CoSDDecoder:
     # -------------------------------------------------------------------------------------------------- generation
 
     def _append(self, token: Token, draft: int) -> list[Command]:
-        """Put a draft token at the end of the response, and ask the assistants about it if needed."""
+        """Append a draft token to the response, and ask the assistants about it if needed."""
         drafts, response, commands = self.schedule.drafts, self.response, list[Command]()
         drafts.left -= 1
         foreign = not token.end and token.id in self._ends
@@ -500,18 +506,19 @@ class CoSDDecoder:
         self.units.append(unit)
         response.place(Placed(token, draft=draft, at=self.now))
         self._complete(unit, commands)
-        too_long = response.over and drafts.left and (foreign or not token.end)  # a hedge may be
-        if too_long or response.stopped:  # later tokens are never judged
+        # A hedge, for example, may be longer than the answer.
+        too_long = response.over and drafts.left and (foreign or not token.end)
+        if too_long or response.stopped:  # later tokens would never be judged
             commands.extend(drafts.cancel())
         return commands
 
     def _close(self, end: DraftEnd) -> None:
-        """End the response if no draft can continue: the context is full, or a filter intervened."""
+        """End the response if no draft can continue it: the context is full, or a filter intervened."""
         if not self.response.over and end.reason in ("context", "filter"):
             self.response.over = cut_short(end)
 
     def _complete(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Ask every assistant about a token that could be changed."""
+        """Ask every assistant about a token that could be replaced."""
         unit.complete(self.assistants, self.judge.contestable, self.lost)
         if unit.waiting:
             self.schedule.questions.more = True
@@ -522,7 +529,7 @@ class CoSDDecoder:
                 self._hear_early(unit, commands)
 
     def _hear_early(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Judge the first unit by the answers that came before it, or wait for the early requests in progress."""
+        """Judge the first unit by the answers that arrived before it, or let it wait for early requests in progress."""
         self.schedule.questions.join_early(unit)
         for assistant, verdict in enumerate(unit.verdicts):
             known = self.schedule.questions.first(assistant)
@@ -533,7 +540,7 @@ class CoSDDecoder:
     # ------------------------------------------------------------------------------------------------ verification
 
     def _decide(self, unit: DraftUnit, commands: list[Command]) -> None:
-        """Lines 8 to 10: decide a unit that all assistants have judged; the most confident replacement wins."""
+        """Lines 8 to 10: decide a unit that all assistants have answered; the most confident replacement wins."""
         unit.state = State.JUDGED
         token = self.response.tokens[unit.first]
         token.asked, token.decisions, token.verified = (
@@ -546,7 +553,7 @@ class CoSDDecoder:
             self._replace(unit, winner, commands)
 
     def _replace(self, unit: DraftUnit, winner: Verdict, commands: list[Command]) -> None:
-        """Lines 11 to 13: keep the draft before it, put the assistant's word, draft again from there."""
+        """Lines 11 to 13: keep the draft before the unit, write the assistant's word, and draft again from there."""
         self._discard_after(unit, commands)
         draft = self.response.tokens[unit.first].draft
         self.response.cut_back(unit.first)
@@ -569,14 +576,14 @@ class CoSDDecoder:
         commands.extend(self.schedule.questions.void())
 
     def _lose(self, commands: list[Command]) -> bool:
-        """Continue without the failed assistants for which the answer waits, if it may."""
+        """Continue without the failed assistants for which the answer is waiting, if it may; True if it does."""
         unit = self.units[0] if self.units else None
         if unit is None or not unit.waiting or unit.p_error is not None:
             return False
         undone = [(at, verdict) for at, verdict in enumerate(unit.verdicts) if not verdict.done]
         failed = {at: verdict.error for at, verdict in undone if verdict.error is not None}
         if not failed or len(failed) < len(undone) or self._error() is not None:
-            return False  # an assistant still to be heard may be certain: then the failures do not matter
+            return False  # an assistant that has not answered yet may be certain: then the failures do not matter
         for assistant, error in failed.items():
             verdict = unit.verdicts[assistant]
             self.lost[assistant] = Loss(unit.first, error)
@@ -590,18 +597,18 @@ class CoSDDecoder:
         return True
 
     def _error(self) -> Exception | None:
-        """The first failure that the answer waits for, if it cannot continue without the failed model."""
+        """The first error that the answer cannot survive at the place where it waits; None if there is none."""
         if not (self.units and self.units[0].waiting):
             return self.schedule.drafts.error
         if self.units[0].p_error is not None:
             return self.units[0].p_error
         for verdict in self.units[0].verdicts:
             if not verdict.done and (verdict.error is None or not self._survives(verdict.error)):
-                return verdict.error  # None: an assistant still to be heard may be certain, which spares the later ones
+                return verdict.error  # None if this assistant has not answered: if it is certain, later errors are moot
         return None
 
     def _settle(self, commands: list[Command]) -> None:
-        """Line 14: make the text before every open verdict final."""
+        """Line 14: make the text before the first open verdict final."""
         if not (self.units and self.units[0].state is State.JUDGED):
             return
         end, counts = 0, self._counts
@@ -617,7 +624,7 @@ class CoSDDecoder:
             for verdict in unit.verdicts:
                 counts.unanswered += verdict.unanswered
             counts.ties += not unit.replaced and any(decision.tied for decision in unit.decisions)
-        if not (self.response.over and not self.units):  # else all goes out with the end
+        if not (self.response.over and not self.units):  # otherwise `_finish` emits all tokens together with the end
             tokens = self.response.settle(end)
             if tokens:
                 commands.append(Emit(tokens))
@@ -631,7 +638,7 @@ class CoSDDecoder:
             self._hear(answer.unit, answer.assistant, answer.proposal, answer.watch, commands)
 
     def _proceed(self, commands: list[Command]) -> list[Command]:
-        """Settle units, end the answer if it is complete, and otherwise follow the schedule."""
+        """Settle units, and end the answer if it is complete; otherwise follow the schedule."""
         if self.phase is not Phase.RUNNING:
             return []
         self._follow(commands)
@@ -652,7 +659,7 @@ class CoSDDecoder:
         return commands if hedge is None else self._take_over(hedge, commands)
 
     def _take_over(self, hedge: Hedge, commands: list[Command]) -> list[Command]:
-        """Make a hedge the draft: its tokens so far count now, and its later tokens are drafted tokens."""
+        """Make a hedge the draft: its tokens so far are appended, and later tokens are tokens of the draft."""
         for token in hedge.tokens:
             if self.response.over is None:
                 commands.extend(self._append(token, hedge.started.draft))

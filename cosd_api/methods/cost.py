@@ -1,4 +1,4 @@
-"""Costs of an answer before its generation, as methods reckon them for `Fusion.estimate`."""
+"""Forecasts of an answer's cost, which methods compute for `Fusion.estimate`."""
 
 from __future__ import annotations
 
@@ -11,43 +11,45 @@ from cosd_api.paths import FARTHEST
 from cosd_providers.hidden_states import SEARCH, STRETCH
 
 SPECIAL = 8
-"""Special tokens around a prompt, at most."""
+"""The largest number of special tokens around a prompt."""
 FINER = 2
-"""Tokens that a model reads or writes for one of the answer's, at most."""
+"""The largest number of tokens that a model reads or writes for one token of the answer."""
 ROUNDS = 8
-"""Requests for one place or one text, at most: mostly one, more if a word is long."""
+"""The largest number of requests for one place or one text: mostly one is enough, but a long word needs more."""
 
 SCORED = "a text that is scored is read once, or, by llama.cpp, once for each of its tokens"
-"""The basis of the expected cost of scores, in words."""
+"""The assumption about the expected cost of scores, in words."""
 HIGHEST_SCORED = f"a text that is scored is read {ROUNDS} times, or, by llama.cpp, three times for each of its tokens"
-"""The basis of the highest cost of scores."""
+"""The assumption about the highest cost of scores, in words."""
 
-_LISTED = 64  # prompts of one request, if a text is scored token by token
-_IMPROBABLE = 0.15  # of the tokens of a text, for each of which such a server takes one more request
-_PROMPTS = 3  # for one token of such a text, at most
-_ENDS = 40  # and for its end
+# For servers that score a text token by token:
+_LISTED = 64  # prompts in one request
+_IMPROBABLE = 0.15  # the share of tokens that need one more request
+_PROMPTS = 3  # the largest number of prompts for one token
+_ENDS = 40  # the largest number of prompts for the end of sequence
 
-_UNDONE = 2  # times that the text after one of the answer's tokens is written, at most
-_WRITTEN = 4  # tokens about one place, mostly
-_CHAIN = 12  # tokens of an answer about one place, at most
-_SHARE = 0.1  # of the tokens that an assistant is asked about, if there is no past answer
-_REPLACED = 1 / 3  # of these tokens
-_LONGER = 1.5  # tokens that are drafted, or that a watch writes, for one of the answer's
-_AHEAD = 8  # tokens that a hedged draft writes before its verdict
+_UNDONE = 2  # how often the text after one token of the answer is written, at most
+_WRITTEN = 4  # tokens that an assistant typically writes about one place
+_CHAIN = 12  # the largest number of tokens that an assistant writes about one place
+_SHARE = 0.1  # the share of tokens that an assistant is asked about, if no past answer is known
+_REPLACED = 1 / 3  # the share of these tokens that are replaced
+_LONGER = 1.5  # tokens that are drafted, or that a watch writes, for one token of the answer
+_AHEAD = 8  # tokens that a hedged draft writes before the verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """An answer before its generation.
+    """An answer that is planned, but not yet generated.
 
     Attributes:
-        max_tokens: of the answer.
-        models: their number.
+        max_tokens: the greatest number of tokens in the answer.
+        models: the number of models.
         pace: the schedule of methods that draft.
-        skip: whether to leave out questions whose answers cannot matter.
-        contested: the part of the draft's tokens about which answers can matter, by assumption.
-        lookahead: tokens that the draft may write after the answer's last token, so that its last word can be encoded,
-            for models with different ids. Perhaps no word there is ever ready, so that no assistant is asked.
+        skip: whether to omit questions whose answers could not change the text.
+        contested: the assumed share of the draft's tokens that an assistant's answer could change.
+        lookahead: the number of tokens that the draft may write after the answer's last token, so that the last word
+            can be encoded; 0 unless the models have different ids. If it is not 0, perhaps no word is ever ready to be
+            judged, and no assistant is asked.
     """
 
     max_tokens: int
@@ -59,21 +61,25 @@ class Plan:
 
     @property
     def longest(self) -> int:
-        """Tokens that a draft may write one after another, at most."""
+        """The largest number of tokens that a draft may write one after another."""
         return self.max_tokens + self.lookahead
 
     @property
     def share(self) -> float:
-        """The part of the draft's tokens that an assistant is asked about, by assumption."""
+        """The assumed share of the draft's tokens about which an assistant is asked."""
         return self.contested if self.skip else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The prompt as one model reads it, in tokens: at least, most likely and at most.
+    """The number of tokens in the prompt as one model reads it, with facts about the model's endpoint.
 
-    `by_token`: whether its endpoint scores a text token by token; see `Capabilities.scores_by_token`. `pauses`: whether
-    a draft there continues from its own tokens, so that its first request is short.
+    Attributes:
+        least: the lowest possible number of tokens.
+        expected: the expected number.
+        most: the highest possible number.
+        by_token: whether the endpoint scores a text token by token; see `Capabilities.scores_by_token`.
+        pauses: whether a draft on the endpoint continues from its own tokens, so that its first request is short.
     """
 
     least: int
@@ -83,14 +89,14 @@ class Reading:
     pauses: bool = False
 
     def scored(self, before: float, tokens: float) -> tuple[float, float]:
-        """Requests and billed tokens of one score, of `tokens` after `before` others, most likely."""
+        """Return the expected requests and billed tokens for scoring `tokens` tokens after `before` other tokens."""
         if not self.by_token:
             return 1, before + tokens
         places = (1 + _IMPROBABLE) * tokens
         return math.ceil(tokens / _LISTED) + _IMPROBABLE * tokens, places * (before + tokens / 2 + 1)
 
     def most_scored(self, before: int, tokens: int) -> tuple[int, int]:
-        """The same, at most."""
+        """Like `scored`, but return the largest possible numbers."""
         if not self.by_token:
             return ROUNDS, ROUNDS * (before + tokens + 1)
         within = _PROMPTS * (tokens * before + tokens * (tokens + 1) // 2)  # each prompt reads the text before it
@@ -100,7 +106,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A number: at least, expected if no past answer is known, and at most."""
+    """A number with its lowest and highest possible values. `expected` holds if no past answer is known."""
 
     low: int
     expected: float
@@ -109,12 +115,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of an answer at one endpoint.
+    """The cost of one answer at one endpoint.
 
     Attributes:
-        requests: their number.
-        tokens: read and written.
-        written: the expected tokens that are written, a part of `tokens.expected`.
+        requests: the number of requests.
+        tokens: the number of tokens read and written.
+        written: the expected number of tokens written, which is included in `tokens.expected`.
     """
 
     requests: Bounds
@@ -124,7 +130,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """The basis of a cost, in words: of the expected cost without past answers, and of the highest."""
+    """The assumptions of a forecast, in words.
+
+    Attributes:
+        expected: the assumptions of the expected cost, if no past answer is known.
+        high: the assumptions of the highest cost.
+    """
 
     expected: str
     high: str
@@ -134,19 +145,19 @@ class Assumptions:
 
 
 def draft_cost(plan: Plan, prompt: Reading) -> Cost:
-    """The cost of drafting, if a draft is verified while it is written."""
+    """Forecast the cost of a draft that is verified while it is written."""
     n, pace = plan.max_tokens, plan.pace
     # Each hedge is a request that reads the whole text before it, and writes a few tokens.
     hedges = n * plan.share * pace.hedge
     replaced = plan.share * _REPLACED
     drafts = 1 + hedges + n * replaced + (n / pace.draft_length if pace.draft_length else 0)
     if prompt.pauses and n > FIRST and pace.draft_length is None and pace.max_ahead is None:
-        drafts += (1 - replaced) ** FIRST  # a second request, if nothing of the first is replaced
+        drafts += (1 - replaced) ** FIRST  # a second request follows if no token of the first one is replaced
     written = _LONGER * n + _AHEAD * hedges
     read_and_written = drafts * (prompt.expected + n / 2) + written
     high = _UNDONE * plan.longest + pace.hedge * _drafted(plan)
     if n > LEAST or pace.draft_length is not None or pace.max_ahead is not None:
-        high += _drafted(plan)  # one request may be one token
+        high += _drafted(plan)  # a request may yield only one token
     cost = Cost(
         Bounds(1, drafts, high),
         Bounds(prompt.least + 1, read_and_written, high * (prompt.most + FINER * plan.longest)),
@@ -156,9 +167,9 @@ def draft_cost(plan: Plan, prompt: Reading) -> Cost:
 
 
 def _with_states(cost: Cost, plan: Plan, prompt: Reading) -> Cost:
-    """The cost of drafting if the draft also reads each stretch, and the text before it, for its hidden states."""
+    """Add the cost of the draft's hidden states, for which it reads each stretch and the text before it once more."""
     n, stretch = plan.max_tokens, min(STRETCH, plan.pace.draft_length or STRETCH)
-    drafts, most = cost.requests, 1 + n // STRETCH + SEARCH  # passes of one draft, at most
+    drafts, most = cost.requests, 1 + n // STRETCH + SEARCH  # `most`: the largest number of passes for one draft
     passes = drafts.expected + n / stretch
     requests = Bounds(drafts.low + 1, drafts.expected + passes, drafts.high * (1 + most))
     read = passes * (prompt.expected + n / 2)
@@ -167,13 +178,13 @@ def _with_states(cost: Cost, plan: Plan, prompt: Reading) -> Cost:
 
 
 def assistant_cost(plan: Plan, model: int, prompt: Reading, *, always: bool) -> Cost:
-    """The cost of asking an assistant about places of a draft, in a request for each or by a watch (`plan.pace`).
+    """Forecast the cost of an assistant that is asked about places of a draft: one request for each place, or a watch.
 
     Args:
-        plan: the answer.
-        model: its index, the first assistant's is 1.
-        prompt: as the assistant reads it.
-        always: whether it is asked in any case, if any token is ready to be judged.
+        plan: the planned answer; its `pace` tells which assistants watch.
+        model: the index of the assistant; the first one is 1.
+        prompt: the prompt as the assistant reads it.
+        always: whether the assistant is certain to be asked as soon as any token is ready to be judged.
     """
     n = plan.max_tokens
     places = n * plan.share
@@ -188,7 +199,7 @@ def assistant_cost(plan: Plan, model: int, prompt: Reading, *, always: bool) -> 
 
 
 def draft_first_assumptions(plan: Plan) -> Assumptions:
-    """The basis of the draft's and the assistants' costs."""
+    """Describe in words what `draft_cost` and `assistant_cost` assume."""
     ways = ["each in a request of its own that reads all before it"] if len(plan.pace.watched) < plan.models - 1 else []
     if plan.pace.watched:
         ways.append("by a watch that writes half as many tokens again, and is opened again as often as one is replaced")
@@ -205,14 +216,14 @@ def draft_first_assumptions(plan: Plan) -> Assumptions:
 
 
 def _chain(plan: Plan) -> int:
-    """Tokens of an answer about one place, at most: an answer about a word also holds the tokens after the word."""
+    """Return the largest number of tokens that an assistant writes about one place, including those after a word."""
     return _CHAIN + 4 * plan.lookahead
 
 
 def _drafted(plan: Plan) -> int:
-    """Tokens that are drafted and asked about at most: as many as there is room for, after each token."""
+    """Return the largest number of tokens that are drafted and asked about, if the draft restarts after each token."""
     n = plan.longest
     bounds = [bound for bound in (plan.pace.draft_length, plan.pace.max_ahead) if bound is not None]
-    open_unit = LONGEST + 1 + (FARTHEST if plan.lookahead else 0)  # it is always completed
+    open_unit = LONGEST + 1 + (FARTHEST if plan.lookahead else 0)  # a unit that is begun is always completed
     ahead = min(min(bounds) + open_unit, n) if bounds else n
     return _UNDONE * (ahead * (n - ahead) + ahead * (ahead + 1) // 2)

@@ -1,28 +1,29 @@
-"""Deferral: the draft hands single tokens to the assistant by a trained gate, before the assistant is asked.
+"""Deferral: a trained gate decides which tokens the assistant writes, before the assistant is asked.
 
 ::
 
     1   the draft writes greedily: x~_1, x~_2, ...
-    2   s_i: the probability of deferral in the place of x~_i                          `TrainedGate.probability`
+    2   s_i is the probability of deferral at the place of x~_i                        `TrainedGate.probability`
     3   x~_i is kept while s_i <= eta
-    4   at the first s_i > eta the assistant writes one token, its most probable there
-    5   the draft continues after it
+    4   at the first s_i > eta, the assistant writes its most probable token
+    5   the draft continues after this token
 
-There are two gates. Each is a verifier, which states the data that the draft has to report (`Needs`)::
+There are two gates. Each is a verifier and states the data that the draft has to report (`Needs`)::
 
-    s_i = sigma(theta . features)       of the draft's list of probable tokens in that place     `DeferralVerifier`
-    s_i = sigma(bias + theta . h_i)     of its last hidden state before x~_i                        `CoLLMVerifier`
+    s_i = sigma(theta . features)       features of the draft's list of probable tokens there    `DeferralVerifier`
+    s_i = sigma(bias + theta . h_i)     h_i is the draft's last hidden state before x~_i            `CoLLMVerifier`
 
-The second is the gate of Co-LLM (Shen et al., ACL 2024), for whose features hardly any API exists; the first uses the
+The second gate is that of Co-LLM (Shen et al., ACL 2024). Hardly any API reports hidden states, so the first gate uses
 data that APIs do report.
 
-With lists, models with the same ids are asked after ids; servers that take no ids are asked after the text, which each
-model encodes by itself. With hidden states models are asked after the text: the draft continues from its own tokens
-after x~_i, and from its encoding of the text after another token. States are requested in stretches of the draft, while
-it continues; each belongs to its own place, so the text does not depend on the stretches.
+With the first gate, models with the same ids are asked after ids. Models on servers that take no ids are asked after
+the text, which each model encodes by itself. With hidden states, all models are asked after the text. The draft
+continues from its own tokens if x~_i is kept, and from its encoding of the text after an assistant's token. Hidden
+states are requested for one stretch of the draft at a time, while the draft continues. Each state belongs to one place,
+so the text does not depend on the length of the stretches.
 
-These are the steps of Algorithm 1 with a verifier that replaces every differing token at the places that the gate
-opens, so the decoder is `CoSD`'s. Both models must have the same tokens: one tokenizer.
+These are the steps of Algorithm 1 with a verifier that replaces every differing token wherever the gate opens, so the
+decoder is that of `CoSD`. Both models must share a tokenizer.
 """
 
 from __future__ import annotations
@@ -45,19 +46,20 @@ from cosd_providers.errors import UnsupportedError
 
 @dataclass(frozen=True, kw_only=True)
 class Defer(DraftFirst):
-    """Deferral of single tokens by a trained gate: Co-LLM (Shen et al., ACL 2024), or a baseline in its manner.
+    """Deferral: a trained gate hands over single tokens to the assistant (Co-LLM, Shen et al., ACL 2024, or similar).
 
-    The draft writes; where the gate opens, the assistant writes one token, and the draft continues after it. The method
-    takes one assistant with the draft's tokenizer. A `DeferralVerifier` uses the draft's lists of probable tokens. A
-    `CoLLMVerifier`, the gate of Co-LLM, uses the draft's hidden state, for a draft whose server reports it: llama.cpp's
-    own with `--embeddings --pooling none`.
+    The draft writes. If the gate opens, the assistant writes one token, and the draft continues after it. The method
+    needs one assistant with the draft's tokenizer. There are two kinds of gates. A `DeferralVerifier` uses the draft's
+    lists of probable tokens. A `CoLLMVerifier`, the gate of Co-LLM, uses the draft's hidden state; only llama.cpp's own
+    server reports it, if it is started with `--embeddings --pooling none`.
 
     Attributes:
-        gate: the trained gate, or the path of its file. There is no default: it is trained for a pair of models.
+        gate: the trained gate, the path of its file, or its fields as a mapping. It is required, because a gate is
+            trained for one pair of models.
 
     Raises:
-        SettingError: there is no gate, or it is invalid.
-        OSError: its file cannot be read.
+        SettingError: no gate is given, or the gate is invalid.
+        OSError: the file of the gate cannot be read.
     """
 
     name: ClassVar[str] = "defer"
@@ -82,15 +84,15 @@ class Defer(DraftFirst):
 
     @property
     def asks_by_ids(self) -> bool:
-        """True for gates of lists, as in training; false for hidden states, known for a text's own encoding only."""
+        """True unless the gate uses hidden states, which are known only for the server's own encoding of a text."""
         return not self.judge.needs.draft_states
 
     def options(self) -> dict[str, Any]:
-        """Its own settings, as a result records them: the gate as it would be in a file."""
+        """Return the method's own settings, as a result records them: the gate in the form of its file."""
         return {"gate": self.judge.model_dump(mode="json")}
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a draft that reports less data than the gate needs; see `Method.examine`."""
+        """Refuse a draft that lacks data for the gate, or an assistant without probabilities; see `Method.examine`."""
         for name, info in models:
             if not info.capabilities.probs:
                 words = f"the {name} does not report the probabilities of its tokens"
@@ -104,5 +106,5 @@ class Defer(DraftFirst):
         return (f"{name} does not report the probability of its end of sequence: an end is never deferred",)
 
     def decoder(self, job: AnswerJob) -> Decoder:
-        """The decoder of one answer."""
+        """Create the decoder of one answer."""
         return CoSDDecoder.of(job, self.judge)

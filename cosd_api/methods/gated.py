@@ -1,17 +1,17 @@
-"""Draws from the gated mixture: the distribution whose greedy decoding is Algorithm 1 of the paper.
+"""Draws from the gated mixture, which is the distribution that Algorithm 1 of the paper decodes greedily.
 
 ::
 
     1   the draft model draws some tokens ahead: x_1, x_2, ... ~ M_p                              `_drafted`
-    2   x~_i = argmax M_p and p_i = max M_p are read from its list there                          `_preferred`
-    3   each assistant gives x^_i = argmax M_q and q_i = max M_q where these could matter         `_heard`
-    4   the gate opens if x~_i != x^_i and the verifier replaces by (p_i, q_i)                    `_judged`
-    5   while it is shut, x_i is kept; where it first opens, x_i ~ M_q is drawn instead           `_write_token`
-    6   after that the draft model draws again
+    2   x~_i = argmax M_p and p_i = max M_p are read from its list at each place                  `_preferred`
+    3   each assistant reports x^_i = argmax M_q and q_i = max M_q where they could matter        `_heard`
+    4   the gate opens if x~_i != x^_i and the verifier decides to replace, from p_i and q_i      `_judged`
+    5   x_i is kept until the gate opens; there, a token drawn from M_q is written instead        `_write_token`
+    6   after that token, the draft model draws again
 
-The gate uses the most probable tokens and never the drawn token. So the text before a token alone decides if it is
-drawn from M_p or from M_q, and its distribution is exactly P_F: no probability is cut off, and no list has to be whole.
-If the draft's list leaves its most probable token open, the draft is asked for that token, too.
+The gate uses the most probable tokens, never the drawn token. So only the text before a token decides whether the token
+is drawn from M_p or from M_q. Its distribution is therefore exactly P_F, although lists of tokens are incomplete. If
+the draft's list does not show its most probable token, the draft is asked for that token, too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from cosd_providers.contract import Proposal, Question, Token
 from cosd_providers.errors import UnsupportedError
 
 AHEAD = 16
-"""Tokens that are drawn in one request, unless `draft_length` is given."""
-_LISTED = 8  # other tokens wanted beside a drawn one
+"""The number of tokens that are drawn in one request, unless `draft_length` is given."""
+_LISTED = 8  # alternatives to list with each drawn token
 
 
 def check_sampling(models: Models, needed_by: str) -> None:
-    """Check that every model draws from its own distribution, its end of sequence included.
+    """Check that every model draws tokens from its own distribution, including the end of sequence.
 
     Raises:
         UnsupportedError: a model does not.
@@ -49,13 +49,13 @@ def check_sampling(models: Models, needed_by: str) -> None:
 
 
 def check_draws(models: Models, needed_by: str) -> tuple[str, ...]:
-    """Check that every model draws, in its own way or the server's.
+    """Check that every model draws tokens, even if not from its own distribution.
 
     Returns:
-        Warnings about models that draw in their server's own way.
+        Warnings about models that are not known to draw from their own distribution.
 
     Raises:
-        UnsupportedError: a model does not draw.
+        UnsupportedError: a model does not draw tokens.
     """
     for name, info in models:
         if not (info.capabilities.sampling or info.capabilities.draws):
@@ -71,10 +71,10 @@ def check_draws(models: Models, needed_by: str) -> tuple[str, ...]:
 
 
 def check_gate(models: Models) -> None:
-    """Check that every model shows its most probable tokens, and draws.
+    """Check that every model draws tokens, and reports the probabilities by which the mixture is gated.
 
     Raises:
-        UnsupportedError: a model does not.
+        UnsupportedError: a model lacks one of these capabilities.
     """
     check_sampling(models, "CoSD with a temperature")
     for name, info in models:
@@ -88,7 +88,7 @@ def check_gate(models: Models) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _OwnPick:
-    """A model's most probable token in a place, and its probability; None if that is not known."""
+    """A model's most probable token at a place; `prob` is None if its probability is unknown."""
 
     token: Token
     prob: float | None
@@ -96,12 +96,12 @@ class _OwnPick:
 
 
 class GatedDraws:
-    """Draws of one answer.
+    """Draws the tokens of one answer from the gated mixture.
 
     Args:
-        writer: the answer.
+        writer: writes the answer.
         verifier: the gate.
-        prompt: of the draft model, for verifiers that decide by the place.
+        prompt: the draft model's prompt, for verifiers that decide by the place.
     """
 
     def __init__(self, writer: JudgedWriter, verifier: Verifier, prompt: str) -> None:
@@ -123,14 +123,14 @@ class GatedDraws:
             for at, token in places:
                 choices = {model: found[at] for model, found in heard.items() if at in found}
                 if await self._write_token(token, preferred[at], choices, passage.number, asked=at in contested):
-                    before = None  # an assistant's draw, which the draft reads as text
+                    before = None  # an assistant drew the token, so the draft continues from the text
                 if writer.over or before is None:
                     break
             else:
                 writer.end_with(passage)
 
     async def _drafted(self, before: Passage | None) -> Passage:
-        """Line 1: some tokens ahead."""
+        """Line 1: let the draft draw some tokens ahead."""
         writer = self._writer
         start = len(writer.text)
         return await writer.continuation(
@@ -145,7 +145,7 @@ class GatedDraws:
         )
 
     async def _preferred(self, places: Sequence[tuple[int, Token]]) -> dict[int, _OwnPick]:
-        """Line 2: the draft's most probable token in each place, by its byte offset."""
+        """Line 2: return the draft's most probable token at each place, by the byte offset of the place."""
         found: dict[int, _OwnPick] = {}
         for at, token in places:
             best = most_probable(token)
@@ -161,13 +161,13 @@ class GatedDraws:
         return found
 
     def _could_change(self, at: int, preferred: _OwnPick) -> bool:
-        """True if an assistant has to be asked about a place."""
+        """Test whether an assistant has to be asked about a place."""
         if preferred.prob is None:
             return False
         return not self._writer.skip or self._at(at).contestable(preferred.prob)
 
     async def _heard(self, passage: Passage, contested: Mapping[int, _OwnPick]) -> dict[int, dict[int, _OwnPick]]:
-        """Line 3: by model, the most probable token of each assistant in each contested place."""
+        """Line 3: return each assistant's most probable tokens at the contested places, by model and byte offset."""
         text = self._writer.text + passage.data
         questions = [Question(at, (one.token.data,)) for at, one in contested.items()]
 
@@ -181,7 +181,7 @@ class GatedDraws:
         return await self._writer.ask_all(ask, assistants)
 
     def _judged(self, at: int, mine: _OwnPick, heard: Mapping[int, _OwnPick]) -> dict[int, Decision]:
-        """Line 4: the decision of each assistant that was heard about a place."""
+        """Line 4: return the decision about each assistant that answered at a place."""
         verifier, found = self._at(at), dict[int, Decision]()
         for model, theirs in heard.items():
             agreed = key_of(theirs.token) == key_of(mine.token)
@@ -204,7 +204,7 @@ class GatedDraws:
     async def _write_token(
         self, drawn: Token, mine: _OwnPick, heard: Mapping[int, _OwnPick], number: int, *, asked: bool
     ) -> bool:
-        """Line 5: write the draft's token, or a token drawn from an assistant; true for an assistant's token."""
+        """Line 5: write the draft's token, or a token that an assistant draws; True if an assistant drew it."""
         writer = self._writer
         at = len(writer.text)
         decisions = self._judged(at, mine, heard)
@@ -228,7 +228,7 @@ class GatedDraws:
                 )
                 writer.put(passage.tokens[0], model, judged, number=number)
                 return True
-            del decisions[model]  # it failed just now, or has no room left
+            del decisions[model]  # this model has just failed, or its context is full
         verified = writer.complete or not self._could_change(at, mine)
         judged = Judged(decisions=tuple(decisions.values()), verified=verified, asked=asked)
         writer.put(drawn, 0, judged, number=number)
@@ -239,7 +239,7 @@ class GatedDraws:
 
 
 def _choice(proposal: Proposal | None) -> _OwnPick | None:
-    """A model's own token in a place."""
+    """Return a model's own token from its proposal; None if there is no proposal."""
     if proposal is None:
         return None
     return _OwnPick(proposal.tokens[0], proposal.tokens[0].prob, proposal.strategy)

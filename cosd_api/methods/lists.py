@@ -1,4 +1,4 @@
-"""Lists of the most probable tokens in a place, as endpoints show them."""
+"""Lists of the most probable tokens at a place, as endpoints report them."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from cosd_providers.contract import Token
 from cosd_providers.errors import UnsupportedError
 
 ROUNDING = 1e-9
-"""Relative difference of two means that counts as rounding: such means are equal."""
+"""The relative difference up to which two means count as equal, because it may be due to rounding."""
 
 Key = tuple[bytes, bool]
 """A token's bytes, and whether it is the end of sequence."""
 
 
 def lists_needed(models: Models, method: str, *, others: int = 1) -> None:
-    """Check that every model lists its most probable tokens, the end of sequence among them.
+    """Check that every model lists its most probable tokens, including the end of sequence.
 
     Args:
         models: the models with their known facts.
-        method: the method that needs the lists.
-        others: the number of tokens that it needs beside the most probable token.
+        method: the name of the method that needs the lists.
+        others: the number of tokens that the method needs in addition to the most probable one.
 
     Raises:
-        UnsupportedError: a model does not.
+        UnsupportedError: a model lists no tokens, too few tokens, or not the end of sequence.
     """
     for name, info in models:
         can = info.capabilities
         if not can.probs or not can.top_k:
             missing = f"does not list its most probable tokens, which {method!r} compares"
         elif can.top_k < others:
-            missing = f"lists {1 + can.top_k} tokens at most, and {method!r} needs the {1 + others} most probable ones"
+            missing = f"lists at most {1 + can.top_k} tokens, and {method!r} needs the {1 + others} most probable ones"
         elif not can.end_prob:
             missing = f"does not report the probability of its end of sequence, which {method!r} compares, too"
         else:
@@ -41,22 +41,23 @@ def lists_needed(models: Models, method: str, *, others: int = 1) -> None:
 
 
 def key_of(token: Token) -> Key:
-    """The token's bytes, and whether it is the end of sequence."""
+    """Return the token's bytes, and whether it is the end of sequence."""
     return token.data, token.end
 
 
 def is_joined(token: Token) -> bool:
-    """True for a character of several tokens: it has no alternatives, and no ASCII character has several tokens.
+    """Test whether a token is one character of several tokens.
 
-    A plain token may have no alternatives, too, if the endpoint does not know the text of the next token.
+    Such a token has no alternatives. A plain token may lack them, too, if the endpoint does not know the text of the
+    next most probable token. ASCII text never counts as joined, because no ASCII character consists of several tokens.
     """
     return token.prob is None or (token.prob < 1 and not token.alternatives and not token.data.isascii())
 
 
 def most_probable(token: Token) -> list[Token]:
-    """The most probable tokens in the place of a token: all that are equally probable.
+    """Return the most probable token at the place of a token, or several tokens that are equally probable.
 
-    Empty if the list does not show them, because an unlisted token may be more probable.
+    The list is empty if these are not known, because an unlisted token may be more probable.
     """
     if is_joined(token):
         return []
@@ -67,5 +68,5 @@ def most_probable(token: Token) -> list[Token]:
 
 
 def probs_of(token: Token | None) -> dict[Key, float]:
-    """The probabilities that a model lists in a place, in its order."""
+    """Return the probabilities that a model lists at a place, in the model's order."""
     return {} if token is None else {key_of(one): one.prob or 0.0 for one in (token, *token.alternatives)}

@@ -1,4 +1,4 @@
-"""Means of the models' probabilities, between bounds: shared by the methods that average. Pure."""
+"""Means of the models' probabilities, with bounds, for the methods that average. All functions are pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cosd_api.methods.lists import ROUNDING, Key, key_of
 from cosd_providers.contract import Token
 
 SURE = 0.5
-"""A mean above this is the largest."""
+"""A token whose mean exceeds this number has the largest mean, because all means sum to at most 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeanBounds:
-    """Bounds of the probability of a token, or of its mean."""
+    """A lower and an upper bound of a token's probability, or of its mean probability."""
 
     low: float
     high: float
@@ -24,13 +24,13 @@ class MeanBounds:
 
 @dataclass(frozen=True, slots=True)
 class MeanChoice:
-    """A token that is written.
+    """The choice of the token that is written at a place.
 
     Attributes:
         token: the token.
-        model: the first model that would write it; if none would, the model that finds it most probable.
-        segment: the record of it.
-        proved: whether its mean is proved to be the largest.
+        model: the first model that would write the token; if none would, the model that finds it most probable.
+        segment: the record of the choice.
+        proved: whether the token's mean is proved to be the largest.
     """
 
     token: Token
@@ -42,18 +42,18 @@ class MeanChoice:
     def of(
         cls, token: Token, model: int, contenders: Sequence[Contender], reason: str, *, at: int = 0, proved: bool = True
     ) -> MeanChoice:
-        """The choice of a token, which is contender `at`."""
+        """Create the choice of a token from the contenders, of which it is number `at`."""
         return cls(replace(token, alternatives=()), model, DecidedSegment(tuple(contenders), at, reason), proved)
 
 
 def mean_of(several: Iterable[tuple[float, MeanBounds]]) -> MeanBounds:
-    """The weighted mean of some bounds, each given with its weight."""
+    """Compute the weighted mean of several bounds, each of which is given with its weight."""
     bounds = [*several]
     return MeanBounds(sum(weight * one.low for weight, one in bounds), sum(weight * one.high for weight, one in bounds))
 
 
 def largest(means: Mapping[Key, MeanBounds]) -> Key:
-    """The token with the largest lower bound, of equals the first listed."""
+    """Return the token with the largest lower bound; of equals the first listed."""
     best, *_ = means
     for key, mean in means.items():
         if mean.low > means[best].low * (1 + ROUNDING):
@@ -62,7 +62,7 @@ def largest(means: Mapping[Key, MeanBounds]) -> Key:
 
 
 def is_proved(best: Key, means: Mapping[Key, MeanBounds]) -> bool:
-    """Test whether no other token can have a larger mean, or come first with an equal mean."""
+    """Test whether `best` wins for certain: no other token can have a larger mean, or an equal one and come first."""
     least, before = means[best].low, True
     for key, mean in means.items():
         if key == best:
@@ -73,25 +73,25 @@ def is_proved(best: Key, means: Mapping[Key, MeanBounds]) -> bool:
 
 
 def reason_for(best: Key, means: Mapping[Key, MeanBounds]) -> str:
-    """The means of the best token and of the second, in words."""
+    """Describe the means of the best token and of the second best in words."""
     second = max((mean.high for key, mean in means.items() if key != best), default=0.0)
     return f"largest mean probability: {means[best].low:.2g} against {second:.2g} at most"
 
 
 def contender(key: Key, models: Iterable[int], probs: Iterable[float | None], mean: MeanBounds) -> Contender:
-    """The record of a token that `models` would write: 1 / probability by model, and of the mean."""
+    """Return the record of a token that `models` would write: 1 / its probability for each model, and 1 / its mean."""
     scores = tuple(None if prob is None else inverse(prob) for prob in probs)
     exact = mean.high - mean.low <= ROUNDING * mean.high
     return Contender(tuple(model - 1 for model in models), *key, scores, inverse(mean.low) if exact else None)
 
 
 def token_of(key: Key, listed: Iterable[Token | None]) -> Token:
-    """The first token with these bytes, among several tokens and their alternatives."""
+    """Find the first token with this key among some tokens and their alternatives."""
     return next(
         one for token in listed if token is not None for one in (token, *token.alternatives) if key_of(one) == key
     )
 
 
 def inverse(prob: float) -> float:
-    """1 / probability, which is the perplexity of a single token."""
+    """Return 1 / `prob`, which is the perplexity of a single token; infinite for 0."""
     return 1 / prob if prob else math.inf

@@ -2,14 +2,14 @@
 
 ::
 
-    1   the model of each place is drawn: model i with probability w_i                   `_run`
-    2   that model draws the token from its own distribution: x ~ M_i                    `_drawn`
-    3   places in a row that fall to one model are one request to it                     `write`
+    1   for each place a model is drawn: model i with probability w_i                    `_run`
+    2   this model draws the token from its own distribution: x ~ M_i                    `_drawn`
+    3   consecutive places that fall to one model are one request to it                  `write`
 
-Drawing the model first and then the token is drawing from the mean E = w_1 M_1 + w_2 M_2 + ...: each token x has the
-probability w_1 M_1(x) + w_2 M_2(x) + ... So the answers have the same distribution as answers drawn from averaged
-distributions, and no distribution has to be known (a mixture of experts, arXiv 2605.00419). A model that takes no ids
-reads the text again after another model's turn.
+Each token x is drawn with probability w_1 M_1(x) + w_2 M_2(x) + ..., which is its probability in the mean
+E = w_1 M_1 + w_2 M_2 + ... So answers have the same distribution as if they were drawn from averaged distributions,
+although no distribution has to be known (a mixture of experts, arXiv 2605.00419). After another model's turn, a model
+that takes no ids continues from the text.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ DRAWN = Assumptions(
     "before it",
     "every token falls to this model, in a request of its own",
 )
-"""The basis of `cost_of_draws`."""
+"""The assumptions of `cost_of_draws`, in words."""
 
 
 class MeanDraws:
-    """Draws of one answer.
+    """Draws the tokens of one answer from the weighted mean.
 
     Args:
-        writer: the answer.
-        shares: gives the weights of the heard models, from the number of all models.
+        writer: writes the answer.
+        shares: returns the weights of the models that are left, from the number of all models and their indices.
     """
 
     def __init__(self, writer: AnswerWriter, shares: Callable[[int, Sequence[int]], Mapping[int, float]]) -> None:
@@ -48,7 +48,7 @@ class MeanDraws:
             model, length = self._run(place)
             passage = await self._drawn(model, place, length)
             if passage is None:
-                continue  # the model is lost, and the place falls to another model
+                continue  # the model is lost, so the place falls to another model
             if passage.tokens:
                 share = self._shares()[model]
                 tokens = passage.tokens
@@ -62,7 +62,7 @@ class MeanDraws:
         return self._given(self._writer.count, self._writer.models)
 
     def _run(self, place: int) -> tuple[int, int]:
-        """Lines 1 and 3: the model of a place, and the number of places in a row that fall to it."""
+        """Lines 1 and 3: return the model of a place, and the number of consecutive places that fall to it."""
         model = self._model(place)
         length = 1
         while length < self._writer.left and self._model(place + length) == model:
@@ -70,9 +70,9 @@ class MeanDraws:
         return model, length
 
     def _model(self, place: int) -> int:
-        """Line 1: the model of one place, counted in tokens."""
+        """Line 1: return the model of one place; places are counted in tokens."""
         writer, shares = self._writer, self._shares()
-        # Once a model is lost, a new number is needed: the old number is known to select the lost model.
+        # After the loss of a model, a new number must be drawn, because the old one is known to select that model.
         lost = [model for model in range(writer.count) if model not in writer.models]
         chance = writer.chance.number("model", place, *lost)
         below = 0.0
@@ -80,10 +80,10 @@ class MeanDraws:
             below += share
             if chance < below:
                 return model
-        return max(model for model, share in shares.items() if share)  # the sum of all is rounded
+        return max(model for model, share in shares.items() if share)  # rounding left the sum below `chance`
 
     async def _drawn(self, model: int, place: int, length: int) -> Passage | None:
-        """Line 2: some tokens from one model, on its own path; None if the model is lost."""
+        """Line 2: let one model draw some tokens, on its own path; None if the model is lost."""
         writer = self._writer
 
         async def draw(model: int) -> Passage:
@@ -96,7 +96,7 @@ class MeanDraws:
 
 
 def cost_of_draws(plan: Plan, model: int, share: float, prompt: Reading) -> Cost:
-    """The cost of an answer at one model of this weight: a request for each of its runs."""
+    """Forecast the cost of an answer at a model with the weight `share`: one request for each of its runs."""
     n = plan.max_tokens
     runs = share + (n - 1) * share * (1 - share)
     high = n * ROUNDS if share or model == 0 else 0

@@ -1,37 +1,40 @@
-"""Nudging (ACL 2025, arXiv 2410.09300): a large base model writes while it is sure, else a small aligned model.
+"""Nudging (ACL 2025, arXiv 2410.09300): a large base model writes while it is confident, else a small aligned model.
 
-The paper's *base model* B is the draft here, and its *nudging model* N the assistant.
+The paper's *base model* B is the draft here, and its *nudging model* N is the assistant.
 
 ::
 
     1   N writes a nudge: its next 16 tokens                                                    `Nudged.write`
-    2   if N ends within them, the whole nudge is taken, and the answer is over                 `Nudged.write`
-    3   else its words are taken one by one. The first is always taken; after each B is
-        asked for its own text, and takes over if it is confident again (its top-1
-        probability is at least gamma), or if its first token is a prefix of the next word      `BaseTurn`
-    4   if B never takes over, all words but the last are taken, then 1 again                   `Nudged._taken`
-    5   B writes: its first token always, and more while it is confident; then 1                `BaseTurn`
+    2   if N ends within them, the whole nudge is written, and the answer is over               `Nudged.write`
+    3   otherwise the words of the nudge are taken one by one. The first is always taken.
+        After each word B is asked for its own text. B takes over if it is confident (its
+        top-1 probability is at least gamma), or if its first token is a prefix of the
+        nudge's next word                                                                       `BaseTurn`
+    4   if B never takes over, all words but the last are taken; back to 1                      `Nudged._taken`
+    5   if B takes over, it writes its first token, and more as long as it is confident;
+        back to 1                                                                               `BaseTurn`
 
-**Words** come from N's tokenizer if it is known, else from Unicode (`words.unicode_words`): the white space before a
-word is a part of it. The last word of a nudge may be unfinished, so it is taken only if it is the only word. A nudge
-may end inside a token of N: that token is cut, and the probability of the part is not known.
+**Words** are defined by N's tokenizer if it is known, otherwise by Unicode (`words.unicode_words`). The white space
+before a word is a part of it. The last word of a nudge may be unfinished, so it is taken only if it is the only word.
+The taken words may end inside a token of N. That token is cut, and the probability of the part is unknown.
 
-**B's end of sequence** is never written, for only N ends an answer. B is not confident if it would end, or if the
-probability of its token is not known.
+**B's end of sequence** is never written, because only N ends an answer. B does not count as confident if it would end
+the answer, or if the probability of its token is unknown.
 
-**Guards.** A nudge that equals each of the three before it is not written, and the answer ends (`stop_reason`
-`"repetition"`). The tokens after B's first are counted in passages of 16, the last passage of a turn shorter. A passage
-is not written, and B's turn is over, if the answer already holds the passage and it has 16 tokens or more than five
-words between white space.
+**Guards.** If a nudge equals each of the three nudges before it, it is not written, and the answer ends (`stop_reason`
+is `"repetition"`). The tokens after B's first are divided into passages of 16 tokens; the last passage of a turn may be
+shorter. B's turn ends before a passage that repeats text of the answer, if the passage has 16 tokens or more than five
+words separated by white space.
 
-**Streaming.** A nudge is written when it is complete. A token of B is written as soon as the answer does not already
-hold its passage so far, so that no token is ever taken back.
+**Streaming.** A nudge is written when it is complete. A token of B is written as soon as its passage so far differs
+from all text in the answer before the passage, so no token is ever taken back.
 
-**Limits.** `max_tokens` counts the tokens of both, a cut one as a whole. It cuts the answer and changes nothing before:
-N always writes 16 tokens, and B completes its last passage if that may be a repetition. If a model cannot continue (a
-full context, a filter) its text so far is taken, and the answer is over.
+**Limits.** `max_tokens` counts the tokens of both models; a cut token counts as one. The limit only cuts the answer and
+changes nothing before the cut: N always writes 16 tokens, and B completes its last passage if it may be a repetition.
+If a model cannot continue (its context is full, or a filter intervened), its text so far is written, and the answer is
+over.
 
-With `on_assistant_error="draft"` B continues alone, to its own end, if N fails.
+With `on_assistant_error="draft"`, B continues alone, to its own end, if N fails.
 """
 
 from __future__ import annotations
@@ -55,31 +58,32 @@ from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import readable
 
 BASE, NUDGER = 0, 1
-"""The models, by their index."""
+"""The indices of the two models."""
 
 PASSAGE = 16
-"""Tokens of B that are compared with the answer before them."""
+"""The number of B's tokens in a passage, which is compared with the answer before it."""
 
 SAME = 3
-"""Nudges in a row that may be the same."""
+"""The largest number of equal nudges in a row."""
 
-_FEW = 5  # words of a short passage that may be repeated
-_TURN = 10  # tokens of the answer from one nudge to the next, by assumption
-_TAKEN = 2  # words of a nudge that are taken, by assumption
+_FEW = 5  # the largest number of words in a short passage that may be repeated
+_TURN = 10  # the assumed number of tokens from one nudge to the next
+_TAKEN = 2  # the assumed number of words that are taken from a nudge
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nudging(Written):
-    """Nudging: the draft, a large *base model*, writes while it is confident, else the assistant.
+    """Nudging: the draft, a large *base model*, writes while it is confident; otherwise the assistant writes.
 
-    The method of arXiv 2410.09300 (ACL 2025), with any tokenizers. The assistant is the *nudging model*, small and
-    aligned: it begins the answer, writes the words of which the base model is not confident, and alone ends it. Only
-    the base model has to report the probabilities of its tokens. The answer streams nudge by nudge, and token by token
-    while the base model writes.
+    This is the method of arXiv 2410.09300 (ACL 2025), for one assistant and any tokenizers. The assistant is the
+    *nudging model*, which is small and aligned. It begins the answer, writes the words of which the base model is not
+    confident, and is the only model that ends the answer. Only the base model has to report the probabilities of its
+    tokens. The answer streams nudge by nudge, and token by token while the base model writes.
 
     Attributes:
-        gamma: the base model is confident if its most probable token has at least this probability.
-        nudge_tokens: tokens that the nudging model writes each time. An answer of no more tokens is all its own.
+        gamma: the base model is confident if its most probable token has at least this probability, in [0, 1].
+        nudge_tokens: the number of tokens in a nudge, at least 1. If the nudging model's answer to the prompt is no
+            longer than this, it is the whole answer.
 
     Raises:
         SettingError: a setting is out of its range.
@@ -110,7 +114,7 @@ class Nudging(Written):
         await Nudged(self, writer).write()
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """A request for each nudge, and one after each of its words; see `Method.cost`."""
+        """Forecast the cost: a request for each nudge, and one after each word taken from it; see `Method.cost`."""
         n, most = plan.max_tokens, prompt.most + FINER * (plan.max_tokens + self.nudge_tokens)
         if model == NUDGER:
             requests = Bounds(1, min(n, 1 + n / _TURN), n)
@@ -122,7 +126,7 @@ class Nudging(Written):
         return Cost(requests, Bounds(0, expected, requests.high * (most + n + PASSAGE)), n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         return Assumptions(
             f"max_tokens tokens with a nudge in every {_TURN}, of which {_TAKEN} words are taken; the base model is "
             "asked after each",
@@ -131,19 +135,19 @@ class Nudging(Written):
 
 
 class Nudged:
-    """Nudging of one answer.
+    """Writes one answer by nudging.
 
     Args:
-        method: its settings.
-        writer: writes it.
+        method: the settings.
+        writer: writes the answer.
     """
 
     def __init__(self, method: Nudging, writer: AnswerWriter) -> None:
         self.gamma = method.gamma
         self.writer = writer
         self._tokens = method.nudge_tokens
-        self._last = b""  # the last nudge
-        self._same = 0  # nudges in a row that equal the last one
+        self._last = b""  # the text of the last nudge
+        self._same = 0  # the number of equal nudges in a row, including the last one
 
     async def write(self) -> None:
         """Steps 1 to 5, until the answer is over."""
@@ -168,14 +172,14 @@ class Nudged:
                 await self._taken(passage, split)
 
     async def _taken(self, passage: Passage, split: WordEnds) -> None:
-        """Steps 3 to 5: the words of a nudge that are taken, and B's turn after them."""
+        """Steps 3 to 5: take words of a nudge, and write B's turn after them."""
         writer, data, ends = self.writer, passage.data, ends_of_words(passage.data, split)
         for end, behind in pairwise(ends):
             first = passage.first(end)
             room = writer.left - len(first)
             cut = len(first[-1].data) < len(
                 passage.tokens[len(first) - 1].data
-            )  # the token may be longer if more words are taken
+            )  # a cut token is longer if more words are taken
             if room + cut <= 0 and self._same < SAME:
                 self.nudge(passage, end, "the answer is as long as it may be")
                 return
@@ -188,7 +192,7 @@ class Nudged:
             self.nudge(passage, ends[-2], "the base model is not confident after any of its words")
 
     def nudge(self, passage: Passage, end: int, reason: str) -> None:
-        """Write the first words of a nudge, unless the same words were written too often."""
+        """Write the first words of a nudge; end the answer instead if they were written too often in a row."""
         data = passage.data[:end]
         self._same = self._same + 1 if data == self._last else 1
         self._last = data
@@ -205,19 +209,19 @@ class Nudged:
         self.close(NUDGER, start, reason)
 
     def close(self, model: int, start: int, reason: str) -> None:
-        """Complete the segment of a model that begins at a byte of the answer."""
+        """Record the segment that a model wrote, from byte `start` to the end of the answer."""
         entry = Contender((model - 1,), self.writer.text[start:], self.writer.ended)
         self.writer.segments.append(DecidedSegment((entry,), 0, reason))
 
 
 class BaseTurn:
-    """One question to B after a word of a nudge, and B's turn if it takes over: steps 3 and 5.
+    """Steps 3 and 5: one request to B after a word of a nudge, and B's turn if it takes over.
 
     Args:
         answer: the answer in progress.
         passage: the nudge as N wrote it.
-        end: the end of the word, in bytes of the nudge.
-        following: the nudge's next word.
+        end: the byte of the nudge at which the word ends.
+        following: the next word of the nudge.
     """
 
     def __init__(self, answer: Nudged, passage: Passage, end: int, following: bytes) -> None:
@@ -226,22 +230,22 @@ class BaseTurn:
         self._nudge = passage
         self._end = end
         self._following = following
-        self._start: int | None = None  # of its segment, once B has taken over and written
+        self._start: int | None = None  # where B's segment begins, as soon as B has written
         self._reason = ""
-        self._number = 0  # of the request
+        self._number = 0  # the number of the request
         self._taken = False
-        self._passage: list[Token] = []  # B's tokens that are held back
-        self._length = 0  # tokens of the passage
-        self._new = False  # the answer before the passage does not hold it
+        self._passage: list[Token] = []  # tokens of B that are held back
+        self._length = 0  # the number of tokens in the passage
+        self._new = False  # whether the passage is known not to repeat the answer before it
 
     async def run(self, room: int) -> bool:
-        """Ask B, and write its turn.
+        """Ask B, and write its turn if it takes over.
 
         Args:
-            room: tokens of B that the answer may still have.
+            room: the number of B's tokens for which the answer still has room.
 
         Returns:
-            Whether B has taken over.
+            True if B has taken over.
         """
         text = self._writer.text + self._nudge.data[: self._end]
         most = 1 + PASSAGE * math.ceil((room - 1) / PASSAGE)
@@ -253,7 +257,7 @@ class BaseTurn:
         return self._taken
 
     def _take(self, item: Token | DraftEnd, number: int) -> bool:
-        """Take a token of B, or its end; true if its turn is over."""
+        """Handle a token of B, or its end; True if the request is over."""
         self._number = number
         if isinstance(item, DraftEnd):
             return self._stopped(item)
@@ -266,14 +270,14 @@ class BaseTurn:
             return True
         self._passage.append(item)
         self._length += 1
-        if not self._new:  # nothing of the passage is written yet
+        if not self._new:  # no token of the passage is written yet
             self._new = b"".join(token.data for token in self._passage) not in self._writer.text
         if self._new:
             self._release()
         return self._writer.over or (self._length == PASSAGE and self._complete())
 
     def _begin(self, token: Token) -> bool:
-        """Take the first token: the nudge ends before it, or has another word."""
+        """Handle B's first token, with which B takes over or not; True if the request is over."""
         gamma = self._answer.gamma
         if self._confident(token):
             self._reason = f"the base model is confident: {_shown(token.prob)} >= {gamma:g}"
@@ -293,11 +297,11 @@ class BaseTurn:
         return not token.end and token.prob is not None and token.prob >= self._answer.gamma
 
     def _complete(self) -> bool:
-        """Write the tokens held back of a passage that is over, unless it is a repetition; true if B's turn is over."""
+        """Write the tokens held back of a complete passage, or drop a repetition; True if B's turn is over."""
         held = b"".join(token.data for token in self._passage)
         repeated = bool(held) and not self._new and (self._length == PASSAGE or len(held.split()) > _FEW)
         if repeated:
-            self._reason += ", until it repeats what stands in the answer"
+            self._reason += ", until it repeats text of the answer"
             self._passage.clear()
         self._release()
         self._length, self._new = 0, False
@@ -309,7 +313,7 @@ class BaseTurn:
             self._passage = []
 
     def _stopped(self, end: DraftEnd) -> bool:
-        """End B's turn with the request, and the answer if B cannot continue."""
+        """Handle the end of the request; if B cannot continue, the answer ends, too."""
         if end.reason in ("context", "filter"):
             if not self._taken:
                 self._taken = True

@@ -1,15 +1,15 @@
-"""Perplexities of proposed texts, and the choice between them, for Cool-Fusion and reranking.
+"""Perplexities of proposed texts, and the choice between these texts, for Cool-Fusion, reranking and AdaFuse.
 
 ::
 
     PPL_v(s) = exp(mean of -log p_v(t) over the tokens t of s)          (equation 2; v's own tokens)     `perplexity`
     s* = argmin over s of the mean of PPL_v(s) over the models v        (equation 3; arithmetic)         `mean`, `least`
 
-The equations are Cool-Fusion's (arXiv 2407.19807). As printed, equation 2 has a sum, but every perplexity that the
-paper reports (Table 3) can only be a mean: `normalisation="token"`. `"sum"` is the equation to the letter; `"byte"`
-divides by the bytes of the text, which makes models with long and with short tokens comparable.
+The equations are from Cool-Fusion (arXiv 2407.19807). As printed, equation 2 has a sum, but the perplexities that the
+paper reports (Table 3) can only be means, so `normalisation="token"` is the default. `"sum"` follows the printed
+equation. `"byte"` divides by the bytes of the text, which makes models with long and short tokens comparable.
 
-Everything is reckoned in logarithms, so that a sum over a long text does not overflow.
+All computations use logarithms, so that the sum over a long text does not overflow.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Normalisation = Literal["token", "byte", "sum"]
 """The divisor of a text's negative log-likelihood: its tokens, its bytes (the end counts as one), or 1."""
 
 ROUNDING = 1e-9
-"""Difference of two logarithms of mean perplexities that counts as rounding: such texts tie."""
+"""The difference of two log mean perplexities up to which the texts count as equal."""
 
 
 def perplexity(tokens: Sequence[Token], normalisation: Normalisation) -> float | None:
-    """The logarithm of a text's perplexity; None if it has no token, or a token's probability is not known."""
+    """Compute the logarithm of a text's perplexity; None if it has no tokens, or a token of unknown probability."""
     probs = [token.prob for token in tokens]
     known = [prob for prob in probs if prob is not None]
     if not known or len(known) < len(probs):
@@ -54,13 +54,13 @@ def perplexity(tokens: Sequence[Token], normalisation: Normalisation) -> float |
 
 
 def mean(logs: Sequence[float]) -> float:
-    """The logarithm of the arithmetic mean of perplexities, from their logarithms."""
+    """Compute the logarithm of the arithmetic mean of perplexities from their logarithms."""
     most = max(logs)
     return most if math.isinf(most) else most + math.log(math.fsum(math.exp(one - most) for one in logs) / len(logs))
 
 
 def least(means: Sequence[float | None]) -> int:
-    """The index of the least mean, of equals the first; 0 if the first text has no mean: none compares to it."""
+    """Return the index of the least mean, of equals the first; 0 if the first text has no mean to compare with."""
     if means[0] is None:
         return 0
     best = min(one for one in means if one is not None)
@@ -71,7 +71,7 @@ def scores_needed(models: Models, method: str) -> None:
     """Check that every model reports the probabilities of a given text.
 
     Raises:
-        UnsupportedError: a model does not.
+        UnsupportedError: a model does not report them.
     """
     for name, info in models:
         if not (info.capabilities.score and info.capabilities.probs):
@@ -82,10 +82,10 @@ def scores_needed(models: Models, method: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ByPerplexity(Written):
-    """A method in which all models score the texts that they propose.
+    """A method in which all models score the proposed texts by their perplexity.
 
     Attributes:
-        normalisation: the divisor of a text's negative log-likelihood.
+        normalisation: the divisor of a text's negative log-likelihood: `"token"`, `"byte"` or `"sum"`.
 
     Raises:
         SettingError: there is no such normalisation.
@@ -109,13 +109,13 @@ class ProposedText:
     """A text that one or several models propose.
 
     Attributes:
-        text: its bytes.
-        end: whether the answer ends after it, by the model's own end of sequence.
-        tokens: as the first of these models wrote it.
-        passage: the passage in which that model wrote them.
-        models: the models that propose it, in the order given.
-        own: each model's own tokens of it.
-        ahead: the text that the first of these models wrote after it.
+        text: the bytes of the text.
+        end: whether the answer ends after the text, with a model's own end of sequence.
+        tokens: the tokens of the first model that proposed the text.
+        passage: the passage of which these tokens are a part.
+        models: the models that propose the text, in the order in which they were added.
+        own: the tokens of each model that wrote the text in one go.
+        ahead: what the first of these models wrote after the text.
     """
 
     text: bytes
@@ -128,27 +128,27 @@ class ProposedText:
 
     @classmethod
     def of(cls, passage: Passage, length: int) -> ProposedText:
-        """The first `length` bytes of a passage, without an end."""
+        """Create a proposal from the first `length` bytes of a passage, without an end."""
         tokens = passage.first(length)
         return cls(passage.data[:length], False, tokens, passage, ahead=passage.data[length:])
 
     def written_by(self, model: int) -> Sequence[Token] | None:
-        """A model's own tokens of exactly this text, with all probabilities; None if they are not known."""
+        """Return a model's own tokens if they make up exactly this text and all have probabilities; otherwise None."""
         tokens = self.own.get(model, ())
         whole = b"".join(token.data for token in tokens) == self.text and (bool(tokens) and tokens[-1].end) == self.end
         return tokens if whole and all(token.prob is not None for token in tokens) else None
 
 
 class ProposedTexts:
-    """The distinct texts that were proposed for one place, in the order of the models."""
+    """The distinct texts that were proposed at one place, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[bytes, bool], ProposedText] = {}
 
     def add(self, model: int, one: ProposedText, *, own: bool = True) -> None:
-        """Add a model's proposal; equal texts that end alike are one proposal.
+        """Add a model's proposal; equal texts that end alike count as one proposal.
 
-        `own`: whether the model wrote all tokens in one go, so that the probabilities of the tokens are the text's.
+        `own` tells whether the model wrote all tokens in one go, so that their probabilities are a score of the text.
         """
         same = self._found.setdefault((one.text, one.end), one)
         if model not in same.models:
@@ -157,18 +157,18 @@ class ProposedTexts:
             same.own[model] = one.tokens
 
     def join(self, one: ProposedText) -> None:
-        """Add a joint proposal of several models, unless a model has made it by itself."""
+        """Add a joint proposal of several models, unless it is already there."""
         self._found.setdefault((one.text, one.end), one)
 
     def distinct(self) -> list[ProposedText]:
-        """All proposals that have a text or an end; if there are none, an empty one."""
+        """Return all proposals that have a text or an end; if there are none, one empty proposal."""
         found = list(self._found.values())
         return [one for one in found if one.text or one.end] or found[:1]
 
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """One model's perplexity of one candidate, as a logarithm: with its end, and of its text alone."""
+    """The logarithm of one model's perplexity of one candidate: of the whole, and of the text without its end."""
 
     whole: float | None
     text: float | None
@@ -180,13 +180,21 @@ async def choose(
     normalisation: Normalisation,
     combined: Callable[[Sequence[float]], float] = mean,
 ) -> tuple[ProposedText, DecidedSegment]:
-    """Let every model score every candidate as the continuation of the answer so far, and take the best.
+    """Let every model score every candidate as the continuation of the answer so far, and choose the best one.
 
-    `combined` makes one number of the logarithms of a candidate's perplexities; the least is taken.
+    A single candidate is not scored. A model does not score its own text either, if it reads the text as the tokens
+    that it wrote. If a candidate ends the answer, models that cannot report the probability of their end of sequence
+    are left out of its mean. If no model is left, the candidate is scored without its end; an end without text then has
+    no mean.
 
-    A single candidate is not scored. Nor does a model score its own text, if it reads the text as the tokens that it
-    wrote. A model that cannot report the probability of its end of sequence is left out of the mean of a text that
-    ends; if all are, the text counts without its end, and an end alone has no mean.
+    Args:
+        writer: the answer so far.
+        candidates: the proposed texts.
+        normalisation: the divisor of a text's negative log-likelihood.
+        combined: combines the logarithms of a candidate's perplexities into one number; the least number wins.
+
+    Returns:
+        The winning candidate, and the record of the choice.
 
     Raises:
         ProviderError: a model failed, and the answer cannot continue without it.
@@ -229,7 +237,7 @@ def _entry(
     writer: AnswerWriter,
     combined: Callable[[Sequence[float]], float],
 ) -> tuple[Contender, float | None]:
-    """The record of a candidate, and the logarithm of its mean."""
+    """Return the record of a candidate, and the logarithm of its mean perplexity."""
     whole: dict[int, float] = {model: of.whole for model, of in measured.items() if of.whole is not None}
     known = whole or {model: of.text for model, of in measured.items() if of.text is not None}
     log = combined(list(known.values())) if known else None
@@ -252,7 +260,7 @@ def _reason(entries: Sequence[Contender], winner: int) -> str:
     own, others = entries[winner].mean, [one.mean for at, one in enumerate(entries) if at != winner]
     known = [one for one in others if one is not None]
     if own is None:
-        return "nothing compares to an end whose probability no model reports: the first listed stands"
+        return "no text can be compared with an end whose probability no model reports: the first one is taken"
     if not known:
         return f"mean perplexity {own:.4g}; no other could be measured"
     words = "least mean perplexity" if own < min(known) else "least mean perplexity, and listed first"

@@ -1,16 +1,18 @@
-"""Rerank: every model writes a whole answer, and the answer that all models together find least perplexing is taken.
+"""Rerank: every model writes a whole answer, and the answer with the least mean perplexity over all models is taken.
 
 ::
 
     1   every model answers alone, greedily: to its end, a stop string or max_tokens                  `answers`
-    2   equal answers are one; if only one is left, it is the answer                                  `proposed`
-    3   every model scores every answer: the perplexity of its own tokens of that text, and of its
-        end of sequence if the answer ended by itself                                                 `choose`
-    4   the answer with the least arithmetic mean over the models; of equals the first listed         `choose`
+    2   equal answers count as one; if only one is left, it is taken                                  `proposed`
+    3   every model scores every answer by its perplexity, over the answer's tokens in the model's
+        own encoding, and its end of sequence if the answer ended by itself                           `choose`
+    4   the answer with the least arithmetic mean over the models is taken; of equals the first
+        listed                                                                                        `choose`
 
-It is the baseline of Cool-Fusion (arXiv 2407.19807, section 3.3). Each answer is cut before a stop string first, and
-has no end then. Two answers of the same text differ if only one of them ended by itself: with the end it has another
-perplexity. An answer that a stop string leaves empty cannot be scored, and is left out if there is another answer.
+This is a baseline of Cool-Fusion (arXiv 2407.19807, section 3.3). Before it is scored, each answer is cut before a stop
+string; a cut answer has no end. Two answers with the same text differ if only one of them ended by itself, because the
+end changes the perplexity. An answer that is empty before a stop string cannot be scored, and is left out unless it is
+the only one.
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ from cosd_api.methods.perplexity import ByPerplexity, ProposedText, ProposedText
 
 @dataclass(frozen=True, kw_only=True)
 class Rerank(ByPerplexity):
-    """The whole answer of one of the models: the answer that all models together find least perplexing.
+    """Rerank: every model answers, all models score every answer, and the best whole answer is taken.
 
-    The baseline of Cool-Fusion (arXiv 2407.19807). It takes two or more models with any tokenizers, each of which
-    scores text (`Capabilities.score`). The answer comes at once, when all answers are complete and scored.
+    The best answer is the one with the least mean perplexity over all models. This is a baseline of Cool-Fusion (arXiv
+    2407.19807, section 3.3). The method needs two or more models with any tokenizers, each of which scores text
+    (`Capabilities.score`). The answer arrives whole, when all answers are complete and scored.
 
     Attributes:
-        normalisation: the divisor of an answer's negative log-likelihood: `"token"` takes the perplexity as usual, by
-            each model's own tokens; `"byte"` the bytes of the text; `"sum"` nothing, which prefers short answers.
+        normalisation: the divisor of an answer's negative log-likelihood. `"token"` divides by the number of the
+            scoring model's tokens, which gives the usual perplexity; `"byte"` divides by the bytes of the text;
+            `"sum"` does not divide (equation 2 as printed), which favours short answers.
 
     Raises:
         SettingError: there is no such normalisation.
@@ -51,16 +55,16 @@ class Rerank(ByPerplexity):
         writer.end_with(winner.passage)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
-        """One answer, and a score of every answer; see `Method.cost`."""
+        """Forecast the cost: one answer, and a score of every answer; see `Method.cost`."""
         n, others = plan.max_tokens, plan.models - 1
         asked, read = prompt.scored(prompt.expected, n)
-        most_asked, most_read = prompt.most_scored(prompt.most, FINER * n)  # of every answer, including its own
+        most_asked, most_read = prompt.most_scored(prompt.most, FINER * n)  # at most, it scores its own answer, too
         high = prompt.most + FINER * n + plan.models * most_read
         tokens = Bounds(prompt.least + 1, prompt.expected + n + others * read, high)
         return Cost(Bounds(1, 1 + others * asked, 1 + plan.models * most_asked), tokens, n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         return Assumptions(
             f"every model writes max_tokens tokens, and scores every other answer; {SCORED}",
             f"no two answers are equal; {HIGHEST_SCORED}",
@@ -68,7 +72,7 @@ class Rerank(ByPerplexity):
 
 
 async def answers(writer: AnswerWriter) -> Mapping[int, Passage]:
-    """Every model's own answer to the prompt, by model."""
+    """Let every model answer the prompt; return the answers by model."""
 
     async def answer(model: int) -> Passage:
         return await writer.continuation(model, b"", max_tokens=writer.left, enough=writer.stops)
@@ -77,7 +81,7 @@ async def answers(writer: AnswerWriter) -> Mapping[int, Passage]:
 
 
 def proposed(writer: AnswerWriter, found: Mapping[int, Passage]) -> ProposedTexts:
-    """The distinct answers, each cut before its stop string."""
+    """Return the distinct answers, each cut before its stop string."""
     candidates = ProposedTexts()
     for model, passage in found.items():
         alone = writer.response_of(passage.tokens)

@@ -1,23 +1,24 @@
-"""Route: the model that finds the prompt least perplexing answers, alone.
+"""Route: the model with the least perplexity of the prompt answers alone.
 
 ::
 
-    1   every model scores the prompt, in one scoring request: the mean negative log-likelihood
-        of its own tokens of that text                                                             `scored`
+    1   every model scores the prompt with one request: the mean negative log-likelihood of
+        the prompt's tokens in its own encoding                                                    `scored`
     2   the weight of a model is the softmax, over the models, of -mean / tau                      `weights`
-    3   the model with the least mean, which is the largest weight, answers; of equals
-        the first listed                                                                           `chosen`
+    3   the model with the least mean, and so with the largest weight, answers; of equals the
+        first listed                                                                               `chosen`
 
-It is the first half of PackLLM (arXiv 2404.11531): the perplexity of the prompt shows whose kind of text it
-is. There the weights mix the models' distributions; here the model with the largest weight answers, and all weights are
-recorded.
+This is the first half of PackLLM (arXiv 2404.11531), which takes the perplexity of the prompt as a measure of a model's
+competence. In PackLLM, the weights mix the models' distributions. Here, the model with the largest weight answers, and
+all weights are recorded.
 
-The prompt is the same text for all. Of a conversation it is the text of its messages, a blank line between them,
-without the chat templates, which differ between the models and are no part of the question. A model without a beginning
-of sequence has no probability for the first token of a text, which is left out of its mean. A model that can measure
-nothing, as for a prompt of a single such token, answers only if no other model can measure the prompt either.
+All models score the same text. For a conversation, this is the text of its messages, separated by blank lines. The chat
+templates are left out, because they differ between the models and are not part of the question. A model without a
+beginning-of-sequence token has no probability for the first token of a text; that token is left out of its mean. A
+model that cannot score the prompt (for example, because the prompt is a single such token) answers only if no other
+model can score it either.
 
-With `on_assistant_error="draft"` a model that fails is left out; if it was writing, the next best model continues from
+With `on_assistant_error="draft"`, a model that fails is left out. If it was writing, the next best model continues from
 the text so far.
 """
 
@@ -37,20 +38,20 @@ from cosd_api.methods.cost import FINER, HIGHEST_SCORED, SCORED, Assumptions, Bo
 from cosd_api.methods.perplexity import ROUNDING, perplexity, scores_needed
 from cosd_providers.contract import Token
 
-_TWICE = 2  # requests for the answer, at most: a second one for its last token
+_TWICE = 2  # the largest number of requests for the answer: its last token may need a second one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Route(Written):
-    """The answer of one of the models: the model that finds the prompt least perplexing.
+    """Route: the model with the least perplexity of the prompt answers alone.
 
-    PackLLM's measure of a model's competence (arXiv 2404.11531). It takes two or more models with any tokenizers, each
-    of which scores text (`Capabilities.score`); each scores the prompt once, and one of them answers. The answer
-    streams token by token. Each model's weight is among the scores of `FusionResult.segments`.
+    This is PackLLM's measure of a model's competence (arXiv 2404.11531). The method needs two or more models with any
+    tokenizers, each of which scores text (`Capabilities.score`). Every model scores the prompt once, and one of them
+    answers. The answer streams token by token. The scores in `FusionResult.segments` include each model's weight.
 
     Attributes:
-        tau: the temperature of the weights, which are the softmax of -NLL / tau; NLL is the mean negative
-            log-likelihood of the prompt. It does not change the choice of the model.
+        tau: the temperature of the recorded weights, above 0. The weights are the softmax of -NLL / tau, where NLL is
+            the mean negative log-likelihood of the prompt. `tau` does not change which model answers.
 
     Raises:
         SettingError: tau is not a number above 0.
@@ -79,7 +80,7 @@ class Route(Written):
             await writer.relay(model, self._segment(writer, heard, model))
 
     def _segment(self, writer: AnswerWriter, means: Mapping[int, float | None], winner: int) -> DecidedSegment:
-        """The record of the choice: a candidate for each model, with its weight, and its mean."""
+        """Return the record of the choice, with the weight and the mean of each model."""
         shares = weights(means, self.tau)
         entries = [
             Contender((model - 1,), b"", False, _only(model, shares[model], writer.count), mean)
@@ -88,7 +89,7 @@ class Route(Written):
         return DecidedSegment(tuple(entries), [*means].index(winner), _reason(writer, means, shares, winner))
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:  # noqa: ARG002 - the same for all
-        """A score of the prompt; and the answer, by one of the models. See `Method.cost`."""
+        """Forecast the cost: a score of the prompt, and this model's share of the answers; see `Method.cost`."""
         n, share = plan.max_tokens, 1 / plan.models
         asked, read = prompt.scored(0, prompt.expected)
         most_asked, most_read = prompt.most_scored(0, prompt.most)
@@ -97,7 +98,7 @@ class Route(Written):
         return Cost(Bounds(1, asked + share, most_asked + _TWICE), tokens, share * n)
 
     def assumptions(self, plan: Plan) -> Assumptions:
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         return Assumptions(
             f"every model scores the prompt, and answers with max_tokens tokens once in {plan.models} times; {SCORED}",
             f"this model answers, in {_TWICE} requests; {HIGHEST_SCORED}",
@@ -105,9 +106,9 @@ class Route(Written):
 
 
 async def scored(writer: AnswerWriter) -> Mapping[int, float | None]:
-    """Step 1: the mean negative log-likelihood of the prompt, by model; None if it is not known.
+    """Step 1: return the mean negative log-likelihood of the prompt, by model; None if it is unknown.
 
-    If only one model is left, it is not asked.
+    If only one model is left, no model is asked, and the mapping is empty.
     """
     if len(writer.models) == 1:
         return {}
@@ -119,14 +120,14 @@ async def scored(writer: AnswerWriter) -> Mapping[int, float | None]:
 
 
 def prompt_nll(tokens: Sequence[Token]) -> float | None:
-    """The mean negative log-likelihood of these tokens; a first token without a probability does not count."""
+    """Compute the mean negative log-likelihood of `tokens`; a first token without a probability does not count."""
     return perplexity(tokens[1:] if tokens and tokens[0].prob is None else tokens, "token")
 
 
 def weights(means: Mapping[int, float | None], tau: float) -> Mapping[int, float | None]:
-    """Step 2: softmax(-mean / tau) over the models with a known mean, by model; None for other models.
+    """Step 2: compute softmax(-mean / tau) over the models with a known mean, by model; None for all other models.
 
-    If every mean is infinite, all weights are equal.
+    If every known mean is infinite, the weights are equal.
     """
     known = {model: mean for model, mean in means.items() if mean is not None}
     least = min(known.values(), default=0.0)
@@ -139,7 +140,7 @@ def weights(means: Mapping[int, float | None], tau: float) -> Mapping[int, float
 
 
 def chosen(means: Mapping[int, float | None]) -> int:
-    """Step 3: the model with the least mean, of equals the first; the first of all if no mean is known."""
+    """Step 3: return the model with the least mean, of equals the first; if no mean is known, the first model."""
     best = min((mean for mean in means.values() if mean is not None), default=None)
     if best is None:
         return next(iter(means))
@@ -149,7 +150,7 @@ def chosen(means: Mapping[int, float | None]) -> int:
 
 
 def _only(model: int, weight: float | None, count: int) -> tuple[float | None, ...]:
-    """Scores with a value for one model only."""
+    """Return scores for all models, of which only one model's is known."""
     return tuple(weight if at == model else None for at in range(count))
 
 

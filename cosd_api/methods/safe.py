@@ -1,38 +1,40 @@
-"""SAFE: the models average at the places where all of them cut the text, if they do not agree anyway.
+"""SAFE: where all models cut the text and do not agree, their distributions are averaged.
 
 ::
 
     1   the first model, the drafter, writes `ahead` tokens: t_1, t_2, ...                          `write`
-    2   all other models, the verifiers, encode the answer with these tokens                        `_encode`
-    3   t_j is a *place* if a token of every verifier's encoding begins where t_j begins
-    4   there each verifier's *own token* is the token that begins; the drafter's is t_j            `DraftAhead.own`
-    5   t_j is kept if every verifier's most probable token there is its own token, or if the
-        mean over all models of the probability of their own tokens exceeds 1/2                     `_decided`
-    6   else E = w_1 M_1 + w_2 M_2 + ... over the tokens that are among the `listed` most
-        probable of any model                                                                       `SafePlace.means`
-    7   if max E < 1/2, each token of the drafter's vocabulary with E > 0.1 gets, too, the E of
-        all other tokens that begin with it                                                         `sharpened`
-    8   the token with the largest E is written. If it is t_j the next token is decided; else the
-        other tokens written ahead are thrown away, and the drafter writes again                    `settled`, `write`
+    2   all other models, the verifiers, encode the answer together with these tokens               `_encode`
+    3   t_j is a *place* if, in every verifier's encoding, a token begins where t_j begins
+    4   a model's *own token* at a place is the token that begins there; the drafter's is t_j       `DraftAhead.own`
+    5   t_j is kept if every verifier's most probable token at the place is its own token, or if
+        the mean over all models of the probability of their own tokens exceeds 1/2                 `_decided`
+    6   otherwise E = w_1 M_1 + w_2 M_2 + ... is computed over the tokens that are among the
+        `listed` most probable tokens of any model                                                  `SafePlace.means`
+    7   if max E < 1/2, the E of all other tokens that begin with a token c is added to the E of
+        c, for each c in the drafter's vocabulary with E > 0.1                                      `sharpened`
+    8   the token with the largest E is written. If it is t_j, the next token is decided;
+        otherwise the other tokens written ahead are thrown away, and the drafter writes again      `settled`, `write`
 
-M_i is the distribution of model i after its own encoding of the text before the place, which is the beginning of the
-encoding in step 2 (for a model that takes no ids, after the text alone); the drafter's is its distribution after its
-own path. If a token c is not among the `listed` most probable tokens of model i, **M_i(c)** is *looked up*
-(`_look_up`): model i encodes the text before the place and c; M_i(c) is the probability of the first of its tokens
-after that text. This token is c or, if c is not in its vocabulary, the beginning of c; if the model lists the token,
-the listed probability counts. M_i(c) is 0 if no token of that encoding begins there, because model i would never write
-c there, and if c holds bytes that are no characters, which cannot be sent. A looked-up probability is never more than
-the `listed` tokens of the model leave over: in rare cases a look-up reads the text before the place as other tokens
-than those after which the list was made. A token is in the drafter's vocabulary if it is among its `listed` tokens, or
-a look-up finds it whole.
+M_i is the distribution of model i after the text before the place, as the model encodes it in step 2. For a model that
+takes no ids, it is the distribution after the text alone, and for the drafter, the distribution after its own path.
 
-Only probabilities that can matter are looked up. An unknown probability lies between 0 and the larger of two numbers:
-the mass that the model's list leaves over, and the probabilities that it lists for beginnings of c. So each E has
-bounds.
+If a token c is not among the `listed` most probable tokens of model i, **M_i(c)** is *looked up* (`_look_up`): model i
+encodes the text before the place followed by c, and M_i(c) is the probability of its first token after that text. This
+token is c or, if c is not in the model's vocabulary, the beginning of c. If the model lists that token, the listed
+probability counts. M_i(c) is 0 if no token of the encoding begins at the place, because then model i would never write
+c there. It is also 0 if c contains bytes that are not characters, because these cannot be sent. A look-up sometimes
+reads the text before the place as other tokens than those after which the list was made. A looked-up probability is
+therefore limited to what the `listed` tokens of the model leave over. A token is in the drafter's vocabulary if it is
+among the drafter's `listed` tokens, or if a look-up finds it whole.
 
-Of equal E, t_j wins, then the end of sequence, then the first in the order of bytes. A character of several tokens is
-one token, with the least of their probabilities, and no alternatives. The end of sequence is a token: its place is the
-end of the text. `weights` weigh the means in 5 and 6; the paper's are equal.
+Only probabilities that can matter are looked up. An unknown probability is at least 0. It is at most the probability
+that the model's list leaves over, or the largest probability that the list gives to a beginning of c, whichever is
+larger. So each E has bounds.
+
+If several E are equal, t_j wins, then the end of sequence, then the token that is first in the order of bytes. A
+character of several tokens counts as one token without alternatives, with the least of their probabilities. The end of
+sequence is a token whose place is the end of the text. The means in steps 5 and 6 are weighted by `weights`; in the
+paper, all weights are equal.
 """
 
 from __future__ import annotations
@@ -58,26 +60,28 @@ from cosd_providers.contract import Question, Token
 from cosd_providers.errors import UnsupportedError
 from cosd_providers.text import sendable
 
-_ASKED = 20  # tokens to request, at least: a listed token need not be looked up
-_MIXED = 0.1  # of the tokens, by assumption
-_LOOKED_UP = 4  # tokens at such a place, by assumption
+_ASKED = 20  # the least number of tokens to request in a list: a listed token need not be looked up
+_MIXED = 0.1  # the assumed share of places where distributions are averaged
+_LOOKED_UP = 4  # the assumed number of tokens that are looked up at such a place
 
 
 @dataclass(frozen=True, kw_only=True)
 class Safe(Weighted):
-    """Averaging across tokenizers, at the places where all models would cut the text (SAFE, arXiv 2510.15346).
+    """SAFE: averaging across tokenizers, at the places where all models cut the text (arXiv 2510.15346).
 
-    It takes two or more models with any tokenizers, each of which encodes text, lists its most probable tokens and
-    scores text. The first one writes ahead, and the others are asked where their own tokens begin. The answer streams
-    token by token.
+    The method needs two or more models with any tokenizers. Each model must encode text, list its most probable tokens
+    and score text. The first model writes ahead. The other models are asked where a token of every model begins. If
+    they do not agree with the first model there, the token with the largest mean probability is written. The answer
+    streams token by token.
 
     Attributes:
-        weights: of the models, in their order; equal by default, as in the paper. Only their ratios count.
-            `"route"` weighs the models by the prompt, as `Route` does.
-        tau: the temperature of these weights by the prompt.
-        ahead: tokens that the first model writes before the other models encode the text. Their cuts depend on the text
-            that follows, so this number is a part of the definition.
-        listed: each model's most probable tokens that are candidates.
+        weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
+            ratios count. None weighs all models equally, as in the paper; `"route"` weighs them by the prompt, as
+            `Route` does.
+        tau: the temperature of the weights for `weights="route"`, above 0.
+        ahead: the number of tokens that the first model writes before the other models encode the text, at least 1. It
+            affects the answer, because an encoding of a text also depends on what follows.
+        listed: the number of each model's most probable tokens that are candidates, at least 1.
 
     Raises:
         SettingError: a setting is invalid.
@@ -96,7 +100,7 @@ class Safe(Weighted):
         check_count("listed", self.listed)
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model whose encoding or distribution is not shown; see `Method.examine`."""
+        """Refuse a model that does not encode text, list tokens or score text; see `Method.examine`."""
         lists_needed(models, self.name, others=self.listed - 1)
         for name, info in models:
             hint = 'method="cosd", the default, works with such a model.'
@@ -129,11 +133,11 @@ class Safe(Weighted):
 
     @property
     def _asked(self) -> int:
-        """Tokens to request in each place."""
+        """The number of tokens to list at each place."""
         return max(self.listed, _ASKED)
 
     async def _chosen(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> MeanChoice:
-        """Steps 2 to 8 at one token; repeated if a model was lost in between."""
+        """Steps 2 to 8 for one token; they are repeated if a model is lost meanwhile."""
         while True:
             heard = [*writer.models]
             choice = await self._decided(writer, ahead, at)
@@ -141,7 +145,7 @@ class Safe(Weighted):
                 return choice
 
     async def _decided(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> MeanChoice | None:
-        """Decide about one token; None if a model was lost."""
+        """Decide about one token; None if a model was lost meanwhile."""
         drafted, heard = ahead.tokens[at], [*writer.models]
         if len(heard) == 1:
             return _standing(drafted, "no other model is heard")
@@ -173,7 +177,7 @@ class Safe(Weighted):
         return None if best is None else place.choice(best, writer.count)
 
     async def _encode(self, writer: AnswerWriter, ahead: DraftAhead) -> None:
-        """Step 2: each verifier's encoding of the text, with all tokens that were written ahead."""
+        """Step 2: let each verifier encode the text with all tokens that were written ahead."""
 
         async def ask(model: int) -> Encoding | None:
             return await writer.tokens(model, ahead.text)
@@ -183,10 +187,10 @@ class Safe(Weighted):
             ahead.encodings[model] = encoding
             if encoding is None:
                 words = f"the {writer.name(model)} could not tell how it encodes a text"
-                writer.warn(f"{words}: there the draft's tokens stand")
+                writer.warn(f"{words}: the draft's tokens are kept there")
 
     async def _ask(self, writer: AnswerWriter, ahead: DraftAhead, at: int) -> None:
-        """Ask the verifiers for their distributions at this place and at the later places."""
+        """Ask the verifiers for their distributions at this place, and at all later places of this round."""
         verifiers = writer.models[1:]
         left = range(at, len(ahead.tokens))
         places = [place for place in left if all(ahead.own(model, place) is not None for model in verifiers)]
@@ -206,7 +210,7 @@ class Safe(Weighted):
         await writer.ask_all(ask, verifiers)
 
     async def _look_up(self, writer: AnswerWriter, place: SafePlace, cells: Iterable[tuple[int, Key]]) -> None:
-        """Look up the probabilities of some tokens by some models."""
+        """Look up the probabilities of the given pairs of model and token."""
         wanted: dict[int, list[Key]] = {}
         for model, key in cells:
             wanted.setdefault(model, []).append(key)
@@ -217,7 +221,7 @@ class Safe(Weighted):
         await writer.ask_all(ask, [*wanted])
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Rounds of the first model, places of the other models, and look-ups; see `Method.cost`."""
+        """Forecast the cost: rounds of the first model, places of the other models, and look-ups; see `Method.cost`."""
         n = plan.max_tokens
         looked_up = n * _MIXED * _LOOKED_UP
         expected = looked_up + (n / self.ahead + n * _MIXED if model == 0 else n)
@@ -231,7 +235,7 @@ class Safe(Weighted):
         return self.with_weights(Cost(Bounds(1, expected, high), tokens, expected + n), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         words = Assumptions(
             f"max_tokens tokens; the first model writes {self.ahead} of them in a request; the others are asked about "
             f"each, in a request of its own that reads all before it; {_MIXED:.0%} of them averaged, for which each "
@@ -243,7 +247,7 @@ class Safe(Weighted):
 
 
 async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key) -> None:
-    """Look up a model's probability of a token that it does not list, or of its own first token of that text.
+    """Look up a model's probability of a token that it does not list: M_i(c) in the module's docstring.
 
     Raises:
         ProviderError: the model failed.
@@ -270,5 +274,5 @@ async def _look_up(writer: AnswerWriter, place: SafePlace, model: int, key: Key)
 
 
 def _standing(drafted: Token, reason: str) -> MeanChoice:
-    """The drafter's token, about which no model was asked."""
+    """Keep the drafter's token at a place about which no model was asked."""
     return MeanChoice.of(drafted, 0, [Contender((-1,), drafted.data, drafted.end)], reason)

@@ -1,6 +1,6 @@
-"""One place of SAFE: the models' own tokens and distributions there, and the decision from them. Pure.
+"""One place of SAFE: the models' own tokens and distributions there, and the decision. All functions are pure.
 
-`safe` defines the steps.
+The module `safe` defines the steps.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from cosd_api.methods.mean import (
 )
 from cosd_providers.contract import Token
 
-_SHARPENED = 0.1  # a token with more of the mean than this also counts for the tokens that begin with it
-_SUM = 1e-6  # rounding of the sum of a list
+_SHARPENED = 0.1  # above this mean, the means of tokens that begin with a token are added to the token's own
+_SUM = 1e-6  # the rounding error of the sum of a list
 
 Encoding = Mapping[int, bytes]
-"""Tokens of a text, by the byte at which they begin."""
+"""The tokens of a text, by the byte at which each begins."""
 
 
 @dataclass(slots=True)
@@ -38,11 +38,11 @@ class DraftAhead:
     """A text whose last tokens were written ahead, with the models' encodings and lists.
 
     Attributes:
-        text: the answer with all of these tokens.
-        tokens: these tokens, each with its listed alternatives.
-        starts: the byte at which each of them begins.
-        encodings: of the text, by verifier; None if it is not known.
-        lists: by model and token: the model's most probable token in its place, with its listed alternatives.
+        text: the answer, including the tokens written ahead.
+        tokens: the tokens written ahead, each with its listed alternatives.
+        starts: the byte at which each of these tokens begins.
+        encodings: the encoding of the text by each verifier; None if it is unknown.
+        lists: for each model and token, the model's most probable token at that place, with its listed alternatives.
     """
 
     text: bytes
@@ -53,14 +53,14 @@ class DraftAhead:
 
     @classmethod
     def of(cls, before: bytes, passage: Passage) -> DraftAhead:
-        """The tokens of a passage, written ahead after a text."""
+        """Create the draft from the passage that was written after the text `before`."""
         *starts, _ = accumulate((len(token.data) for token in passage.tokens), initial=len(before))
         made = cls(before + passage.data, passage.tokens, starts)
         made.lists |= {(0, at): token for at, token in enumerate(passage.tokens)}
         return made
 
     def own(self, model: int, at: int) -> Key | None:
-        """A model's own token where token `at` begins (step 4); None if none of its tokens begins there (step 3)."""
+        """Return a model's own token where token `at` begins (step 4); None if no token begins there (step 3)."""
         if not model:
             return key_of(self.tokens[at])
         encoding = self.encodings[model]
@@ -72,19 +72,19 @@ class DraftAhead:
 
 @dataclass(slots=True)
 class SafePlace:
-    """One place, with the distributions there.
+    """One place, with the models' distributions there.
 
     Attributes:
-        text: the answer before it.
+        text: the answer before the place.
         own: each model's own token (step 4); the drafter's is t_j.
         firsts: each model's most probable token, with its listed alternatives.
-        listed: each model's most probable tokens that are candidates.
-        weights: of the models.
-        known: probabilities that were looked up, by model and token.
-        whole: whether a token is in the drafter's vocabulary, if it was looked up.
-        lists: all that each model lists.
-        tops: of these, its candidates.
-        keys: the candidates: t_j first, then in the order of bytes.
+        listed: the number of each model's most probable tokens that are candidates.
+        weights: the weights of the models.
+        known: the probabilities that were looked up, by model and token.
+        whole: for each token that was looked up, whether it is in the drafter's vocabulary.
+        lists: all tokens that each model lists, with their probabilities.
+        tops: the candidates among the tokens that each model lists.
+        keys: all candidates: t_j first, then the others in the order of bytes.
     """
 
     text: bytes
@@ -124,17 +124,17 @@ class SafePlace:
 
     @property
     def means(self) -> dict[Key, MeanBounds]:
-        """E of every candidate (step 6)."""
+        """The bounds of E for every candidate (step 6)."""
         return {key: self._mean(dict.fromkeys(self.weights, key)) for key in self.keys}
 
     @property
     def members(self) -> dict[Key, bool | None]:
-        """The candidates, and whether the drafter's vocabulary has them; None if they were not looked up."""
+        """For each candidate, whether it is in the drafter's vocabulary; None if it was not looked up."""
         return {key: True if key in self.tops[0] else self.whole.get(key) for key in self.keys}
 
     @property
     def unknown(self) -> list[tuple[int, Key]]:
-        """The next tokens to look up: of the candidates that may have the largest mean, then of all."""
+        """The next tokens to look up: first candidates that may have the largest mean, then all other candidates."""
         means = self.means
         least = max(mean.low for mean in means.values())
         heard = [model for model, weight in self.weights.items() if weight or not model]
@@ -144,7 +144,7 @@ class SafePlace:
         return []
 
     def choice(self, best: Key, count: int) -> MeanChoice:
-        """The choice of a token, with the record of the tokens compared with it; `count` models in all."""
+        """Choose a token, with the record of the tokens compared with it; `count` is the number of all models."""
         plain = self.means
         means = sharpened(plain, self.members)
         models = [model for model in self.weights if self._first(model) == best]
@@ -158,7 +158,7 @@ class SafePlace:
         return MeanChoice.of(token, models[0], contenders, reason, at=compared.index(best))
 
     def _contender(self, key: Key, mean: MeanBounds, models: Sequence[int] | None, count: int) -> Contender:
-        """The record of a candidate."""
+        """Return the record of a candidate."""
         if models is None:
             models = [model for model in self.weights if self._first(model) == key]
         bounds = {model: self._bounds(model, key) for model in self.weights}
@@ -166,7 +166,7 @@ class SafePlace:
         return contender(key, models, [probs.get(model) for model in range(count)], mean)
 
     def kept(self, reason: str) -> MeanChoice:
-        """The drafter's token, which is kept; beside it the tokens of the other models."""
+        """Keep the drafter's token, and record the most probable tokens of the other models with it."""
         found: dict[Key, list[int]] = {self.own[0]: [-1]}
         for model in self.weights:
             if model and (first := self._first(model)) is not None:
@@ -176,7 +176,7 @@ class SafePlace:
         return MeanChoice.of(token, 0, [Contender(tuple(sources), *key) for key, sources in found.items()], reason)
 
     def _first(self, model: int) -> Key | None:
-        """A model's most probable token."""
+        """Return a model's most probable token."""
         token = self.firsts[model]
         return None if token is None else key_of(token)
 
@@ -184,11 +184,11 @@ class SafePlace:
         return key in self.told(model) or (model, key) in self.known
 
     def _mean(self, cells: Mapping[int, Key]) -> MeanBounds:
-        """The mean over the models, each with the probability of a token of its own."""
+        """Compute the mean over the models of the probability of one token for each model."""
         return mean_of((weight, self._bounds(model, cells[model])) for model, weight in self.weights.items())
 
     def _bounds(self, model: int, key: Key) -> MeanBounds:
-        """The probability of a token: as listed, as looked up, or from 0 to its upper bound."""
+        """Return the probability of a token: as listed, as looked up, or from 0 to its upper bound."""
         known = self.told(model).get(key, self.known.get((model, key)))
         if known is not None:
             return MeanBounds(known, known)
@@ -197,17 +197,21 @@ class SafePlace:
         return MeanBounds(0.0, max(self.rest(model), *begun, 0.0))
 
     def told(self, model: int) -> Mapping[Key, float]:
-        """The probabilities that need not be looked up: the drafter's follow tokens of its own."""
+        """Return the listed probabilities that replace look-ups: a verifier's whole list, or the drafter's candidates.
+
+        The rest of the drafter's list would differ from a look-up: the list was made after the drafter's own path, and
+        a look-up follows the drafter's encoding of the text.
+        """
         return self.lists[model] if model else self.tops[model]
 
     def rest(self, model: int) -> float:
-        """The probability that these tokens leave over."""
+        """Return the probability that the tokens of `told` leave over."""
         rest = max(0.0, 1 - math.fsum(self.told(model).values()))
         return min(1.0, rest + _SUM) if model else rest
 
 
 def sharpened(means: Mapping[Key, MeanBounds], members: Mapping[Key, bool | None]) -> dict[Key, MeanBounds]:
-    """Step 7: every mean with its additions."""
+    """Step 7: add to every mean what the step adds; bounds that leave the condition open are widened."""
     limit = SURE * (1 - ROUNDING)
     surely = max(mean.high for mean in means.values()) < limit
     maybe = max(mean.low for mean in means.values()) < limit
@@ -224,6 +228,6 @@ def sharpened(means: Mapping[Key, MeanBounds], members: Mapping[Key, bool | None
 
 
 def settled(means: Mapping[Key, MeanBounds]) -> Key | None:
-    """Step 8: the token with the largest mean, of equals the first listed; None while the bounds leave it open."""
+    """Step 8: return the token with the largest mean, of equals the first listed; None if the bounds leave it open."""
     best = largest(means)
     return best if all(mean.low == mean.high for mean in means.values()) or is_proved(best, means) else None

@@ -1,20 +1,22 @@
-"""Sampled speculative decoding: chance keeps a draft's tokens so that the assistant's distribution is preserved.
+"""Sampled speculative decoding: a draft's tokens are kept at random so that the assistant's distribution is preserved.
 
 ::
 
-    1   the draft writes some tokens ahead: drawn, x~_i ~ p, or its most probable tokens           `_drafted`
-    2   the assistant lists its distribution q in each place                                       `_heard`
+    1   the draft writes some tokens ahead: draws x~_i ~ p, or its most probable tokens             `_drafted`
+    2   the assistant lists its distribution q at each place                                        `_heard`
     3   x~_i is kept with probability min(1, q(x~_i) / p(x~_i)); p is 1 for a greedy token          `_kept`
-    4   otherwise a token drawn from the positive part of q - p, normalised, replaces it            `_rest`
-    5   and the draft writes again from there; if all are kept the assistant draws one more         `write`
+    4   otherwise a token drawn from the positive part of q - p, normalised, replaces it, and
+        the draft writes again from there                                                           `_rest`
+    5   if all tokens are kept, the assistant draws one more                                        `write`
 
-So each token is distributed as q, whatever the draft is (Leviathan et al., ICML 2023). Lists are finite, and unlisted
-tokens count as 0, so the distribution of a token is within t + d of q in total variation: t is the mass that the
-assistant's list leaves out, and d the mass that the draft may give to tokens that only the assistant lists. If the
-assistant lists no alternatives, as for a character of several tokens, it draws the token by itself, which is exact.
+So each token is distributed according to q, whatever the draft is (Leviathan et al., ICML 2023). Because lists are
+finite and unlisted tokens count as 0, the distribution of a token is only within t + d of q in total variation. Here, t
+is the probability that the assistant's list leaves out, and d is the largest probability that the draft can give to
+tokens that only the assistant lists. If the assistant lists no alternatives, as for a character of several tokens, it
+draws the token by itself, which is exact.
 
-With `test="cosd"` both models write their most probable tokens, and x^ takes the place of x~ if and only if p(x~) /
-q(x^) < u, for a number u drawn from [0, 1): the test as the CoSD paper prints it. Its texts follow neither model's
+With `test="cosd"`, both models write their most probable tokens, and x^ replaces x~ if and only if p(x~) / q(x^) < u,
+for a number u drawn from [0, 1). This is the test as printed in the CoSD paper. Its texts follow neither model's
 distribution.
 """
 
@@ -34,7 +36,7 @@ from cosd_api.methods.mean import inverse
 from cosd_providers.contract import Question, Token
 
 Test = Literal["ratio", "cosd"]
-"""The tests of a draft token: the ratio test, which keeps the assistant's distribution, or the CoSD paper's."""
+"""The test of a draft token: `"ratio"` preserves the assistant's distribution; `"cosd"` is the CoSD paper's."""
 
 _ASSISTANT = 1
 _NEGLIGIBLE = 1e-6
@@ -42,20 +44,20 @@ _NEGLIGIBLE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """The judgement on one draft token: kept if `other` is None."""
+    """The verdict on one draft token: it is kept if `other` is None, and otherwise replaced by `other`."""
 
     other: Token | None
     reason: str
 
 
 class SampledDraft:
-    """One answer by sampled speculative decoding.
+    """Writes one answer by sampled speculative decoding.
 
     Args:
-        writer: the answer.
+        writer: writes the answer.
         drawn: whether the draft draws its tokens.
-        test: of a draft token.
-        listed: tokens to list in each place.
+        test: the test of a draft token.
+        listed: the number of tokens to list at each place.
     """
 
     def __init__(self, writer: JudgedWriter, *, drawn: bool, test: Test, listed: int) -> None:
@@ -91,7 +93,7 @@ class SampledDraft:
                 )
 
     async def _drafted(self, before: Passage | None) -> Passage:
-        """Line 1: some tokens ahead."""
+        """Line 1: let the draft write some tokens ahead."""
         writer = self._writer
         return await writer.continuation(
             0,
@@ -105,7 +107,7 @@ class SampledDraft:
         )
 
     async def _heard(self, passage: Passage) -> dict[int, Token]:
-        """Line 2: the assistant's own token in each place, with its list; places without an answer are left out."""
+        """Line 2: return the assistant's token and list at each place; places without an answer are left out."""
         writer, start = self._writer, len(self._writer.text)
         questions = [Question(at, (token.data,)) for at, token in numbered(passage.tokens, start)]
 
@@ -119,7 +121,7 @@ class SampledDraft:
         return found.get(_ASSISTANT, {})
 
     async def _write_token(self, token: Token, heard: Mapping[int, Token], at: int, number: int) -> bool:
-        """Lines 3 and 4: write the draft's token, or another; true if the draft's is kept."""
+        """Lines 3 and 4: write the draft's token, or another one; True if the draft's token is kept."""
         writer = self._writer
         if _ASSISTANT not in writer.models:
             self._put(token, _Verdict(None, "kept: the assistant could not be heard"), number)
@@ -150,7 +152,7 @@ class SampledDraft:
         return _Verdict(None, f"kept: {chance:.3g} < {other:.3g} / {mine:.3g}")
 
     def _rest(self, token: Token, p: Mapping[Key, float], theirs: Token, at: int) -> _Verdict | None:
-        """Line 4: draw from the positive part of q - p; None if the part is unknown."""
+        """Line 4: draw from the positive part of q - p; None if the lists show no such part."""
         q, chance = probs_of(theirs), self._writer.chance.number("keep", at)
         rest = {key: prob - p.get(key, 0.0) for key, prob in sorted(q.items()) if prob > p.get(key, 0.0)}
         point = self._writer.chance.number("draw", at) * math.fsum(rest.values())
@@ -167,9 +169,9 @@ class SampledDraft:
         return _Verdict(replace(other, alternatives=()), words)
 
     async def _p(self, token: Token, at: int) -> dict[Key, float]:
-        """The draft's distribution in the place of its token; all mass is on a most probable token.
+        """Return the draft's distribution at the place of its token; if the draft is greedy, all mass is on the token.
 
-        A character of several tokens has no alternatives, so the draft is asked for its own token there.
+        A character of several tokens has no alternatives, so the draft is asked for its distribution there.
         """
         if not self._drawn:
             return {key_of(token): 1.0}
@@ -182,7 +184,7 @@ class SampledDraft:
         return {} if found is None or is_joined(found) else probs_of(found)
 
     def _tested(self, token: Token, theirs: Token | None, at: int) -> _Verdict:
-        """The test of the CoSD paper."""
+        """Apply the test of the CoSD paper to one draft token."""
         if theirs is None or key_of(theirs) == key_of(token):
             return _Verdict(None, "kept: no answer" if theirs is None else "both agree")
         p, q, u = token.prob, theirs.prob, self._writer.chance.number("keep", at)
@@ -193,9 +195,10 @@ class SampledDraft:
         return _Verdict(replace(theirs, alternatives=()) if replaces else None, reason)
 
     async def _drawn_by_assistant(self, name: str, token: Token | None) -> bool:
-        """Let the assistant draw a token by itself, in place of the draft's `token` if given.
+        """Let the assistant draw a token by itself, in place of the draft's `token` if one is given.
 
-        True if the draft continues from its own tokens: the assistant drew the same token, or is lost.
+        Returns:
+            True if the draft can continue from its own tokens, because the assistant drew the same token or no token.
         """
         writer, at = self._writer, len(self._writer.text)
 
@@ -217,7 +220,7 @@ class SampledDraft:
         return False
 
     def _put(self, token: Token | None, verdict: _Verdict, number: int) -> None:
-        """Write the draft's token, or the verdict's other token in its place or after it."""
+        """Write the draft's token, or the verdict's other token in its place; if `token` is None, the latter."""
         writer = self._writer
         mine = [] if token is None else [Contender((DRAFT,), token.data, token.end, (_inverse(token), None))]
         theirs = verdict.other
@@ -233,11 +236,11 @@ class SampledDraft:
 
 
 def _inverse(token: Token) -> float | None:
-    """1 / probability, as segments record it: the perplexity of a single token."""
+    """Return 1 / probability, as segments record it; None if the probability is unknown."""
     return None if token.prob is None else inverse(token.prob)
 
 
 def _left_out(p: Mapping[Key, float], q: Mapping[Key, float]) -> float:
-    """The largest total variation that the ends of both lists cause in one place."""
+    """Return the largest total variation that the finite length of both lists can cause at one place."""
     tail, rest = (max(0.0, 1 - math.fsum(probs.values())) for probs in (q, p))
     return tail + min(rest, math.fsum(min(prob, rest) for key, prob in q.items() if key not in p))

@@ -1,9 +1,8 @@
 """Speculative decoding: a draft writes ahead, and the tokens are distributed as if the assistant had drawn them.
 
-`sampled` has the steps. The greedy form is Algorithm 1 with a verifier that replaces every differing token: the draft
-is greedy, so its own distribution is one-hot, and a greedy assistant's is, too. The rule of keeping a token with
-probability min(1, q/p) (Leviathan et al., ICML 2023) then keeps it if the two tokens are equal:
-`CoSD(verifier=MatchVerifier())`.
+The module `sampled` describes the steps. The greedy form is Algorithm 1 with a verifier that replaces every differing
+token, `CoSD(verifier=MatchVerifier())`. If both models are greedy, their distributions are one-hot. Keeping a token
+with probability min(1, q/p) (Leviathan et al., ICML 2023) then means keeping it if the two tokens are equal.
 """
 
 from __future__ import annotations
@@ -37,23 +36,24 @@ from cosd_providers.errors import UnsupportedError
 
 @dataclass(frozen=True, kw_only=True)
 class Speculative(Method):
-    """Speculative decoding: the assistant's own draws, written with a draft's help (the paper's baseline).
+    """Speculative decoding: draws from the assistant's distribution, sped up by a draft (Leviathan et al., ICML 2023).
 
-    Give `temperature=1`, here or to `Fusion`. The tokens are distributed as if the assistant had drawn them. The draft
-    affects only the cost, and `acceptance_rate` is the kept share of it. The method takes one assistant with the
-    draft's tokenizer, which is asked about every token. `CoSD(verifier=MatchVerifier())` writes the assistant's own
-    greedy text.
+    This is a baseline of the CoSD paper. Pass `temperature=1`, here or to `Fusion`. The tokens are then distributed as
+    if the assistant had drawn them. The draft affects only the cost; `acceptance_rate` is the share of its tokens that
+    are kept. The method needs one assistant with the draft's tokenizer, which is asked about every token. For the
+    assistant's greedy text, use `CoSD(verifier=MatchVerifier())`.
 
     Attributes:
-        sampled_draft: whether the draft draws its tokens, too, so that more are kept; else it writes its most probable
-            tokens.
-        test: `"ratio"` keeps a token with probability min(1, q/p), which makes the assistant's distribution. `"cosd"`
-            is the test that the CoSD paper prints: both models write their most probable tokens, and the assistant's
-            replaces the draft's if p/q is less than a number drawn from [0, 1).
-        listed: tokens to list in each place. Other tokens are not drawn; a warning bounds the total variation.
-        temperature: 1. From release 0.2 on it is 1 by default, as it is now beside another `test` or `sampled_draft`;
-            until then 0 means `CoSD(verifier=MatchVerifier())`, with a warning.
-        greedy: the former name of `temperature`: False for 1 and True for 0, until release 0.2.
+        sampled_draft: True if the draft draws its tokens, too, so that more of them are kept; False if it writes its
+            most probable tokens.
+        test: the test of a draft token. `"ratio"` keeps it with probability min(1, q/p), which preserves the
+            assistant's distribution. `"cosd"` is the test printed in the CoSD paper: both models write their most
+            probable tokens, and the assistant's replaces the draft's if p/q is less than a number drawn from [0, 1).
+        listed: the number of tokens to list at each place, at least 1. Unlisted tokens are never drawn; a warning
+            states a bound on the resulting distance from the assistant's distribution (in total variation).
+        temperature: 1. With `test="cosd"` or `sampled_draft=False` this is the default. Otherwise, until release 0.2,
+            the default is 0, which means `CoSD(verifier=MatchVerifier())` and causes a warning.
+        greedy: the former name of `temperature`, until release 0.2: False means 1, and True means 0.
 
     Raises:
         SettingError: a setting is invalid.
@@ -90,7 +90,7 @@ class Speculative(Method):
         return super()._at(temperature) if not self._draws else replace(self, temperature=temperature)
 
     def at_temperature(self, temperature: float | None) -> Method:
-        """The same method at a temperature; at 0 the former greedy form, which is CoSD now."""
+        """Return the same method at a temperature; for 0, the former greedy form, which is now a form of `CoSD`."""
         found = super().at_temperature(temperature)
         if found.temperature:
             return found
@@ -98,21 +98,21 @@ class Speculative(Method):
         return CoSD(verifier=MatchVerifier())
 
     def options(self) -> dict[str, Any]:
-        """Its own settings, as a result records them."""
+        """Return the method's own settings, as a result records them."""
         return {name: value for name, value in super().options().items() if name != "greedy"}
 
     @property
     def own_paths(self) -> bool:
-        """True: see `JudgedWriter`."""
+        """True, because `JudgedWriter` asks each model after its own path."""
         return True
 
     @property
     def _draws(self) -> bool:
-        """True if the draft draws."""
+        """True if the draft draws its tokens."""
         return self.test == "ratio" and self.sampled_draft
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:  # noqa: ARG002
-        """Refuse a model that does not report probabilities: tokens are compared with these; see `Method.examine`."""
+        """Refuse a model that does not report probabilities, or cannot draw or list tokens; see `Method.examine`."""
         if self.test == "ratio":
             showing = [one for one in models if one[0] != "draft" or self.sampled_draft]
             check_sampling(showing, "speculative decoding")
@@ -129,12 +129,12 @@ class Speculative(Method):
         )
 
     def start(self, job: AnswerJob) -> Run:
-        """The run of one answer."""
+        """Create the run of one answer."""
         drawn, test, listed = self._draws, self.test, self.listed
         return JudgedWriter(job, lambda writer: SampledDraft(writer, drawn=drawn, test=test, listed=listed).write())
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """The cost of an answer at one model, which is asked about every token; see `Method.cost`."""
+        """Forecast the cost of one answer at one model; the assistant is asked about every token. See `Method.cost`."""
         everything = replace(plan, skip=False)
         if plan.pace.draft_length is None:
             everything = replace(everything, pace=replace(plan.pace, draft_length=AHEAD))
@@ -143,5 +143,5 @@ class Speculative(Method):
         return assistant_cost(everything, model, prompt, always=True)
 
     def assumptions(self, plan: Plan) -> Assumptions:
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         return draft_first_assumptions(plan)

@@ -1,38 +1,38 @@
-"""Steps (SpecReason, NeurIPS 2025, arXiv 2504.07891): a small model writes step by step, and a large model grades each.
+"""Steps (SpecReason, NeurIPS 2025, arXiv 2504.07891): a small model writes steps, and a large model grades each step.
 
-The *small model* is the draft here, and the *large model* the assistant.
+The *small model* is the draft here, and the *large model* is the assistant.
 
 ::
 
     1   the small model writes a step: up to and including a blank line, or to its end             `_step`
-    2   the large model is asked for a score of it, from 0 to 9: one token                         `_score`
-    3   the step is kept if the score is at least 7; else the large model writes the step          `write`
-    4   if the step that is taken ends with its writer's end of sequence, the answer ends too
+    2   the large model is asked for a score of the step, from 0 to 9, in one token                `_score`
+    3   the step is kept if the score is at least 7; otherwise the large model writes the step     `write`
+    4   if the step that is taken ends with its writer's end of sequence, the answer ends, too
 
-**A step** ends with the first two line feeds in a row that follow anything but white space in it; the rest of a token
-after them is dropped. A step has up to `step_tokens` tokens, and not more than `max_tokens` leaves. It also ends with a
-whole stop string, or if its writer cannot continue (a full context, a filter). A step of the small model that is empty,
-or only white space, is not scored: the large model writes the step.
+**A step** ends with the first two line feeds in a row that follow other text than white space; the rest of a token
+after them is dropped. A step has up to `step_tokens` tokens, and never more than `max_tokens` still allows. It also
+ends with a whole stop string, or if its writer cannot continue (its context is full, or a filter intervened). If a step
+of the small model is empty or only white space, it is not scored, and the large model writes the step.
 
-**The score** is the first of at most two tokens that is not only white space, if it is one of the digits 0 to 9,
-perhaps with white space around it. Any other reply counts as below, with a warning; after three such replies and no
-score, the large model writes the rest by itself, as it would have step by step. The most probable token decides, as in
-the paper: no probabilities are needed.
+**The score.** The large model writes at most two tokens. The first one that is not only white space is the score if it
+is one of the digits 0 to 9, perhaps with white space around it. Any other reply counts as a score below `keep`, with a
+warning. If the first three replies contain no score, the large model writes the rest of the answer by itself, step by
+step. As in the paper, the most probable token decides, so no probabilities are needed.
 
 **The large model's input.** If the prompt is text, the model continues one text: the prompt, the answer with the step
-(without white space at its end), a blank line, `question`, a line feed, and `cue`. If the prompt is a conversation, the
-model continues `cue` as its answer to the conversation, the answer with the step as a message of the assistant, and
-`question` as a message of the user.
+(without white space at its end), a blank line, `question`, a line feed, and `cue`. If the prompt is a conversation, its
+input is the conversation, the answer with the step as a message of the assistant, and `question` as a message of the
+user; the model then continues `cue` as its reply.
 
-**By messages.** A model that does not continue a partial answer (`Capabilities.continues`) takes conversations only; a
-prompt that is text is then one message of the user. The model is asked for a score without `cue`, and for a step by the
-conversation, the answer so far as a message of the assistant, and `again` as a message of the user. Its first step
-needs only the conversation. The end of its reply is the end of the answer.
+**Messages only.** A model that does not continue a partial answer (`Capabilities.continues`) accepts only
+conversations; a prompt that is text becomes one message of the user. The model is asked for a score without `cue`. For
+a step, its input is the conversation, the answer so far as a message of the assistant, and `again` as a message of the
+user; for the first step, it is the conversation alone. The end of its reply is the end of the answer.
 
-**A repetition.** A step that equals the one before it is not written, and the answer ends (`stop_reason`
+**Repetition.** If a step equals the step before it, it is not written, and the answer ends (`stop_reason` is
 `"repetition"`).
 
-With `on_assistant_error="draft"` the small model continues alone if the large model fails.
+With `on_assistant_error="draft"`, the small model continues alone if the large model fails.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from cosd_providers.messages import Message
 from cosd_providers.text import readable, sendable
 
 SMALL, LARGE = 0, 1
-"""The models, by their index."""
+"""The indices of the two models."""
 
 QUESTION = (
     "Grade the last step above. All that counts is that it is correct and follows from what stands before it; its style"
@@ -67,33 +67,33 @@ AGAIN = "Continue your answer exactly where it stops. Repeat nothing, and do not
 _STEP = re.compile(rb"\S.*?\n\n", re.DOTALL)
 _BEST = 9
 _TRIES = 3
-"""Replies without a score after which a model is not asked again, if it has given no score."""
+"""The number of replies without a score after which the large model is not asked again, if it never gave a score."""
 _NO_STEP = Passage((), 0, None)
 _ALONE = "no assistant is heard"
 _UNGRADED = "the assistant gives no scores, and writes the rest"
 _SCORE_TOKENS = 2  # white space, and a digit
-_LENGTH = 60  # tokens of a step, by assumption
-_REJECTED = 0.3  # of the steps, by assumption
-_FRAME = 64  # tokens of a chat template around three messages, at most
+_LENGTH = 60  # the assumed number of tokens in a step
+_REJECTED = 0.3  # the assumed share of steps that the large model writes
+_FRAME = 64  # the largest number of tokens of a chat template around three messages
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps(Written):
-    """Step by step: the draft, a small model, writes; the assistant, a large model, grades each step or writes it
-    itself.
+    """Steps: the draft, a small model, writes step by step; the assistant, a large model, grades or rewrites each step.
 
-    SpecReason (arXiv 2504.07891, NeurIPS 2025), with any tokenizers, and with models that report no probabilities or
-    take messages only. The answer streams step by step. Each score is among the scores of `FusionResult.segments`.
+    This is SpecReason (arXiv 2504.07891, NeurIPS 2025), for one assistant and any tokenizers. The models need not
+    report probabilities, and may accept only messages. The answer streams step by step. The scores in
+    `FusionResult.segments` include the score of each step.
 
     Attributes:
-        keep: the least score, from 0 to 9, of a step that is kept.
-        step_tokens: tokens of a step, at most.
-        question: the request for the score.
-        cue: the beginning of the reply to that request.
-        again: the request to continue, for a model that does not continue a partial answer.
+        keep: the lowest score at which a step is kept, in [0, 9].
+        step_tokens: the largest number of tokens in a step, at least 1.
+        question: the text that asks the assistant for a score; not blank.
+        cue: the beginning of the assistant's reply to `question`; not blank.
+        again: the text that asks a model to continue its answer, if it does not continue a partial answer; not blank.
 
     Raises:
-        SettingError: a number is out of its range, or a text is empty.
+        SettingError: a number is out of its range, or a text is blank.
     """
 
     name: ClassVar[str] = "steps"
@@ -152,11 +152,11 @@ class Steps(Written):
                 words = f"{len(strange)} of {asked} times the assistant answered a request for a score with no digit"
                 words += f", but with {strange[0]!r} or the like: it counts as below {self.keep:g}"
                 if len(strange) == asked >= _TRIES:
-                    words += ". It was not asked again, and wrote the rest by itself: it is no model that grades"
+                    words += ". It was not asked again, and wrote the rest by itself: it seems unable to grade"
                 writer.warn(words)
 
     async def _step(self, writer: AnswerWriter, model: int) -> Passage:
-        """Step 1, by either model: the next step of the answer."""
+        """Step 1, for either model: let it write the next step of the answer."""
         room = min(self.step_tokens, writer.left)
 
         def complete(tokens: Sequence[Token]) -> bool:
@@ -174,7 +174,7 @@ class Steps(Written):
         return replace(passage, tokens=tuple(passage.first(end))) if end else passage
 
     async def _score(self, writer: AnswerWriter, step: Passage, model: int) -> bytes:
-        """Step 2: the large model's answer to the request for a score."""
+        """Step 2: return the large model's reply to the request for a score."""
         graded = writer.text + step.data
 
         def said(tokens: Sequence[Token]) -> bool:
@@ -191,7 +191,7 @@ class Steps(Written):
         return reply.data
 
     def _segment(self, step: Passage, score: int | None, taken: Passage, model: int) -> DecidedSegment:
-        """The record of a step: the small model's text, and the large model's, if it wrote."""
+        """Return the record of a step, with the small model's text, and the large model's if it wrote the step."""
         own = taken.data if model == LARGE else b""
         theirs = Contender((0,), own, model == LARGE and _ends(taken), (), _BEST - self.keep)
         if not step.data.strip():
@@ -207,7 +207,7 @@ class Steps(Written):
         return DecidedSegment((mine, theirs), model, reason)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """A request for each step, and a request for its score; see `Method.cost`."""
+        """Forecast the cost: a request for each step, and a request for its score; see `Method.cost`."""
         n = plan.max_tokens
         steps = max(1, n / min(_LENGTH, self.step_tokens))
         if model == SMALL:
@@ -223,7 +223,7 @@ class Steps(Written):
         return Cost(requests, Bounds(prompt.least + 1, expected, high), steps + _REJECTED * n)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         return Assumptions(
             f"max_tokens tokens in steps of {min(_LENGTH, self.step_tokens)}, each of them scored, and {_REJECTED:.0%} "
             "written by the assistant",
@@ -232,7 +232,7 @@ class Steps(Written):
 
 
 def _answered(writer: AnswerWriter, text: bytes) -> list[Message]:
-    """The conversation with the answer so far; a partial answer at its end is a part of the answer."""
+    """Return the conversation with the answer so far; if it ends with a partial answer, the answer continues that."""
     messages = list(writer.conversation or [Message("user", writer.prompt)])
     begun = messages.pop().content if messages[-1].role == "assistant" else ""
     answer = begun + sendable(text)
@@ -240,7 +240,7 @@ def _answered(writer: AnswerWriter, text: bytes) -> list[Message]:
 
 
 def _end(tokens: Sequence[Token]) -> int:
-    """The end in bytes of the first blank line after other text; 0 if there is none."""
+    """Return the byte offset after the first blank line that follows other text; 0 if there is none."""
     found = _STEP.search(b"".join(token.data for token in tokens))
     return found.end() if found else 0
 
@@ -250,6 +250,6 @@ def _ends(passage: Passage) -> bool:
 
 
 def _digit(reply: bytes) -> int | None:
-    """The score in a reply; None if it is not one digit."""
+    """Return the score in a reply; None if the reply is not one digit."""
     text = reply.strip()
     return int(text) if len(text) == 1 and text.isdigit() else None

@@ -1,31 +1,31 @@
-"""ModelSwitch: one model answers several times, and another model only if these answers disagree; then all vote.
+"""ModelSwitch (arXiv 2504.00762): one model answers several times; if it disagrees with itself, other models vote, too.
 
 ::
 
-    1   the model draws `samples` whole answers                                                    `_sampled`
-    2   of each sample only the part that `answer` finds counts; equal parts are one answer        `found_in`
-    3   if at least a share `threshold` of the samples has one answer, no other model is
-        asked; otherwise the next model goes through 1 to 3                                        `is_consistent`
-    4   each sample votes for its answer: with the weight of its model times the model's
-        consistency                                                                                `consistency`
+    1   the first model draws `samples` whole answers                                              `_sampled`
+    2   the part of each sample that `answer` finds is its answer; equal parts are one answer      `found_in`
+    3   if the share of samples with the same answer is at least `threshold`, no other model
+        is asked; otherwise steps 1 to 3 are repeated with the next model                          `is_consistent`
+    4   each sample votes for its answer, with its model's weight times its model's consistency    `consistency`
     5   the answer with the most votes is taken, in the words of its first sample                  `vote`
 
-**Consistency** of a model with n answers: 1/n + (1 - 1/n) (1 - H / log m), where H is the entropy of the shares of its
-m different answers; 1 where m = 1. So answers that all differ, equally often, weigh 1/n each.
+**Consistency.** For a model with n answers, m of them different, it is 1/n + (1 - 1/n) (1 - H / log m), where H is the
+entropy of the shares of the different answers. It is 1 if m = 1, and 1/n if all different answers are equally frequent.
 
-**The same answer.** By default an answer is the whole text, without white space at its ends. With `answer`, a regular
-expression, it is the last match in the text, or the match of its first group, again without white space around. A text
-that is empty, or has no match, votes for nothing, and counts as another answer in 3.
+**The same answer.** By default, an answer is the whole text, without white space at its ends. If `answer`, a regular
+expression, is given, the answer is its last match in the text, or the first group of that match, also without white
+space at its ends. A text that is empty or has no match votes for nothing, and in step 3 it agrees with no other text.
 
-**Ties** go to the answer that came first: by the order of the models, then of the samples. If no sample has an answer,
-the first sample of the first model is taken.
+**Ties** go to the answer that came first, in the order of the models and then of their samples. If no sample has an
+answer, the first sample of the first model is taken.
 
-**Draws** are from the model's own distribution if its server is known to do that, else in the server's own way, as with
-hosted models. A model that takes messages only gets a text as one message of the user.
+**Draws** are from the model's own distribution if its server is known to draw from it. Otherwise, as with hosted
+models, the server draws in its own way. A model that accepts only messages receives a prompt that is text as one
+message of the user.
 
-Sample number s of model i (from 0) is drawn by a seed of its own, hash `("sample", i, s)` of `Chance`, so the answer
-depends neither on the order in which samples come nor on the other models asked. A server that draws in its own way may
-draw other tokens for the same seed.
+Sample s of model i (both counted from 0) has a seed of its own, the hash of `("sample", i, s)` from `Chance`. So the
+answer depends neither on the order in which samples arrive nor on the other models that are asked. A server that draws
+in its own way may draw other tokens for the same seed.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ from cosd_providers.concurrency import concurrently
 from cosd_providers.messages import Message, RenderedPrompt
 from cosd_providers.text import readable
 
-_DISAGREE = 0.5  # of the prompts, by assumption
-_SHORT = 40  # characters of an answer that is named
+_DISAGREE = 0.5  # the assumed share of prompts for which a model's samples disagree
+_SHORT = 40  # the largest number of characters of an answer that is quoted in a reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class Switch(Weighted):
-    r"""One model answers several times; if it does not agree with itself the next model answers, too, and all samples
-    vote.
+    r"""Switch: one model answers several times; if it disagrees with itself, the next model answers, too, and all vote.
 
-    ModelSwitch (arXiv 2504.00762, AAAI 2026). It takes two or more models with any tokenizers, in the order in which
-    they are asked. They only have to draw: they need not report probabilities or continue a partial answer. A warning
-    names the models that are not known to draw from their own distribution (`Capabilities.draws` without `sampling`).
-    The answer comes at once. The `seed` of an answer decides all draws, as far as the servers repeat theirs.
+    This is ModelSwitch (arXiv 2504.00762, AAAI 2026). It needs two or more models with any tokenizers, in the order in
+    which to ask them. The models only have to draw tokens; they need not report probabilities or continue a partial
+    answer. A warning names the models that are not known to draw from their own distribution (`Capabilities.draws`
+    without `sampling`). The answer arrives whole. The `seed` of an answer determines all draws, as far as the servers
+    draw the same tokens for the same seed.
 
     Attributes:
-        weights: of the models' votes, in their order; equal by default. Only their ratios count.
-            `"route"` weighs the models by the prompt, as `Route` does.
-        tau: the temperature of these weights by the prompt.
-        samples: answers that each model draws.
-        threshold: the share of a model's samples that have to agree, so that no other model is asked.
-        answer: a regular expression for the part of a text that is its answer: the last match counts, by its first
-            group if it has one. `r"-?\d+(?:\.\d+)?"` compares the last number. None compares whole texts, without
-            white space at their ends.
+        weights: the weights of the models' votes, in the order of the models; numbers of at least 0, not all 0. Only
+            their ratios count. None weighs all models equally; `"route"` weighs them by the prompt, as `Route` does.
+        tau: the temperature of the weights for `weights="route"`, above 0.
+        samples: the number of answers that each model draws, at least 1.
+        threshold: the share of a model's samples that must agree so that no other model is asked, in (0, 1].
+        answer: a regular expression for the part of a text that is its answer. The last match counts, or its first
+            group if there is one. For example, `r"-?\d+(?:\.\d+)?"` compares the last number. None compares whole
+            texts, without white space at their ends.
 
     Raises:
         SettingError: a setting is invalid.
@@ -104,11 +104,11 @@ class Switch(Weighted):
 
     @property
     def temperature(self) -> float:
-        """1: every token is drawn."""
+        """1, because every token is drawn."""
         return 1.0
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that does not draw, and warn of a model that draws in its own way; see `Method.examine`."""
+        """Refuse a model that does not draw; warn of one that draws in its server's own way. See `Method.examine`."""
         return check_draws(models, f"{self.name!r}") + super().examine(models, unit)
 
     async def write(self, writer: AnswerWriter) -> None:
@@ -131,11 +131,11 @@ class Switch(Weighted):
         passage = winner.passage
         writer.write(passage.tokens, winner.model, number=passage.number, segment=segment)
         writer.end_with(passage)
-        if not writer.over:  # it has that number of the server's own tokens
+        if not writer.over:  # the sample has `max_tokens` of the server's own tokens
             writer.end(Finish("length", "max_tokens"))
 
     async def _sampled(self, writer: AnswerWriter, model: int) -> list[DrawnAnswer]:
-        """Steps 1 and 2: a model's answers, in the order of their numbers."""
+        """Steps 1 and 2: let a model draw its answers; return them in the order of their numbers."""
         drawn: dict[int, DrawnAnswer] = {}
         turn: RenderedPrompt | None = None
         if writer.conversation is None and not await writer.continues(model):
@@ -160,16 +160,19 @@ class Switch(Weighted):
         return [drawn[number] for number in range(self.samples)]
 
     def read(self, writer: AnswerWriter, text: str) -> str | None:  # noqa: ARG002 - a hook
-        """Step 2: the answer for which a sample votes; None for nothing."""
+        """Step 2: return the answer for which a sample votes; None if it votes for nothing."""
         return found_in(text, self.answer)
 
     def is_consistent(self, answers: Sequence[str | None]) -> bool:
-        """Step 3: test whether enough of a model's samples have one answer, so that no other model is asked."""
+        """Step 3: test whether so many of a model's samples have the same answer that no other model is asked."""
         counts = Counter(answer for answer in answers if answer is not None)
         return max(counts.values(), default=0) >= self.threshold * len(answers) * (1 - ROUNDING)
 
     def cost(self, plan: Plan, model: int, prompt: Reading) -> Cost:
-        """Samples of the first model, and of each later model if all before it disagree; see `Method.cost`."""
+        """Forecast the cost: samples of each model, if all models before it disagree with themselves.
+
+        See `Method.cost`.
+        """
         n, expected = plan.max_tokens, self.samples * _DISAGREE**model
         low = self.samples if model == 0 else 0
         tokens = Bounds(
@@ -180,7 +183,7 @@ class Switch(Weighted):
         return self.with_weights(Cost(Bounds(low, expected, 2 * self.samples), tokens, expected * n), prompt)
 
     def assumptions(self, plan: Plan) -> Assumptions:  # noqa: ARG002
-        """The basis of `cost`."""
+        """Describe in words what `cost` assumes."""
         words = Assumptions(
             f"each sample has max_tokens tokens; a model's samples disagree for {_DISAGREE:.0%} of the prompts that it "
             "is asked about, and then the next model is asked",
@@ -194,11 +197,11 @@ class DrawnAnswer:
     """One sample.
 
     Attributes:
-        model: the model that drew it.
-        passage: its tokens.
-        text: its bytes, before a stop string.
-        end: whether the model ended it.
-        answer: the answer for which it votes; None for nothing.
+        model: the model that drew the sample.
+        passage: the tokens of the sample.
+        text: the bytes of the sample, up to a stop string.
+        end: whether the model ended the sample with its end of sequence.
+        answer: the answer for which the sample votes; None if it votes for nothing.
     """
 
     model: int
@@ -209,7 +212,7 @@ class DrawnAnswer:
 
 
 def found_in(text: str, pattern: str | None) -> str | None:
-    """Step 2: the answer in a text; None if there is none."""
+    """Step 2: find the answer in a text; None if there is none."""
     if pattern is None:
         return text.strip() or None
     matches = [*re.finditer(pattern, text)]
@@ -220,7 +223,7 @@ def found_in(text: str, pattern: str | None) -> str | None:
 
 
 def consistency(answers: Sequence[str]) -> float:
-    """Step 4: a model's agreement with itself, from 1 / n for n answers that all differ, to 1."""
+    """Step 4: compute a model's agreement with itself, from 1 / n for n answers that all differ to 1."""
     counts = Counter(answers)
     if len(counts) <= 1:
         return 1.0
@@ -233,7 +236,7 @@ def consistency(answers: Sequence[str]) -> float:
 def vote(
     found: Mapping[int, Sequence[DrawnAnswer]], weights: Mapping[int, float], count: int
 ) -> tuple[DrawnAnswer, DecidedSegment]:
-    """Steps 4 and 5: the sample that is taken, and the record of the vote, of `count` models in all."""
+    """Steps 4 and 5: return the winning sample, and the record of the vote; `count` is the number of all models."""
     votes: dict[str, float] = {}
     firsts: dict[str, DrawnAnswer] = {}
     for model, samples in found.items():
@@ -246,7 +249,7 @@ def vote(
     if not votes:
         first = next(iter(found.values()))[0]
         entry = Contender((first.model - 1,), first.text, first.end)
-        return first, DecidedSegment((entry,), 0, "no sample has an answer: the first one stands")
+        return first, DecidedSegment((entry,), 0, "no sample has an answer: the first one is taken")
     best, total = next(iter(votes)), math.fsum(votes.values())
     for answer, sum_ in votes.items():
         if sum_ > votes[best] * (1 + ROUNDING):

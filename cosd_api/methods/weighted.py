@@ -1,4 +1,4 @@
-"""Weights of the models, for all methods that average over them."""
+"""Weights of the models, for all methods that average over the models."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class Weighted(Written):
     """A method in which each model has a weight.
 
     Attributes:
-        weights: of the models, in their order; equal by default. Only their ratios count. `"route"` weighs them by the
-            prompt, again for each answer, as `Route` does: `FusionResult.weights` has the weights.
-        tau: the temperature of these weights; for `weights="route"` alone.
+        weights: the weights of the models, in the order of the models; numbers of at least 0, not all 0. Only their
+            ratios count. None weighs all models equally. `"route"` weighs them by the prompt of each answer, as `Route`
+            does; `FusionResult.weights` records the weights.
+        tau: the temperature of the weights for `weights="route"`, above 0.
 
     Raises:
-        SettingError: the weights are invalid.
+        SettingError: the weights or `tau` are invalid.
     """
 
     symmetric: ClassVar[bool] = True
@@ -61,26 +62,26 @@ class Weighted(Written):
         object.__setattr__(self, "weights", tuple(map(float, self.weights)))
 
     def check_models(self, count: int) -> None:
-        """Check that there is a weight for each model; see `Method.check_models`."""
+        """Check that there are as many weights as models; see `Method.check_models`."""
         super().check_models(count)
         if isinstance(self.weights, tuple) and len(self.weights) != count:
             raise SettingError(f"there are {len(self.weights)} weights for {count} models: give one for each")
 
     def examine(self, models: Models, unit: Unit | None) -> tuple[str, ...]:
-        """Refuse a model that does not score text, if the weights need scores; see `Method.examine`."""
+        """Refuse a model that does not score text, if `weights="route"`; see `Method.examine`."""
         if self.weights == _ROUTE:
             scores_needed(models, _ROUTE)
         return super().examine(models, unit)
 
     def options(self) -> dict[str, Any]:
-        """Its own settings, as a result records them."""
+        """Return the method's own settings, as a result records them."""
         found = super().options() | {"weights": [*self.weights] if isinstance(self.weights, tuple) else self.weights}
         if self.weights != _ROUTE:
             del found["tau"]
         return found
 
     def start(self, job: AnswerJob) -> Run:
-        """The run of one answer, with the weights of its prompt."""
+        """Create the run of one answer, with weights by its prompt if `weights="route"`."""
 
         async def write(writer: AnswerWriter) -> None:
             await (await self._measured(writer)).write(writer)
@@ -88,10 +89,10 @@ class Weighted(Written):
         return AnswerWriter(job, write)
 
     async def _measured(self, writer: AnswerWriter) -> Self:
-        """The same method with weights by the prompt, if these are wanted.
+        """Return the same method with weights as numbers; for `weights="route"`, they are computed from the prompt.
 
-        The weights are defined in `route`: softmax(-mean / tau) over the mean negative log-likelihoods of the prompt. A
-        model that can measure nothing weighs nothing; if none can, all weigh the same.
+        The module `route` defines them: softmax(-mean / tau) over the mean negative log-likelihoods of the prompt. A
+        model that cannot score the prompt has weight 0. If no model can, all weights are equal.
         """
         if self.weights != _ROUTE:
             return self
@@ -102,13 +103,16 @@ class Weighted(Written):
         return made
 
     def shares(self, count: int, heard: Sequence[int]) -> dict[int, float]:
-        """The weights of the `heard` models, of `count` in all, which sum to 1; equal weights if these are all 0."""
+        """Return the weights of the `heard` models, scaled to sum to 1; if all are 0, equal weights.
+
+        `count` is the number of all models.
+        """
         given = self.weights if isinstance(self.weights, tuple) else (1.0,) * count
         total = sum(given[model] for model in heard)
         return {model: given[model] / total if total else 1 / len(heard) for model in heard}
 
     def with_weights(self, cost: Cost, prompt: Reading) -> Cost:
-        """A cost at one model, plus the cost of its weight: a score of the prompt."""
+        """Add to a cost at one model the cost of its weight: a score of the prompt if `weights="route"`."""
         if self.weights != _ROUTE:
             return cost
         asked, read = prompt.scored(0, prompt.expected)
@@ -117,7 +121,7 @@ class Weighted(Written):
         return Cost(_sum(cost.requests, 1, asked, most_asked), tokens, cost.written)
 
     def with_measure(self, words: Assumptions) -> Assumptions:
-        """The basis of a cost, plus the basis of the weights' cost."""
+        """Add the assumptions about the weights' cost to the assumptions about a cost."""
         if self.weights != _ROUTE:
             return words
         own = "; every model scores the prompt first"
@@ -125,7 +129,7 @@ class Weighted(Written):
 
 
 def _total(weights: Iterable[float]) -> float:
-    """The sum of weights; infinite if it is too large for a float."""
+    """Return the sum of the weights; infinite if it is too large for a float."""
     try:
         return math.fsum(map(float, weights))
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Verifiers, which decide between the draft's word and an assistant's by two probabilities."""
+"""Verifiers, which decide between the draft's word and an assistant's word, from the probabilities of the two."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ KnownVerifier = (
     | DeferralVerifier
     | CoLLMVerifier
 )
-"""The verifiers that records and settings files can hold, distinguished by `kind`."""
+"""The verifiers that records and settings files can contain; `kind` tells them apart."""
 
 KINDS: Mapping[str, type[BaseModel]] = {one.model_fields["kind"].default: one for one in get_args(KnownVerifier)}
-"""Their classes, by kind."""
+"""The classes of these verifiers, by kind."""
 
 TRAINED: Mapping[str, type[Trained]] = {kind: one for kind, one in KINDS.items() if issubclass(one, Trained)}
-"""The classes of trained verifiers, which have files of their own."""
+"""The classes of trained verifiers, each of which is kept in a file of its own."""
 
 
 def default_of(kind: str) -> Verifier:
-    """The known verifier of a kind, with its defaults.
+    """Create the known verifier of a kind, with its defaults.
 
     Raises:
         pydantic.ValidationError: the verifier has a setting without a default.
@@ -92,7 +92,7 @@ def default_of(kind: str) -> Verifier:
 
 
 def numbers_of(kind: str) -> dict[str, FieldInfo] | None:
-    """The settings of a known verifier, by name, if all of them are numbers; else None."""
+    """Return the settings of a known verifier, by name, if all of them are numbers; otherwise None."""
     fields = {name: field for name, field in KINDS[kind].model_fields.items() if name != "kind"}
     types: list[Any] = [field.annotation for field in fields.values()]
     return fields if all(one in (int, float) for one in types) else None

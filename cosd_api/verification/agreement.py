@@ -1,4 +1,4 @@
-"""Verification by agreement alone, for assistants that report no probabilities."""
+"""Verification without the assistant's probability, for assistants that report none."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["AgreementVerifier", "chow_verifier", "present_verifier", "recorded_v
 
 
 class AgreementVerifier(BaseModel):
-    """Replaces an unsure draft token by the assistant's token: `p < alpha`, if the two differ.
+    """Replaces an unsure draft token by the assistant's token, if the two differ and `p < alpha`.
 
-    Equations (4) and (5) without (6), for an assistant that reports no probability to compare. It also takes the word
-    of an assistant that is only guessing, so prefer `RuleVerifier` if possible.
+    These are equations (4) and (5) of the CoSD paper without (6), for an assistant that reports no probabilities. The
+    assistant's token replaces the draft's even if the assistant is only guessing, so prefer `RuleVerifier` if possible.
 
-    With `alpha = 1 - tau` it is Chow's rule of cascades, with the price `tau`.
+    With `alpha = 1 - tau`, this is Chow's rule of cascades with the price `tau`.
 
     Attributes:
-        alpha: the draft is unsure below this probability. 0 never replaces.
+        alpha: the draft is unsure below this probability, which is at least 0. 0 never replaces a token.
 
     Raises:
         pydantic.ValidationError: `alpha` is negative or not a number.
@@ -44,23 +44,23 @@ class AgreementVerifier(BaseModel):
         """The condition in words."""
         return f"replaces where p < {self.alpha:g}, whatever q is"
 
-    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - it asks only whether the two differ
-        """Equation (5)."""
+    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the assistant's probability does not matter
+        """Equation (5): True if `p < alpha`."""
         return p < self.alpha
 
     def contestable(self, p: float) -> bool:
-        """The same: the assistant's probability changes nothing."""
+        """True if `p < alpha`, as in `replaces`, because the assistant's probability does not matter."""
         return p < self.alpha
 
     def explain(self, p: float, q: float) -> str:  # noqa: ARG002
-        """The comparison as it came out, e.g. `"0.31 < 0.5"`."""
+        """Describe the comparison with its outcome, e.g. `"0.31 < 0.5"`."""
         unsure = p < self.alpha
         (mine,) = shortened([p], lambda short: (short[0] < self.alpha) == unsure)
         return f"{mine} {'<' if unsure else '>='} {exactly(self.alpha)}"
 
 
 def chow_verifier(*, tau: float = 0.5) -> AgreementVerifier:
-    """The present verifier for `ChowVerifier(tau=tau)`; warns that the name is outdated.
+    """Return the verifier that replaces `ChowVerifier(tau=tau)`; causes a `DeprecationWarning`.
 
     Raises:
         ValueError: `tau` is not a number in [0, 1].
@@ -71,10 +71,10 @@ def chow_verifier(*, tau: float = 0.5) -> AgreementVerifier:
 
 
 def recorded_verifier(given: object) -> object:
-    """The fields of a verifier in a record; `"kind": "chow"` in an earlier record is `AgreementVerifier`.
+    """Return the fields of a verifier from a record; `"kind": "chow"` of earlier records becomes `"agreement"`.
 
     Raises:
-        ValueError: its tau is not a number in [0, 1].
+        ValueError: the tau of `"chow"` is not a number in [0, 1].
     """
     found: object = given
     fields: dict[str, Any] = dict(cast("Mapping[str, Any]", found)) if isinstance(found, Mapping) else {}
@@ -91,10 +91,10 @@ def recorded_verifier(given: object) -> object:
 
 
 def present_verifier(given: object) -> object:
-    """The fields of a verifier in a user's file; warns that `"kind": "chow"` is outdated.
+    """Like `recorded_verifier`, for fields from a user's file: `"kind": "chow"` causes a `DeprecationWarning`.
 
     Raises:
-        ValueError: its tau is not a number in [0, 1].
+        ValueError: the tau of `"chow"` is not a number in [0, 1].
     """
     found = recorded_verifier(given)
     if found is not given:

@@ -1,8 +1,9 @@
 """The deferral rule Diff of language model cascades, applied to single tokens.
 
-From "Faster Cascades via Speculative Decoding" (ICLR 2025), which takes it from cascades of whole answers: a small
-model's token is deferred to a large model if that is more confident by a margin, its price. Here the small model is the
-draft, and the rule applies if the two tokens differ. The other rule of that paper, Chow's, is `AgreementVerifier`.
+The rule is from "Faster Cascades via Speculative Decoding" (ICLR 2025), which adapts it from cascades of whole answers.
+A small model's token is deferred to a large model if the large model is more confident by a margin, which is its price.
+Here, the small model is the draft, and the rule applies if the two tokens differ. `AgreementVerifier` is the other rule
+of that paper, Chow's.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from cosd_api.verification.rule import exactly, shortened
 
 
 class DiffVerifier(BaseModel):
-    """Replaces a draft token if the assistant's is more probable by a margin: `q > p + tau`, if the two differ.
+    """Replaces a draft token if the assistant's token differs and is more probable by a margin: `q > p + tau`.
+
+    This is the rule Diff of "Faster Cascades via Speculative Decoding" (ICLR 2025), applied to single tokens.
 
     Attributes:
-        tau: the margin, in [0, 1]. 1 never replaces; 0 takes the more probable of the two.
+        tau: the margin, in [0, 1]. 1 never replaces a token; 0 chooses the more probable of the two.
 
     Raises:
         pydantic.ValidationError: `tau` is not a number in [0, 1].
@@ -41,11 +44,11 @@ class DiffVerifier(BaseModel):
         return q > p + self.tau
 
     def contestable(self, p: float) -> bool:
-        """Exact: no probability exceeds 1, so no token is replaced if `p + tau >= 1`."""
+        """True if `p + tau < 1`; otherwise no `q` can replace, because no probability exceeds 1."""
         return p + self.tau < 1
 
     def explain(self, p: float, q: float) -> str:
-        """The comparison as it came out, e.g. `"0.72 > 0.31 + 0.2"`."""
+        """Describe the comparison with its outcome, e.g. `"0.72 > 0.31 + 0.2"`."""
         surer = q > p + self.tau
         mine, theirs = shortened([p, q], lambda short: (short[1] > short[0] + self.tau) == surer)
         return f"{theirs} {'>' if surer else '<='} {mine} + {exactly(self.tau)}"

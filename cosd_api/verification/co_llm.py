@@ -1,7 +1,7 @@
 """Deferral by the draft's last hidden state: the gate of Co-LLM (Shen et al., ACL 2024).
 
-The probability of deferral is sigma(bias + weights . h), where h is the draft model's last hidden state in the place of
-one of its tokens: the state after the prompt and the answer before the token, from which the token itself was computed.
+The probability of deferral is sigma(bias + weights . h). Here, h is the draft model's last hidden state at the place of
+one of its tokens: the state after the prompt and the answer before the token, from which the token was computed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cosd_providers.contract import Token
 __all__ = ["WIDEST", "CoLLMVerifier"]
 
 WIDEST = 65_536
-"""Numbers of a hidden state, at most."""
+"""The largest width of a hidden state."""
 
 _FILE = TrainedFile(
     thing="a Co-LLM gate",
@@ -35,21 +35,23 @@ _FILE = TrainedFile(
 
 
 class CoLLMVerifier(TrainedGate):
-    """A trained gate on hidden states: replaces if the probability of deferral is above `eta`.
+    """Replaces a draft token if a trained gate on hidden states opens: the gate of Co-LLM (Shen et al., ACL 2024).
 
-    The gate uses the state from which the draft computed its own token, so it decides before the assistant is asked.
-    For models with one tokenizer: `unit="token"`. It fits only the draft model on which it was trained.
+    The gate opens if the probability of deferral, sigma(bias + weights . h), is above `eta`. The state h is the one
+    from which the draft computed its own token, so the gate decides before the assistant is asked. The gate fits only
+    the draft model on which it was trained, and the models must share a tokenizer (`unit="token"`).
 
     Attributes:
-        features: the kind of features.
-        width: numbers of a hidden state.
-        bias: of the logit.
-        weights: of the numbers of a state, `width` of them.
+        features: the kind of features, always `"last-hidden-state"`.
+        width: the number of values in a hidden state, from 1 to 65,536.
+        bias: the bias of the logit, in [-1e6, 1e6].
+        weights: the weights of the state's `width` values, each in [-1e6, 1e6].
         eta: the threshold, in [0, 1].
-        trained_on: the origin of the gate (model pair, hash and counts of the data, versions); free-form.
+        trained_on: the origin of the gate, such as the models, the hash and counts of the data, and versions; any JSON
+            object.
 
     Raises:
-        pydantic.ValidationError: a number is out of its range, or there are more or fewer weights.
+        pydantic.ValidationError: a number is out of its range, or there are not `width` weights.
     """
 
     _file: ClassVar[TrainedFile] = _FILE
@@ -73,19 +75,19 @@ class CoLLMVerifier(TrainedGate):
 
     @property
     def needs(self) -> Needs:
-        """The draft's hidden states, and no probability of the assistant."""
+        """The draft's hidden states, but no probability of the assistant."""
         return Needs(q=False, draft_states=self.width, ties=False)
 
     @property
     def summary(self) -> str:
-        """The gate in words, for reports."""
+        """A description of the gate, for reports."""
         return f"Gate over hidden states of {self.width} numbers."
 
     def probability(self, token: Token) -> float:
-        """The probability of deferral at a token of the draft with a known state.
+        """Compute the probability of deferral at a token of the draft, from the token's hidden state.
 
         Raises:
-            SettingError: its state is not known, or of another width.
+            SettingError: the token has no hidden state, or one of another width.
         """
         if token.state is None or len(token.state) != self.width:
             found = "none" if token.state is None else f"one of {len(token.state)} numbers"
@@ -95,7 +97,7 @@ class CoLLMVerifier(TrainedGate):
 
     @staticmethod
     def _fault(error: ValidationError) -> str:
-        """The first fault of a gate, in words."""
+        """Describe the first fault of a gate in words."""
         first = error.errors(include_url=False)[0]
         if not first["loc"]:
             return first["msg"].removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""The contract of a verifier: three methods, and optional statements beside them."""
+"""The contract of a verifier: three required methods, and optional attributes and methods."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The data that a verifier needs of the models.
+    """The data that a verifier needs from the models.
 
     Attributes:
-        q: whether it uses the assistant's probability. If not, it also decides if an assistant does not report one,
-            with NaN for `q`.
-        alternatives: other tokens that an assistant has to list at each place, which then has `draft_q`
-            (`unit="token"` only).
-        draft_alternatives: other tokens that the draft has to list with each of its own (`unit="token"` only).
-        draft_states: numbers of the hidden state that the draft has to report with each of its tokens; 0 for none
-            (`unit="token"` only).
-        window: least number of places in a question while the draft is being written.
-        ties: whether an assistant's two equally probable choices count as agreement. False if every differing token is
-            replaced.
+        q: whether the verifier uses the assistant's probability. If False, it also decides about assistants that report
+            none; `q` is then NaN.
+        alternatives: the number of alternatives that an assistant must list at each place. If it is not 0,
+            `Place.draft_q` is known. Only for `unit="token"`.
+        draft_alternatives: the number of alternatives that the draft must list with each of its tokens. Only for
+            `unit="token"`.
+        draft_states: the number of values in the hidden state that the draft must report with each of its tokens; 0 if
+            no hidden state is needed. Only for `unit="token"`.
+        window: the least number of places in a question while the draft is being written.
+        ties: whether the two tokens count as equal if the assistant finds them equally probable. Set it to False if
+            every differing token is to be replaced.
         contested: the share of the draft's tokens about which assistants are asked, for estimates; None if unknown.
     """
 
@@ -53,7 +54,7 @@ class Needs:
 
     @property
     def looks_at(self) -> str | None:
-        """The data at each of the draft's tokens that it uses beside p and q, for messages; None if there are none."""
+        """The data about a draft token that the verifier needs besides p and q, for messages; None if there is none."""
         if self.alternatives:
             return "the assistant's probability of"
         if self.draft_alternatives:
@@ -63,30 +64,35 @@ class Needs:
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Decides one disagreement. Any object with these three methods will do; they must be pure functions.
+    """Decides each disagreement between the draft and an assistant.
 
-    `p` is the draft's probability of its own tokens, `q` the assistant's probability of its own tokens, both in [0, 1].
+    Any object with these three methods is a verifier. The methods must be pure functions. `p` is the draft's
+    probability of its own tokens, and `q` is the assistant's probability of its own tokens, both in [0, 1].
 
-    A verifier that needs more or less data has an attribute `needs`, a `Needs`.
+    A verifier that needs more or less data than `p` and `q` has an attribute `needs`, a `Needs`.
 
-    A verifier that decides by more than `p` and `q` has a method `at(place)`, which gives the verifier for one `Place`.
-    That verifier then decides, and its attribute `coin`, if it has one, is recorded with the decision.
+    A verifier that decides by more than `p` and `q` has a method `at(place)`, which returns the verifier for one
+    `Place`. The returned verifier decides. If it has an attribute `coin`, this number is recorded with the decision.
 
-    One of `KnownVerifier` may state more: a property `condition`, its condition in words (`"replaces where p < 0.5"`),
-    a method `outline()`, which gives it in lines, and `basis`, which completes "it ..." for reports if it decides by
-    the place; `compared = True`, so that `compare` takes it beside the methods; `load` and `save`, see `Trained`.
+    The verifiers in `KnownVerifier` may have more attributes and methods:
+
+    - `condition` is the condition in words (`"replaces where p < 0.5"`).
+    - `outline()` returns a description in several lines.
+    - `basis` completes the sentence "it ..." in reports, for a verifier that decides by the place.
+    - `compared = True` makes `compare` include the verifier along with the methods.
+    - `load` and `save` are described in `Trained`.
     """
 
     def replaces(self, p: float, q: float) -> bool:
-        """True if the assistant's word replaces the draft's."""
+        """Decide whether the assistant's word replaces the draft's."""
         ...
 
     def contestable(self, p: float) -> bool:
-        """True if some `q` in [0, 1] would replace. If it is False the assistant is never asked."""
+        """Tell whether any `q` in [0, 1] would replace. If it returns False, the assistant is not asked."""
         ...
 
     def explain(self, p: float, q: float) -> str:
-        """The decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`."""
+        """Describe the decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`."""
         ...
 
 
@@ -96,7 +102,7 @@ class WithNeeds(Protocol):
 
     @property
     def needs(self) -> Needs:
-        """The facts about it."""
+        """The data that the verifier needs."""
         ...
 
 
@@ -105,7 +111,7 @@ class ByPlace(Protocol):
     """A verifier that decides by the place."""
 
     def at(self, place: Place) -> Verifier:
-        """The verifier for one place."""
+        """Return the verifier for one place."""
         ...
 
 
@@ -115,7 +121,7 @@ class WithCoin(Protocol):
 
     @property
     def coin(self) -> float | None:
-        """The number, as a decision records it."""
+        """The number, as it is recorded with a decision."""
         ...
 
 
@@ -131,24 +137,24 @@ class WithCondition(Protocol):
 
 @runtime_checkable
 class WithOutline(Protocol):
-    """A verifier that is shown in several lines."""
+    """A verifier with a description in several lines."""
 
     def outline(self) -> str:
-        """The lines."""
+        """Return the description."""
         ...
 
 
 @runtime_checkable
 class Trained(Protocol):
-    """A verifier that was trained: a file of its own holds it, and settings files name that file."""
+    """A trained verifier, which is kept in a file of its own. Settings files contain the path of that file."""
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read it from its file."""
+        """Read the verifier from its file."""
         ...
 
     def save(self, path: str | Path) -> None:
-        """Write its file."""
+        """Write the verifier to a file."""
         ...
 
 
@@ -159,11 +165,14 @@ _FORMER = {
     "draft_states": "draft_states",
     "window": "window",
 }
-"""Attributes of a verifier before there was `Needs`, with their present names."""
+"""Former attributes of verifiers, from before `Needs` existed, with the fields of `Needs` that replace them."""
 
 
 def needs_of(verifier: Verifier) -> Needs:
-    """The needs that a verifier states; by default only `p` and `q`."""
+    """Return the needs that a verifier states; by default, `p` and `q` only.
+
+    Former attributes such as `needs_q` still count, and cause a `DeprecationWarning`.
+    """
     if isinstance(verifier, WithNeeds):
         return verifier.needs
     former = {new: getattr(verifier, old) for old, new in _FORMER.items() if hasattr(verifier, old)}
@@ -175,22 +184,22 @@ def needs_of(verifier: Verifier) -> Needs:
 
 
 def decides_by_place(verifier: Verifier) -> bool:
-    """True if the verifier uses the place of a decision."""
+    """Test whether the verifier uses the place of a decision."""
     return isinstance(verifier, ByPlace)
 
 
 def verifier_at(verifier: Verifier, place: Place) -> Verifier:
-    """The verifier for one place: itself, unless it decides by the place."""
+    """Return the verifier for one place, which is `verifier` itself unless it decides by the place."""
     return verifier.at(place) if isinstance(verifier, ByPlace) else verifier
 
 
 def coin_of(verifier: Verifier) -> float | None:
-    """The number by which the verifier for one place decides; None if it has none."""
+    """Return the number by which the verifier for one place decides; None if it has none."""
     return verifier.coin if isinstance(verifier, WithCoin) else None
 
 
 def condition_of(verifier: BaseModel) -> str:
-    """The condition of a verifier that records can hold, in words: its own, or its kind and its settings."""
+    """Describe the condition of a verifier in words: its own `condition`, or its kind and its settings."""
     if isinstance(verifier, WithCondition):
         return verifier.condition
     settings = ", ".join(f"{name}={value}" for name, value in verifier if name != "kind")
@@ -199,6 +208,6 @@ def condition_of(verifier: BaseModel) -> str:
 
 
 def tie_of(verifier: Verifier, tie: float) -> float:
-    """The tie with which a verifier decides: 0 if it replaces all that differs, since the text is the assistant's."""
+    """Return the `tie` that applies to a verifier: 0 if it replaces every differing token or its needs exclude ties."""
     greedy = not decides_by_place(verifier) and verifier.replaces(1.0, 0.0)
     return tie if needs_of(verifier).ties and not greedy else 0.0

@@ -15,15 +15,15 @@ from cosd_api.verification.rule import exactly, shortened
 
 
 class RandomVerifier(PlaceVerifier):
-    """Replaces a share of the differing tokens at random: any switching between the models, with no information.
+    """Replaces a share of the differing tokens at random: a control, which switches between the models blindly.
 
-    A coin for each place decides. It is a hash of only the seed, the draft model's prompt and the byte offset in the
-    answer of the first judged draft token. So the answer depends neither on timing nor on any setting that trades cost
-    for time, and is the same each time. An assistant is asked only if the coin demands it.
+    A coin decides at each place. It is a hash of the seed, the draft model's prompt, and the byte offset in the answer
+    of the first judged draft token, and of nothing else. So the answer is the same each time. It depends neither on
+    timing nor on any setting that trades cost for time. An assistant is asked only if the coin falls below `rate`.
 
     Attributes:
-        rate: the share of places where a differing token is replaced, in [0, 1].
-        seed: another seed tosses other coins.
+        rate: the share of the differing tokens that are replaced, in [0, 1].
+        seed: the seed of the coins; each seed gives other coins.
 
     Raises:
         pydantic.ValidationError: `rate` is not a number in [0, 1].
@@ -39,7 +39,7 @@ class RandomVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """No probability; assistants are asked if the coin demands it."""
+        """No probability of the assistant, which is asked about the share `rate` of the draft's tokens."""
         return Needs(q=False, contested=self.rate)
 
     @property
@@ -48,10 +48,10 @@ class RandomVerifier(PlaceVerifier):
         return f"a control: replaces {100 * self.rate:g} % of the differences at random (seed {self.seed})"
 
     def at(self, place: Place) -> Coin:
-        """The decision at a place: by the recorded coin, or by tossing it.
+        """Return the verifier for a place, with the coin that is recorded there or is tossed now.
 
         Raises:
-            SettingError: the place has no record of a coin, and its prompt and offset are unknown.
+            SettingError: no coin is recorded at the place, and its prompt or offset is unknown.
         """
         if place.coin is not None:
             return Coin(self.rate, place.coin)
@@ -61,17 +61,17 @@ class RandomVerifier(PlaceVerifier):
         return Coin(self.rate, (int.from_bytes(digest) >> 11) / 2**53)
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002 - the probabilities change nothing
-        """True if there is a place where it replaces."""
+        """True if `rate` is above 0, so that a token may be replaced at some place."""
         return self.rate > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Coin:
-    """A coin that was tossed, as a verifier.
+    """The verifier for one place, with the coin that was tossed there.
 
     Attributes:
-        rate: it replaces below this number.
-        coin: a number in [0, 1).
+        rate: the number below which the coin replaces.
+        coin: the coin, a number in [0, 1).
     """
 
     rate: float
@@ -82,11 +82,11 @@ class Coin:
         return self.coin < self.rate
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002
-        """The same: no answer changes the text if the coin is not below the rate."""
+        """True if `coin < rate`, as in `replaces`; otherwise no answer changes the text."""
         return self.coin < self.rate
 
     def explain(self, p: float, q: float) -> str:  # noqa: ARG002
-        """The comparison as it came out, e.g. `"coin 0.03 < 0.1"`."""
+        """Describe the comparison with its outcome, e.g. `"coin 0.03 < 0.1"`."""
         below = self.coin < self.rate
         (coin,) = shortened([self.coin], lambda short: (short[0] < self.rate) == below)
         return f"coin {coin} {'<' if below else '>='} {exactly(self.rate)}"

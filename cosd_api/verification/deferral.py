@@ -1,15 +1,15 @@
-"""Deferral: the draft shows that it is unsure, and hands one token to the assistant before the assistant is asked.
+"""Deferral by a gate on the draft's lists of tokens, which decides before the assistant is asked.
 
 The probability of deferral is sigma(bias + weights . features), a logistic function of the draft's data about one of
-its tokens. With p the token's probability, a_1 >= a_2 >= ... the probabilities above 0 of its listed alternatives, and
-r = 1 - p - a_1 - a_2 - ... the rest (at least 0):
+its tokens. Let p be the token's probability, a_1 >= a_2 >= ... the probabilities above 0 of its listed alternatives,
+and r = 1 - p - a_1 - a_2 - ... the rest, which is at least 0. The features are:
 
     top         p
     margin      p - a_1; without alternatives, as for a character of several tokens, p - min(p, r)
-    entropy     of (p, a_1, a_2, ..., r), in nats
+    entropy     the entropy of (p, a_1, a_2, ..., r), in nats
     number      1 if the token's first character, white space aside, is a digit
-    word        1 if that is a letter after white space: the token begins a word
-    part        1 if that is a letter without white space before it
+    word        1 if that character is a letter after white space, so that the token begins a word
+    part        1 if that character is a letter without white space before it
     end         1 for the end of sequence
 """
 
@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 DEFERRAL_FEATURES = ("top", "margin", "entropy", "number", "word", "part", "end")
-"""The features, in their order."""
+"""The names of the features, in their order."""
 DEFAULT_LISTED, MOST_LISTED = 10, 100
-"""Number of alternatives of the draft's token that a gate uses, by default and at most."""
+"""The default and the largest number of alternatives of the draft's token that a gate uses."""
 
 _FILE = TrainedFile(
     thing="a deferral gate",
@@ -48,7 +48,7 @@ _FILE = TrainedFile(
     described="a deferral gate is one JSON file, as cosd train-deferral and DeferralVerifier.save() write it",
     made_by="cosd train-deferral makes a gate of them",
     fields=("kind", "schema_version", "listed", "weights", "eta", "trained_on"),
-    most_bytes=200_000,  # a dozen numbers, and their origin
+    most_bytes=200_000,  # enough for a dozen numbers and their origin
     bounded="a gate has a dozen numbers",
 )
 _EXPECTED = {
@@ -62,7 +62,7 @@ Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False, strict=Tru
 
 
 class DeferralWeights(BaseModel):
-    """The weights of the features, and the bias."""
+    """The bias, and the weight of each feature of a `DeferralVerifier`; all are in [-1e6, 1e6]."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -76,23 +76,26 @@ class DeferralWeights(BaseModel):
     end: Weight
 
     def logit(self, found: Sequence[float]) -> float:
-        """The logit of deferral at these features, which are in the order of `DEFERRAL_FEATURES`."""
+        """Compute the logit of deferral from the features, which are in the order of `DEFERRAL_FEATURES`."""
         return math.fsum(
             [self.bias, *(getattr(self, name) * one for name, one in zip(DEFERRAL_FEATURES, found, strict=True))]
         )
 
 
 class DeferralVerifier(TrainedGate):
-    """A trained gate: replaces if the probability of deferral is above `eta`, whatever the assistant's probability is.
+    """Replaces a draft token if a trained gate on the draft's list of tokens opens.
 
-    The gate uses the draft's data about its own token, so it decides before the assistant is asked. For models with one
-    tokenizer: `unit="token"`.
+    The gate opens if the probability of deferral, sigma(bias + weights . features), is above `eta`, whatever the
+    assistant's probability is. It uses only the draft's data about its own token, so it decides before the assistant is
+    asked. The models must share a tokenizer (`unit="token"`).
 
     Attributes:
-        listed: other tokens that the draft lists with each of its own; the gate was trained with as many.
-        weights: of the features.
+        listed: the number of alternatives that the draft lists with each of its tokens, from 1 to 100. The gate was
+            trained with the same number.
+        weights: the bias, and the weights of the features.
         eta: the threshold, in [0, 1].
-        trained_on: the origin of the gate (model pair, hash and counts of the data, versions); free-form.
+        trained_on: the origin of the gate, such as the models, the hash and counts of the data, and versions; any JSON
+            object.
 
     Raises:
         pydantic.ValidationError: a number is out of its range.
@@ -111,24 +114,24 @@ class DeferralVerifier(TrainedGate):
 
     @property
     def needs(self) -> Needs:
-        """The draft's lists, and no probability of the assistant."""
+        """The draft's lists of tokens, but no probability of the assistant."""
         return Needs(q=False, draft_alternatives=self.listed, ties=False)
 
     @property
     def summary(self) -> str:
-        """The gate in words, for reports: a line for each weight."""
+        """A description of the gate for reports, with one line for each weight."""
         weights = [f"  {name:8} {value:+.4g}" for name, value in self.weights.model_dump().items()]
         return "\n".join([f"Gate over {self.listed} listed tokens:", *weights])
 
     def probability(self, token: Token) -> float:
-        """The probability of deferral at a token of the draft with a known probability."""
+        """Compute the probability of deferral at a token of the draft, whose probability must be known."""
         others = [one.prob for one in token.alternatives[: self.listed] if one.prob]
         found = deferral_features(readable(token.data), [token.prob or 0.0, *others], end=token.end)
         return sigmoid(self.weights.logit(found))
 
     @staticmethod
     def _fault(error: ValidationError) -> str:
-        """The first fault of a gate, in words."""
+        """Describe the first fault of a gate in words."""
         first = error.errors(include_url=False)[0]
         name, *inside = [str(one) for one in first["loc"]]
         if first["type"] == "missing":
@@ -141,12 +144,12 @@ class DeferralVerifier(TrainedGate):
 
 
 def deferral_features(text: str, probs: Sequence[float], *, end: bool) -> tuple[float, ...]:
-    """Features of a token, from its model's data about it, in the order of `DEFERRAL_FEATURES`.
+    """Compute the features of a token, in the order of `DEFERRAL_FEATURES`.
 
     Args:
-        text: of the token.
-        probs: its probability, then the probabilities of its listed alternatives, the most probable first.
-        end: whether it is the end of sequence.
+        text: the text of the token.
+        probs: the token's probability, then the probabilities of its listed alternatives, the most probable first.
+        end: whether the token is the end of sequence.
     """
     top, rest = probs[0], max(0.0, 1 - math.fsum(probs))
     second = probs[1] if len(probs) > 1 else min(top, rest)

@@ -1,4 +1,4 @@
-"""Trained gates: verifiers that decide by a probability of deferral, each kept in a JSON file."""
+"""Trained gates: verifiers that decide by a probability of deferral. Each is kept in a JSON file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Deferral:
     """The verifier for one draft token.
 
     Attributes:
-        eta: see `TrainedGate`.
-        coin: the probability of deferral there.
+        eta: the threshold of the gate.
+        coin: the probability of deferral at the token.
     """
 
     eta: float
@@ -36,28 +36,28 @@ class Deferral:
         return self.coin > self.eta
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002
-        """The same: below it the assistant is not asked."""
+        """True if the probability of deferral is above `eta`; otherwise the assistant is not asked."""
         return self.coin > self.eta
 
     def explain(self, p: float, q: float) -> str:  # noqa: ARG002
-        """The comparison as it came out, e.g. `"deferral 0.71 > 0.38"`."""
+        """Describe the comparison with its outcome, e.g. `"deferral 0.71 > 0.38"`."""
         above = self.coin > self.eta
         (coin,) = shortened([self.coin], lambda short: (short[0] > self.eta) == above)
         return f"deferral {coin} {'>' if above else '<='} {exactly(self.eta)}"
 
 
 class TrainedGate(PlaceVerifier):
-    """A gate: replaces if the probability of deferral is above `eta`."""
+    """Base class of the trained gates: replaces a draft token if the probability of deferral is above `eta`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     _file: ClassVar[TrainedFile]
-    """The kind of file that holds it."""
+    """The kind of file in which the gate is kept."""
     _indent: ClassVar[int | None] = None
     _on: ClassVar[str] = ""
-    """The features that it uses, for its condition."""
+    """The features that the gate uses, for `condition`."""
 
-    if TYPE_CHECKING:  # each has it in its own place among its fields
+    if TYPE_CHECKING:  # each subclass declares it itself, so that it controls the order of its fields
         eta: float
 
     @property
@@ -79,7 +79,7 @@ class TrainedGate(PlaceVerifier):
             raise SettingError(f"{path} is not {cls._file.thing}: {cls._fault(error)}") from None
 
     def save(self, path: str | Path) -> None:
-        """Write the gate as JSON: the whole file, or none.
+        """Write the gate as a JSON file. The file is written completely or not at all.
 
         Raises:
             OSError: the file cannot be written; an old file is unchanged.
@@ -89,23 +89,22 @@ class TrainedGate(PlaceVerifier):
     @staticmethod
     @abstractmethod
     def _fault(error: ValidationError) -> str:
-        """The first thing that is wrong with a gate, in words."""
+        """Describe the first fault of a gate in words."""
 
     @property
     @abstractmethod
     def summary(self) -> str:
-        """The gate in words, for reports."""
+        """A description of the gate, for reports."""
 
     @abstractmethod
     def probability(self, token: Token) -> float:
-        """The probability of deferral at one of the draft's tokens."""
+        """Compute the probability of deferral at one of the draft's tokens."""
 
     def at(self, place: Place) -> Deferral:
-        """The decision at a place: by the recorded probability of deferral, or by the probability at the draft's token
-        there.
+        """Return the verifier for a place, with the recorded probability of deferral, or that of the draft's token.
 
         Raises:
-            SettingError: the place has neither.
+            SettingError: the place has neither a recorded probability nor a token.
         """
         if place.coin is not None:
             return Deferral(self.eta, place.coin)
@@ -115,10 +114,10 @@ class TrainedGate(PlaceVerifier):
         return Deferral(self.eta, self.probability(place.token))
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002 - p alone says nothing
-        """True if there may be a place where it replaces."""
+        """True if `eta` is below 1, so that a token may be replaced at some place."""
         return self.eta < 1
 
 
 def sigmoid(logit: float) -> float:
-    """The logistic function."""
+    """Compute the logistic function of `logit`, without overflow."""
     return 1 / (1 + math.exp(-logit)) if logit > 0 else math.exp(logit) / (1 + math.exp(logit))

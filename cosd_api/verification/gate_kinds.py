@@ -1,4 +1,4 @@
-"""The kinds of trained gates, and a gate of either kind from its file or its fields."""
+"""The kinds of trained gates, and a function that reads a gate of either kind from its file or its fields."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["GATES", "TRAIN_A_GATE", "Gate", "gate_of"]
 Gate = DeferralVerifier | CoLLMVerifier
 """A trained gate."""
 GATES: Mapping[str, type[Gate]] = {"deferral": DeferralVerifier, "co-llm": CoLLMVerifier}
-"""The gates, by their kind."""
+"""The classes of gates, by kind."""
 
 TRAIN_A_GATE = "cosd train-deferral makes one from examples, and DeferralVerifier.load(path) reads it"
-"""Advice on getting one."""
+"""Advice on how to get a gate, for messages."""
 _MOST_BYTES = 2_000_000
 
 
 def gate_of(given: object) -> Gate:
-    """A gate from any of its forms: the gate itself, the path of its file, or its fields, which include its kind.
+    """Return a gate that is given as a gate, as the path of its file, or as its fields, including `kind`.
 
     Raises:
-        SettingError: the value is invalid, or has none of these forms.
-        OSError: its file cannot be read.
+        SettingError: the gate is invalid, or is given in none of these forms.
+        OSError: the file cannot be read.
     """
     if isinstance(given, Gate):
         return given
@@ -48,12 +48,12 @@ def gate_of(given: object) -> Gate:
 
 
 def _kind(fields: Mapping[str, Any]) -> type[Gate]:
-    """The class of a gate; for other fields a class that refuses them."""
+    """Return the class of a gate with these fields; if `kind` names no gate, a class that refuses the fields."""
     return GATES.get(str(fields.get("kind")), DeferralVerifier)
 
 
 def _fields(path: Path) -> Mapping[str, Any]:
-    """The fields in a file; none if it is invalid, which its loader reports."""
+    """Read the fields from a file; if it is invalid, there are none, and the gate's `load` reports the fault."""
     with suppress(OSError, ValueError), path.open("rb") as file:
         found = from_json(file.read(_MOST_BYTES).decode("utf-8-sig"))
         if isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""Verification by equality alone: every differing token is replaced."""
+"""Verification by equality only: every differing token is replaced."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cosd_api.verification.contract import Needs
 
 
 class MatchVerifier(BaseModel):
-    """Replaces every draft token that differs from the assistant's: the answer is the assistant's own greedy text.
+    """Replaces every draft token that differs from the assistant's, so the answer is the assistant's own greedy text.
 
-    It is the test of greedy speculative decoding. No probability plays a part.
+    This is the test of greedy speculative decoding. It uses no probabilities.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -28,14 +28,14 @@ class MatchVerifier(BaseModel):
         """The condition in words."""
         return "replaces wherever the two differ"
 
-    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - it asks only whether the two differ
-        """True."""
+    def replaces(self, p: float, q: float) -> bool:  # noqa: ARG002 - the probabilities do not matter
+        """Return True, because a verifier is called only if the two tokens differ."""
         return True
 
     def contestable(self, p: float) -> bool:  # noqa: ARG002
-        """True: every token has to be compared."""
+        """Return True, because every token has to be compared."""
         return True
 
     def explain(self, p: float, q: float) -> str:  # noqa: ARG002
-        """The reason, which is always the same."""
+        """Return `"they differ"`, which is the only reason."""
         return "they differ"

@@ -1,4 +1,4 @@
-"""The place of a decision, for verifiers that use more than the two probabilities."""
+"""The place of a decision, for verifiers that use more data than the two probabilities."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from cosd_providers.contract import Token
 class Place:
     """A place in an answer where a verifier decides.
 
-    A decision that is judged again from its record has only `coin` and `draft_q`.
+    If a decision is judged again from its record, only `coin` and `draft_q` are known.
 
     Attributes:
-        prompt: a digest of the draft model's prompt: BLAKE2b of 16 bytes.
-        start: byte offset in the answer of the first draft token that is judged.
-        coin: the number by which the verifier decides there: a drawn number, or a probability of its own.
-        draft_q: the assistant's probability of the draft's text there, or its upper bound; None before the assistant
-            was asked, and unless the verifier needs `alternatives`.
-        token: the first of the draft's judged tokens, with the draft's list if the verifier needs `draft_alternatives`.
+        prompt: a digest of the draft model's prompt (BLAKE2b, 16 bytes).
+        start: the byte offset in the answer of the first draft token that is judged.
+        coin: the number by which the verifier decides at the place: a random number, or a probability that the verifier
+            computes.
+        draft_q: the assistant's probability of the draft's text at the place, or its upper bound. It is None before the
+            assistant is asked, and if the verifier does not need `alternatives`.
+        token: the first draft token that is judged. It has the draft's list if the verifier needs `draft_alternatives`.
     """
 
     prompt: bytes | None = None
@@ -34,31 +35,31 @@ class Place:
 
 
 class PlaceVerifier(BaseModel):
-    """A verifier that decides at a place only: `at(place)` is the verifier that decides there.
+    """Base class of verifiers that cannot decide without a place; `at(place)` returns the verifier that decides there.
 
     Attributes:
-        basis: the data that it uses, for messages.
+        basis: the data that the verifier uses, for messages.
     """
 
     basis: ClassVar[str]
 
-    def replaces(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
-        """Undecided without a place.
+    def replaces(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - a verifier must have this method
+        """Refuse to decide without a place.
 
         Raises:
-            TypeError: always; see `at`.
+            TypeError: always; call `at(place).replaces(p, q)` instead.
         """
         raise TypeError(f"{type(self).__name__} {self.basis}: use at(place).replaces(p, q)")
 
-    def explain(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - one of the three methods
-        """Undecided without a place.
+    def explain(self, p: float, q: float) -> NoReturn:  # noqa: ARG002 - a verifier must have this method
+        """Refuse to explain a decision without a place.
 
         Raises:
-            TypeError: always; see `at`.
+            TypeError: always; call `at(place).explain(p, q)` instead.
         """
         raise TypeError(f"{type(self).__name__} {self.basis}: use at(place).explain(p, q)")
 
 
 def digest_of(prompt: str) -> bytes:
-    """The digest of a place's prompt."""
+    """Compute the digest of a prompt, as in `Place.prompt`."""
     return blake2b(prompt.encode(), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Rule-based verification: equations (4) to (6) of the CoSD paper."""
+"""Rule-based verification by equations (4) to (6) of the CoSD paper."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer
 class RuleVerifier(BaseModel):
     """Replaces an unsure draft token by a more confident token of the assistant: `p < alpha and q > beta * p`.
 
-    Equations (5) and (6), both strict. Equation (4), that the two differ, holds whenever a verifier decides.
+    These are equations (5) and (6) of the CoSD paper; both inequalities are strict. Equation (4), that the two tokens
+    differ, holds whenever a verifier decides.
 
-    The default is not the paper's 0.5 and 0.5 (`paper`), by which a guess of the assistant replaces a better one of the
-    draft: on a real pair that is behind the better model alone, and 0.9 and 1 are ahead of it (docs/evidence.md).
+    The defaults are not the paper's 0.5 and 0.5 (see `paper`). With these, a guess of the assistant can replace a
+    better guess of the draft. On a real pair of models, the paper's thresholds did worse than the better model alone,
+    and the defaults did better (docs/evidence.md).
 
     Attributes:
-        alpha: the draft is unsure below this probability. 0 never replaces.
-        beta: the assistant's probability must exceed `beta` times the draft's. `math.inf` never replaces.
+        alpha: the draft is unsure below this probability, which is at least 0. 0 never replaces a token.
+        beta: the assistant's probability must exceed `beta` times the draft's. It is at least 0; `math.inf` never
+            replaces a token.
 
     Raises:
         pydantic.ValidationError: `alpha` or `beta` is negative or not a number.
@@ -33,7 +36,7 @@ class RuleVerifier(BaseModel):
 
     @classmethod
     def paper(cls) -> Self:
-        """The rule of the paper's experiments (section 4.1): alpha = 0.5 and beta = 0.5."""
+        """Create the rule of the paper's experiments (section 4.1): alpha = 0.5 and beta = 0.5."""
         return cls(alpha=0.5, beta=0.5)
 
     @field_serializer("alpha", "beta", when_used="json")
@@ -46,15 +49,15 @@ class RuleVerifier(BaseModel):
         return f"replaces where p < {self.alpha:g} and q > {self.beta:g} × p"
 
     def replaces(self, p: float, q: float) -> bool:
-        """Equations (5) and (6)."""
+        """Equations (5) and (6): True if `p < alpha and q > beta * p`."""
         return p < self.alpha and q > self.beta * p
 
     def contestable(self, p: float) -> bool:
-        """Exact: no probability exceeds 1, so no decision fires if `beta * p >= 1`."""
+        """True if `p < alpha and beta * p < 1`; otherwise no `q` can replace, because no probability exceeds 1."""
         return p < self.alpha and self.beta * p < 1
 
     def explain(self, p: float, q: float) -> str:
-        """The two comparisons with their outcomes."""
+        """Describe the comparisons with their outcomes, e.g. `"0.31 < 0.9 and 0.72 > 1 x 0.31"`."""
         unsure, surer = p < self.alpha, q > self.beta * p
         alpha, beta = exactly(self.alpha), exactly(self.beta)
         mine, theirs = shortened([p, q], lambda s: (s[0] < self.alpha, s[1] > self.beta * s[0]) == (unsure, surer))
@@ -64,12 +67,12 @@ class RuleVerifier(BaseModel):
 
 
 def exactly(bound: float) -> str:
-    """A bound with all its digits."""
+    """Return a bound as text, with all its digits."""
     return repr(bound).removesuffix(".0")
 
 
 def shortened(probs: Sequence[float], holds: Callable[[list[float]], bool]) -> list[str]:
-    """Probabilities in as few digits as still satisfy `holds`; only a probability of 1 is shown as 1."""
+    """Return probabilities as text, with as few digits as satisfy `holds`; only a probability of 1 is shown as 1."""
     for digits in (2, 3, 4, 6, 9):
         short = [f"{prob:.{digits}g}" for prob in probs]
         shown = list(map(float, short))

@@ -1,4 +1,4 @@
-"""Replacement of tokens that surprise the assistant, however confident the draft is."""
+"""Replacement of tokens that the assistant finds improbable, however confident the draft is."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from cosd_api.verification.rule import exactly, shortened
 
 
 class SurpriseVerifier(PlaceVerifier):
-    """Replaces a token that the assistant finds improbable: `q(draft's token) < gamma and q > beta * p`.
+    """Replaces a draft token that the assistant finds improbable: `q(draft's token) < gamma and q > beta * p`.
 
-    `RuleVerifier` questions the draft if the draft is unsure. This verifier finds tokens about which the draft is
-    confident and wrong, so nearly every token is a question. The assistant's probability of the draft's token is taken
-    from the list of its most probable tokens. The list has as many tokens as `needs` demands: enough that an unlisted
-    token is improbable. For models with one tokenizer: `unit="token"`.
+    `RuleVerifier` questions the draft only if the draft is unsure. This verifier also finds tokens about which the
+    draft is confident and wrong, so the assistant is asked about nearly every token. The assistant's probability of the
+    draft's token is read from the list of its most probable tokens. `needs` makes this list long enough that an
+    unlisted token is improbable. The models must share a tokenizer (`unit="token"`).
 
     Attributes:
         gamma: the assistant finds the draft's token improbable below this probability, in (0, 1].
-        beta: the probability of the assistant's token must exceed `beta` times the probability of the draft's.
-        window: least number of places in a question while the draft is being written. It changes the cost only: the
-            text is the same.
+        beta: the probability of the assistant's token must exceed `beta` times the draft's probability of its own
+            token. It is at least 0.
+        window: the least number of places in a question while the draft is being written, at least 1. It changes only
+            the cost, not the text.
 
     Raises:
         pydantic.ValidationError: a number is out of range.
@@ -48,7 +49,7 @@ class SurpriseVerifier(PlaceVerifier):
 
     @property
     def needs(self) -> Needs:
-        """The assistants' lists, so long that with the own token the least probable is below `gamma`."""
+        """The assistant's lists, which are so long that any unlisted token has a probability below `gamma`."""
         return Needs(alternatives=math.floor(1 / self.gamma), window=self.window)
 
     @property
@@ -58,17 +59,17 @@ class SurpriseVerifier(PlaceVerifier):
         return f"replaces where {improbable} and q > {self.beta:g} × p"
 
     def at(self, place: Place) -> Surprise:
-        """The decision with `place.draft_q` as the assistant's probability of the draft's token.
+        """Return the verifier for a place, where `place.draft_q` is the assistant's probability of the draft's token.
 
         Raises:
-            SettingError: it is not recorded there.
+            SettingError: the place comes from a record, and the record lacks this probability.
         """
         if place.draft_q is None and place.start is None:
             raise SettingError("the assistant's probability of the draft's text is not recorded there")
         return Surprise(self.gamma, self.beta, place.draft_q)
 
     def contestable(self, p: float) -> bool:
-        """Exact: the assistant may be certain of another token, so no token is replaced if `beta * p >= 1`."""
+        """True if `beta * p < 1`; otherwise no `q` can replace, because no probability exceeds 1."""
         return self.beta * p < 1
 
 
@@ -78,8 +79,8 @@ class Surprise:
 
     Attributes:
         gamma: see `SurpriseVerifier`.
-        beta: the same.
-        draft_q: the assistant's probability of the token, or its upper bound; None before the assistant was asked.
+        beta: see `SurpriseVerifier`.
+        draft_q: the assistant's probability of the token, or its upper bound; None before the assistant is asked.
     """
 
     gamma: float
@@ -91,11 +92,11 @@ class Surprise:
         return self.draft_q is not None and self.draft_q < self.gamma and q > self.beta * p
 
     def contestable(self, p: float) -> bool:
-        """See `SurpriseVerifier.contestable`."""
+        """True if `beta * p < 1`; see `SurpriseVerifier.contestable`."""
         return self.beta * p < 1
 
     def explain(self, p: float, q: float) -> str:
-        """The comparisons as they came out, e.g. `"0.02 < 0.1 and 0.72 > 0.5 x 0.9"`."""
+        """Describe the comparisons with their outcomes, e.g. `"0.02 < 0.1 and 0.72 > 0.5 x 0.9"`."""
         if self.draft_q is None:
             return "the assistant's probability of the draft's text is not known"
         improbable, surer = self.draft_q < self.gamma, q > self.beta * p

@@ -1,4 +1,4 @@
-"""Files of trained verifiers: one JSON object each, read with care, because its author is unknown."""
+"""Files of trained verifiers. Each contains one JSON object, which is checked, because anyone may have written it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _repr.maxlevel = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainedFile:
-    """One kind of file, and its words in messages.
+    """One kind of file, with its descriptions for messages.
 
     Attributes:
-        thing: its content, such as `"a tree"`.
-        kind: the value of its field `kind`.
-        described: a description of such a file, with its writer.
-        made_by: the command that makes it from samples.
+        thing: the content of the file, such as `"a tree"`.
+        kind: the value of the file's field `kind`.
+        described: a sentence that describes such a file and the program that writes it.
+        made_by: a sentence that names the command that makes such a file from samples.
         fields: the names of all allowed fields.
-        most_bytes: a larger file is not parsed.
-        bounded: the reason why no file is larger.
-        newest: the version of the schema that is written; earlier versions are read, too.
+        most_bytes: the largest size of a file that is parsed.
+        bounded: the reason why no valid file is larger, as a sentence.
+        newest: the version of the schema that is written; earlier versions can be read, too.
     """
 
     thing: str
@@ -43,13 +43,13 @@ class TrainedFile:
     newest: int = 1
 
     def read(self, path: Path) -> dict[str, object]:
-        """Read the object; its kind, version and names are checked, but not its values.
+        """Read the object from a file, and check its kind, its version and the names of its fields, but not the values.
 
-        A file larger than any of its kind is not parsed, nor is JSON nested more than 200 deep.
+        A file of more than `most_bytes` bytes is not parsed, and JSON that is nested more than 200 deep is refused.
 
         Raises:
             OSError: the file cannot be read.
-            SettingError: it holds no JSON object, or not one of this kind and version; the message names the file.
+            SettingError: the file does not contain a JSON object of this kind and version; the message names the file.
         """
         if path.is_dir():
             raise SettingError(f"{path} is a folder, and {self.described}")
@@ -64,7 +64,7 @@ class TrainedFile:
         if len(data) > self.most_bytes:
             raise _FaultError(f"it has more than {self.most_bytes / 1_000_000:g} MB, and {self.bounded}")
         try:
-            found: object = from_json(data.decode("utf-8-sig"))  # some editors put a mark before a text
+            found: object = from_json(data.decode("utf-8-sig"))  # some editors write a byte order mark before the text
         except UnicodeDecodeError as error:
             raise _FaultError(f"it is not UTF-8 text at byte {error.start}; {self.described}") from None
         except ValueError as error:
@@ -92,7 +92,7 @@ class _FaultError(Exception):
 
 
 def shown(value: object) -> str:
-    """A value of a file, shortened for a message."""
+    """Shorten a value from a file for a message."""
     return _repr.repr(value)
 
 
@@ -101,14 +101,14 @@ def _is_samples(data: bytes) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a reader finds the old text or the new text, never a part.
+    """Write a file completely or not at all: a reader finds the old text or the new text, never a part.
 
     Raises:
-        OSError: it cannot be written; the old file is unchanged.
+        OSError: the file cannot be written; the old file is unchanged.
     """
-    target = path.resolve()  # a link still points at the file
+    target = path.resolve()  # a link is kept, and the file to which it points is replaced
     if target.exists() and not target.is_file():
-        target.write_text(text, encoding="utf-8")  # a device or a pipe cannot be replaced
+        target.write_text(text, encoding="utf-8")  # a device or a pipe must be written in place
         return
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:

@@ -1,7 +1,7 @@
-"""Tree-based verification: the decision tree `T(p, q)` of section 3.2 of the CoSD paper, from its JSON form.
+"""Tree-based verification: the decision tree `T(p, q)` of section 3.2 of the CoSD paper, read from JSON.
 
-Prediction walks the nodes below without scikit-learn and agrees with scikit-learn's `predict`, which compares the
-inputs as 32-bit floats with 64-bit thresholds.
+Prediction does not need scikit-learn. It agrees with scikit-learn's `predict`, which compares the inputs as 32-bit
+floats with 64-bit thresholds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FILE = TrainedFile(
     described="a tree is one JSON file, as cosd train-tree and TreeVerifier.save() write it",
     made_by="cosd train-tree makes a tree of them",
     fields=("kind", "schema_version", "nodes", "contexts", "trained_on"),
-    most_bytes=2_000_000,  # as many nodes, indented, and their origin
+    most_bytes=2_000_000,  # enough for `MAX_NODES` nodes, indented, and their origin
     bounded=f"a tree has at most {MAX_NODES} nodes",
     newest=2,
 )
@@ -49,7 +49,7 @@ _Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 
 
 class TreeNode(BaseModel):
-    """One node: a question (`feature`, `threshold`, `left`, `right`) or, without them, an answer (`value`)."""
+    """One node of a tree: either a question (`feature`, `threshold`, `left` and `right`) or an answer (`value`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -61,14 +61,16 @@ class TreeNode(BaseModel):
 
 
 class TreeVerifier(BaseModel):
-    """A trained decision tree: replaces if `T(p, q) = 1`.
+    """Replaces a draft token if a trained decision tree says so: `T(p, q) = 1` (section 3.2 of the CoSD paper).
 
     Attributes:
-        nodes: the tree, root first; every child follows its parent. At a question, `left` is taken if the feature is at
-            most the threshold.
-        contexts: the way in which p and q of its samples were measured: `"ids"` after each model's own ids, as in a
-            fusion; `"text"` if some were measured after texts, for models that take no ids; None if that is not known.
-        trained_on: the origin of the tree (model pair, hash and counts of the data, versions); free-form.
+        nodes: the nodes of the tree, at most 10,000. The root is first, and every child comes after its parent. At a
+            question, the path continues at `left` if the feature is at most the threshold, otherwise at `right`.
+        contexts: the way in which p and q of the training samples were measured. `"ids"` means after each model's own
+            ids, as in a fusion. `"text"` means that some were measured after texts, for models that take no ids. None
+            means that this is unknown.
+        trained_on: the origin of the tree, such as the models, the hash and counts of the data, and versions; any JSON
+            object.
 
     Raises:
         pydantic.ValidationError: the nodes are not a tree, or a threshold is not a number.
@@ -113,8 +115,8 @@ class TreeVerifier(BaseModel):
     def load(cls, path: str | Path) -> Self:
         """Read a tree from its JSON file.
 
-        A tree whose file does not record the way in which its samples were taken causes a `UserWarning`: its p and q
-        were measured after cut texts.
+        A `UserWarning` is issued if the file does not record how p and q of the training samples were measured, because
+        earlier versions measured them after cut texts.
 
         Raises:
             OSError: the file cannot be read.
@@ -132,7 +134,7 @@ class TreeVerifier(BaseModel):
         return tree
 
     def save(self, path: str | Path) -> None:
-        """Write the tree as JSON: the whole file, or none.
+        """Write the tree as a JSON file. The file is written completely or not at all.
 
         Raises:
             OSError: the file cannot be written; an old file is unchanged.
@@ -145,14 +147,14 @@ class TreeVerifier(BaseModel):
         return f"a decision tree of {counted(len(self.nodes), 'node')}"
 
     def replaces(self, p: float, q: float) -> bool:
-        """`T(p, q) = 1`."""
+        """True if `T(p, q) = 1`."""
         *_, last = self._path(_float32(p), _float32(q))
         return last.value == 1
 
     def contestable(self, p: float) -> bool:
-        """True if a leaf with answer 1 can be reached with this `p` and some `q` in [0, 1]."""
+        """True if some `q` in [0, 1] leads from this `p` to a leaf with answer 1."""
         p32 = _float32(p)
-        # Each entry: a node and the values of q that lead to it, above `low` and at most `high`.
+        # Each entry is a node and the range of q that leads to it: above `low`, and at most `high`.
         open_nodes = [(0, -1.0, 1.0)]
         while open_nodes:
             index, low, high = open_nodes.pop()
@@ -174,7 +176,7 @@ class TreeVerifier(BaseModel):
         return False
 
     def explain(self, p: float, q: float) -> str:
-        """The path through the tree, e.g. `"p 0.31 <= 0.42, q 0.72 > 0.55: replace"`."""
+        """Describe the path through the tree, e.g. `"p 0.31 <= 0.42, q 0.72 > 0.55: replace"`."""
         steps: list[str] = []
         last = self.nodes[0]
         for last in self._path(_float32(p), _float32(q)):
@@ -183,7 +185,7 @@ class TreeVerifier(BaseModel):
         return f"{', '.join(steps) or 'always'}: {'replace' if last.value == 1 else 'keep'}"
 
     def outline(self) -> str:
-        """The tree as indented lines, one for each outcome of a question, e.g. `"p <= 0.42: replace"`."""
+        """Describe the tree in indented lines, one for each outcome of a question, e.g. `"p <= 0.42: replace"`."""
         answers = {0: "keep", 1: "replace", None: None}
         lines: list[str] = []
         ways = [(0, ">", ""), (0, "<=", "")]
@@ -210,7 +212,7 @@ class TreeVerifier(BaseModel):
 
 
 def _compared(x: float, threshold: float) -> str:
-    """The comparison in as few digits as still show its outcome; only a certain probability is shown as 1."""
+    """Describe a comparison with as few digits as show its outcome; only a probability of 1 is shown as 1."""
     below = x <= threshold
     left, right = repr(x), repr(threshold)
     for digits in (4, 6, 9):
@@ -232,7 +234,7 @@ def _float32(x: float) -> float:
 
 
 def _float32_at_most(x: float) -> float:
-    """The largest 32-bit float that is at most `x` >= 0."""
+    """Return the largest 32-bit float that is at most `x`, which must be at least 0."""
     rounded = _float32(x)
     if rounded <= x:
         return rounded
@@ -244,7 +246,7 @@ def _float32_at_most(x: float) -> float:
 
 
 def _fault(fields: dict[str, object]) -> str | None:
-    """The fault of the nodes as a whole; None if they may form a tree."""
+    """Describe the fault of the nodes as a whole; None if they may form a tree."""
     nodes = fields.get("nodes")
     if not isinstance(nodes, list) or not nodes:
         return f"it has no nodes; {_FILE.described}"
@@ -254,7 +256,7 @@ def _fault(fields: dict[str, object]) -> str | None:
 
 
 def _first_fault(error: ValidationError) -> str:
-    """The first fault of a tree, in words."""
+    """Describe the first fault of a tree in words."""
     first = error.errors(include_url=False)[0]
     given = shown(first["input"])
     place = [str(one) for one in first["loc"]]

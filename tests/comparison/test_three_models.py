@@ -106,7 +106,7 @@ async def test_methods_for_two_models_are_left_out_or_refused() -> None:
     found = await compared(methods="all", baselines=False)
     reasons = {one.name: one.reason for one in found.left_out}
     assert {name: reasons[name] for name in TWO_ALONE} == {
-        name: f"{name!r} takes 2 models at most, not 3" for name in TWO_ALONE
+        name: f"{name!r} accepts at most 2 models, not 3" for name in TWO_ALONE
     }
     assert reasons["speculative"].startswith("it draws what the assistant would write")
     assert {*METHODS} - {*reasons} <= {one.name for one in found.standings}
@@ -115,8 +115,8 @@ async def test_methods_for_two_models_are_left_out_or_refused() -> None:
         with pytest.raises(SettingError) as caught:
             await compared(methods=["cosd", method])
         assert str(caught.value) == (
-            f"the method {name!r} cannot fuse these 3 models: {name!r} takes 2 models at most, not 3. Leave it out, or "
-            "compare it by itself"
+            f"the method {name!r} cannot fuse these 3 models: {name!r} accepts at most 2 models, not 3. Leave it out, "
+            "or compare it by itself"
         )
     with pytest.raises(SettingError, match="there are 2 weights for 3 models: give one for each"):
         await compared(methods=[Average(weights=(1, 2))])

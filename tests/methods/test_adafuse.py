@@ -246,7 +246,7 @@ async def test_a_model_that_fails() -> None:
 async def test_models_that_cannot_are_refused() -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"top_k": 0}, "the assistant does not list its most probable tokens"),
-        ({"top_k": 1}, "the assistant lists 2 tokens at most, and 'adafuse' needs the 3 most probable ones"),
+        ({"top_k": 1}, "the assistant lists at most 2 tokens, and 'adafuse' needs the 3 most probable ones"),
         ({"end_prob": False}, "the assistant does not report the probability of its end of sequence"),
     ]
     for options, words in refused:

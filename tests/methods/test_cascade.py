@@ -142,7 +142,7 @@ async def test_a_stop_string_cuts_first() -> None:
     assert result.segments[0].candidates[0].text == " a"
     nothing = await fuse("Q", draft=draft(), assistant=assistant(), method=Cascade(quantile=1, tau=0), stop=" a")
     assert (nothing.text, nothing.finish_reason) == ("", "stop")
-    assert nothing.segments[0].reason == "no token of the draft's answer has a known probability: it stands"
+    assert nothing.segments[0].reason == "no token of the draft's answer has a known probability: the answer is kept"
     assert nothing.trace.replay() == ""
 
 
@@ -218,7 +218,7 @@ def test_settings() -> None:
     for tau in (-0.1, math.inf, math.nan):
         with pytest.raises(SettingError, match="tau must be a number of at least 0, not"):
             Cascade(tau=tau)
-    with pytest.raises(SettingError, match="'cascade' takes 2 models at most, not 3"):
+    with pytest.raises(SettingError, match="'cascade' accepts at most 2 models, not 3"):
         Fusion(draft="http://a", assistant=["http://b", "http://c"], method="cascade")
     with pytest.raises(SettingError, match="models is for methods in which all models are equal"):
         Fusion(models=["http://a", "http://b"], method="cascade")

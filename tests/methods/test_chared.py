@@ -284,7 +284,7 @@ async def test_models_that_cannot_are_refused() -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"top_k": 0}, "the assistant does not list its most probable tokens, which 'chared' compares"),
         ({"probs": False}, "the assistant does not list its most probable tokens"),
-        ({"top_k": 5}, "the assistant lists 6 tokens at most, and 'chared' needs the 20 most probable ones"),
+        ({"top_k": 5}, "the assistant lists at most 6 tokens, and 'chared' needs the 20 most probable ones"),
         ({"end_prob": False}, "the assistant does not report the probability of its end of sequence"),
     ]
     for options, words in refused:

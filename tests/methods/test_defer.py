@@ -186,7 +186,7 @@ def test_settings(tmp_path: Path) -> None:
         Defer(gate={})
     with pytest.raises(FileNotFoundError):
         Defer(gate=tmp_path / "nowhere")
-    with pytest.raises(SettingError, match="'defer' takes 2 models at most, not 3"):
+    with pytest.raises(SettingError, match="'defer' accepts at most 2 models, not 3"):
         Fusion(draft="http://a", assistant=["http://b", "http://c"], method=Defer(gate=UNSURE))
     with pytest.raises(SettingError, match="verifier means nothing to the method 'defer': it decides by a trained"):
         Fusion(**servers, method=Defer(gate=UNSURE), verifier=UNSURE)

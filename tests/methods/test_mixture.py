@@ -199,7 +199,7 @@ async def test_what_it_cannot_do_is_refused_in_words() -> None:
         await answer(models=[says(b"a"), says(b"b", sampling=False)])
     with pytest.raises(UnsupportedError, match="not known to have one tokenizer"):
         await answer(models=[says(b"a"), ScriptedProvider.from_texts({})], unit=None)
-    with pytest.raises(SettingError, match="ahead and listed mean nothing where tokens are drawn: leave them out, or"):
+    with pytest.raises(SettingError, match="ahead and listed have no effect if tokens are drawn: leave them out, or"):
         Average(temperature=1, ahead=2)
     with pytest.raises(SettingError, match=r"temperature must be 0 or 1, not 0\.5"):
         Average(temperature=0.5)

@@ -324,7 +324,7 @@ def test_settings() -> None:
             Nudging(gamma=gamma)
     with pytest.raises(SettingError, match="nudge_tokens must be a whole number of at least 1, not 0"):
         Nudging(nudge_tokens=0)
-    with pytest.raises(SettingError, match="'nudging' takes 2 models at most, not 3"):
+    with pytest.raises(SettingError, match="'nudging' accepts at most 2 models, not 3"):
         Fusion(draft="http://a", assistant=["http://b", "http://c"], method="nudging")
     with pytest.raises(SettingError, match="unit means nothing to the method 'nudging': it decides by the prob"):
         Fusion(draft="http://a", assistant="http://b", method="nudging", unit="word")

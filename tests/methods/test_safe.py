@@ -195,7 +195,7 @@ async def test_streaming_gives_the_same_tokens() -> None:
 async def test_models_that_cannot_are_refused() -> None:
     for options, words in (
         ({"top_k": 0}, "the assistant does not list its most probable tokens"),
-        ({"top_k": 4}, "the assistant lists 5 tokens at most, and 'safe' needs the 10 most probable ones"),
+        ({"top_k": 4}, "the assistant lists at most 5 tokens, and 'safe' needs the 10 most probable ones"),
         ({"probs": False}, "the assistant does not list its most probable tokens"),
         ({"end_prob": False}, "the assistant does not report the probability of its end"),
     ):

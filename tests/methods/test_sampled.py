@@ -357,7 +357,7 @@ async def test_settings_are_refused_in_words() -> None:
     for name in ("speculative", Speculative(temperature=1)):
         with pytest.raises(SettingError, match="verifier means nothing to the method 'speculative': it decides by"):
             await answer(method=name, temperature=1, verifier=MatchVerifier())
-    with pytest.raises(SettingError, match="'speculative' takes 2 models at most, not 3"):
+    with pytest.raises(SettingError, match="'speculative' accepts at most 2 models, not 3"):
         Fusion(draft="http://a", assistant=["http://b", "http://c"], method="speculative", temperature=1)
     with pytest.raises(SettingError, match="models is for methods in which all models are equal"):
         Fusion(models=["http://a", "http://b"], method="speculative", temperature=1)

@@ -238,7 +238,7 @@ async def test_a_model_that_gives_no_scores_is_not_asked_again() -> None:
     assert len(draft.calls) == 3
     [warning] = result.warnings
     assert warning.startswith("3 of 3 times the assistant answered a request for a score with no digit, but with 'I'")
-    assert warning.endswith("It was not asked again, and wrote the rest by itself: it is no model that grades")
+    assert warning.endswith("It was not asked again, and wrote the rest by itself: it seems unable to grade")
     assert result.trace.replay() == result.text
 
 
@@ -358,7 +358,7 @@ def test_settings() -> None:
     for empty in ("", " ", None):
         with pytest.raises(SettingError, match="cue must be text that is not blank, not"):
             Steps(cue=empty)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="'steps' takes 2 models at most, not 3"):
+    with pytest.raises(SettingError, match="'steps' accepts at most 2 models, not 3"):
         Fusion(draft="http://a", assistant=["http://b", "http://c"], method="steps")
     with pytest.raises(SettingError, match="verifier means nothing to the method 'steps'"):
         Fusion(draft="http://a", assistant="http://b", method="steps", verifier=RuleVerifier(alpha=0.2))

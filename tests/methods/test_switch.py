@@ -218,7 +218,7 @@ def test_what_an_answer_is(text: str, pattern: str | None, found: str | None) ->
 
 async def test_where_nothing_is_found_the_first_sample_stands() -> None:
     result = await answer(models=[letter(1.0, 0.0, 0.0), letter(0.0, 1.0, 0.0)], method=Switch(answer="x"))
-    assert (result.text, result.segments[0].reason) == ("a", "no sample has an answer: the first one stands")
+    assert (result.text, result.segments[0].reason) == ("a", "no sample has an answer: the first one is taken")
 
 
 async def test_it_comes_at_once() -> None:
@@ -293,7 +293,7 @@ async def test_stops_and_max_tokens() -> None:
     assert (await answer(models=models, max_tokens=1)).finish_reason == "length"
     stopped = await answer(models=[letter(1.0, 0.0, 0.0), letter(1.0, 0.0, 0.0)], stop="a")
     assert (stopped.text, stopped.finish_reason, stopped.stop_reason) == ("", "stop", "a")
-    assert stopped.segments[0].reason == "no sample has an answer: the first one stands"
+    assert stopped.segments[0].reason == "no sample has an answer: the first one is taken"
 
 
 async def test_messages_are_rendered_for_each_model() -> None:
