@@ -53,7 +53,7 @@ def test_a_tree_that_replaces_where_the_draft_is_sure_is_not_written(tmp_path: P
         "was not written: the tree replaces words where the draft is confident (it replaces a draft of 0.75"
         in words(result)
     )
-    assert "give --force to write it all the same" in words(result)
+    assert "give --force to write the tree all the same" in words(result)
     assert cosd("train-tree", found, "-o", str(tree), "--force").exit_code == 0
     assert TreeVerifier.load(tree).replaces(0.8, 0.7)
 
