@@ -109,7 +109,7 @@ def batch(
 
 
 def _limits(options: SharedOptions, fusion: Fusion, stop: list[str] | None) -> AnswerOptions:
-    """The limits for lines without limits of their own; `max_tokens` only if the user or the settings file sets it."""
+    """The limits for every line; they include `max_tokens` only if the user or the settings file sets it."""
     checked = asdict(options.limits(fusion, stop=stop or None))
     found: dict[str, Any] = {name: one for name, one in checked.items() if one not in (None, (), {})}
     if not (options.given("max_tokens") or "max_tokens" in fusion.limits):

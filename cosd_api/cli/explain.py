@@ -71,7 +71,7 @@ def _check(result: FusionResult) -> None:
         try:
             result.trace.replay()
         except TraceError as error:
-            say(f"note: a replay gives another result: {error}")
+            say(f"note: a replay gives a different result: {error}")
 
 
 def _write(path: Path, result: FusionResult, title: str | None) -> None:

@@ -118,7 +118,7 @@ def _config(file: Path | None, options: SharedOptions) -> GatewayConfig | None:
         return None
     if beside := [name for name in _OF_A_FUSION if options.given(name)]:
         raise typer.BadParameter(
-            f"is for one fusion, and FILE holds its own: {file}", param_hint=f"--{beside[0].replace('_', '-')}"
+            f"is for one fusion, but FILE defines its own: {file}", param_hint=f"--{beside[0].replace('_', '-')}"
         )
     try:
         return GatewayConfig.load(file)
