@@ -213,9 +213,9 @@ def advice_in_words(folder: Path = RESULTS) -> str:
         if row[advice] != "fuse them"
     ]
     return (
-        "On every pair of the bundled models, either drafting, the advice was to fuse, and the advised way gained "
-        f"{min(gains)} to {max(gains)} points over the better model alone. Beside a copy, and beside a copy with "
-        f"noise, it was to use the one model alone; if the worse one drafts, CoSD loses {-min(losses)} points."
+        "For every pair of the bundled models, whichever drafts, the advice was to fuse, and the advised way gained "
+        f"{min(gains)} to {max(gains)} points over the better model alone. For the pairs with a copy, noisy or not, "
+        f"the advice was to use one model alone; if the worse model drafts, CoSD loses {-min(losses)} points."
     )
 
 
@@ -249,13 +249,13 @@ def gateway_in_words(folder: Path = RESULTS) -> tuple[str, str]:
     most = max(row["streams"] for row in added)
     [there] = [row for row in added if row["streams"] == most and row[""] == "cosd serve, on top"]
     cost = (
-        f"With {most} streams at once, `cosd serve` adds {there['CPU a token, us']:.0f} us of processor time for each "
-        f"token to the library's, and {there['to the first text, ms (p50)']:.1f} ms (median) to the time of the first "
-        "text."
+        f"With {most} streams at once, `cosd serve` needs {there['CPU a token, us']:.0f} us more processor time for "
+        "each token than the library alone, and its first text arrives "
+        f"{there['to the first text, ms (p50)']:.1f} ms later (median)."
     )
     outcomes, *_ = map(_named, tables("attack", folder))
     requests, lost, wrong = (sum(row[name] for row in outcomes) for name in ("requests", "lost", "wrong"))
-    return cost, f"Of {requests:,} requests {lost} were lost and {wrong} wrong."
+    return cost, f"Of {requests:,} requests, {lost} were lost and {wrong} wrong."
 
 
 def batches_in_words(folder: Path = RESULTS) -> tuple[str, str]:
@@ -264,12 +264,12 @@ def batches_in_words(folder: Path = RESULTS) -> tuple[str, str]:
     most = max(int(row["at a time"]) for row in cached)
     shares = [row["share"].replace("%", " %") for row in cached if row["at a time"] == most]
     alike = (
-        f"In the order of the file, caches held {shares[0]} of the tokens that the draft's server read and "
+        f"In the order of the file, {shares[0]} of the tokens that the draft's server read came from its cache, and "
         f"{shares[1]} of the assistant's; in the order of the batch, {shares[2]} and {shares[3]}."
     )
     megabytes = " to ".join(map(str, sorted({row["resident memory, MB"] for row in long})))
-    lines = f"{long[0]['lines written']} lines and at {long[-1]['lines written']}"
-    return alike, f"`cosd batch` held {megabytes} MB at {lines}."
+    lines = f"{long[0]['lines written']} lines and for {long[-1]['lines written']}"
+    return alike, f"`cosd batch` used {megabytes} MB of memory for {lines}."
 
 
 def all_tables(folder: Path = RESULTS) -> str:

@@ -1,4 +1,4 @@
-"""Batches: a file of prompts, answered line by line into another file, which a later run resumes."""
+"""Batches: a file of prompts, answered line by line into another file, which a later run can continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An owner of one fusion, as a class for the workers of a cluster, such as Ray's."""
+"""A class for the workers of a cluster, such as Ray's, whose instances each own a fusion."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _TAKEN = ("custom_id", "prompt", "messages", "own", "max_tokens", "stop", "seed"
 
 
 class FusionActor:
-    """Owner of one fusion, as a class for Ray's `Dataset.map_batches`.
+    """Owner of a fusion that answers batches of rows, as a class for Ray's `Dataset.map_batches`.
 
-    A row has a `prompt`, or `messages`, and may have `max_tokens`, `stop`, `seed` and `temperature`, and with messages
-    `own`. It gets the columns `text`, `finish_reason`, `error` and `billed_tokens`; other columns stay. A failed row
-    has empty text, and a successful row an empty `error`, so that every column has one type.
+    A row has a `prompt`, or `messages` and perhaps `own`. It may also have `max_tokens`, `stop`, `seed` and
+    `temperature`. The actor adds the columns `text`, `finish_reason`, `error` and `billed_tokens`, and keeps all
+    others. A failed row has empty text, and a successful row an empty `error`, so that every column has one type.
 
     Args:
         source: the settings of the fusion; the path of their file on the actor's machine; or a function that makes the
             fusion there.
         actors: number of actors among which the servers' limits are divided; a function has to divide its own limits.
-        concurrency: rows that are answered at a time, in however many batches.
+        concurrency: number of rows that are answered at a time, in all batches together.
 
     Raises:
         OSError: the settings file, or a file that it names, cannot be read.
@@ -55,10 +55,17 @@ class FusionActor:
         self._numbers = count(1)
 
     async def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Answer the rows of a batch, given as a column for each name."""
+        """Answer the rows of a batch.
+
+        Args:
+            batch: columns by name.
+
+        Returns:
+            The columns, with those that the actor adds.
+        """
         async with self._opening:
             if not self._open:
-                await self._fusion.__aenter__()  # until the process ends
+                await self._fusion.__aenter__()  # stays open until the process ends
                 self._open = True
         columns = {name: [*values] for name, values in batch.items()}
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -84,7 +91,7 @@ class FusionActor:
 
 
 _GIVEN = ("text", "finish_reason", "error", "billed_tokens")
-"""Columns that a row gets."""
+"""Columns that the actor adds."""
 
 
 def _plain(value: Any) -> Any:
@@ -94,14 +101,14 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in cast("list[Any]", made)]
     if isinstance(made, Mapping):
         return {name: _plain(one) for name, one in cast("Mapping[str, Any]", made).items() if one is not None}
-    return None if isinstance(made, float) and math.isnan(made) else made  # a missing number of pandas
+    return None if isinstance(made, float) and math.isnan(made) else made  # pandas has NaN for a missing number
 
 
 def _divided(config: FusionConfig, actors: int) -> FusionConfig:
-    """The settings of one of several actors, with its part of the limits of every server.
+    """The settings for one of several actors, with its share of the limits of every server.
 
     Raises:
-        SettingError: a server takes fewer requests at a time than there are actors.
+        SettingError: a server's limit of concurrent requests is lower than the number of actors.
     """
     check_count("actors", actors)
     changed: dict[str, Any] = {}
@@ -120,7 +127,7 @@ def _part(name: str, server: ServerConfig, actors: int) -> ServerConfig:
         return server
     if limits.concurrency is not None and limits.concurrency < actors:
         words = f"{name}: its limit of {limits.concurrency} requests at a time cannot be divided"
-        raise SettingError(f"{words} among {actors} actors: take {limits.concurrency}, or fewer")
+        raise SettingError(f"{words} among {actors} actors: use {limits.concurrency}, or fewer")
     each = None if limits.concurrency is None else limits.concurrency // actors
     rates = limits.requests_per_minute, limits.tokens_per_minute
     requests, tokens = (None if rate is None else rate / actors for rate in rates)

@@ -1,4 +1,4 @@
-"""Index of a batch's lines by `custom_id`: on disk, so that memory does not grow with their number."""
+"""Index of a batch's lines by `custom_id`, kept on disk so that memory does not grow with their number."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple, Self
 __all__ = ["IndexedLine", "LineIndex", "LineState"]
 
 LineState = Literal["new", "answered", "failed", "cut"]
-"""`"new"`: not in the output yet. `"cut"`: ended by the limit of the whole batch; the next run asks it again."""
+"""`"new"`: not in the output yet. `"cut"`: ended by the limit of the whole batch; the next run retries the line."""
 
 _STATES: tuple[LineState, ...] = ("new", "answered", "failed", "cut")
-_CACHE = 8_000  # kilobytes in memory
+_CACHE = 8_000  # size of SQLite's cache, in kilobytes
 _TABLES = """
 CREATE TABLE lines (id BLOB PRIMARY KEY, number INTEGER, state INTEGER NOT NULL, start INTEGER, usage TEXT)
 WITHOUT ROWID;
@@ -23,11 +23,11 @@ CREATE TABLE superseded (start INTEGER PRIMARY KEY);
 
 
 class IndexedLine(NamedTuple):
-    """State of one line.
+    """State of a line of the input.
 
     Attributes:
         state: the state.
-        start: byte of the output at which its line begins; -1 without an output line.
+        start: byte of the output at which the line with its id begins; -1 if there is none.
         usage: the cost of failed attempts, as JSON.
     """
 
@@ -37,10 +37,7 @@ class IndexedLine(NamedTuple):
 
 
 class LineIndex:
-    """State of every line, in a temporary database that the system removes with the process.
-
-    A context manager.
-    """
+    """State of every line, in a temporary database that vanishes with the process. Use it as a context manager."""
 
     def __enter__(self) -> Self:
         self._db = sqlite3.connect("", isolation_level=None)
@@ -54,16 +51,16 @@ class LineIndex:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """A transaction for many changes, which is faster."""
+        """A transaction, which makes many changes faster."""
         self._db.execute("BEGIN")
         yield
         self._db.execute("COMMIT")
 
     def enter(self, custom_id: str, number: int) -> int | None:
-        """Enter a line of the input.
+        """Enter a line of the input, unless an earlier line has the same id.
 
         Returns:
-            The number of an earlier line with the same id; None if there is no such line, and this line is entered.
+            The number of the earlier line; None if this line was entered.
         """
         key = _key(custom_id)
         row = self._db.execute("SELECT number FROM lines WHERE id = ?", (key,)).fetchone()
@@ -74,12 +71,12 @@ class LineIndex:
         return None
 
     def written(self, custom_id: str, state: LineState, start: int, usage: str | None) -> str | None:
-        """Record a line of the output; an earlier line with the same id is superseded.
+        """Record a line of the output, which supersedes an earlier line with the same id.
 
         Args:
             custom_id: its id.
-            state: its state from now on.
-            start: byte at which it begins.
+            state: the new state of the id.
+            start: byte of the output at which the line begins.
             usage: its cost, as JSON; None if no later attempt needs it.
 
         Returns:
@@ -95,14 +92,14 @@ class LineIndex:
         return None if row is None else row[1]
 
     def state(self, custom_id: str, number: int) -> IndexedLine | None:
-        """State of a line of the input; None if no line with this id and number was entered."""
+        """The state of a line of the input; None if no line with this id and number was entered."""
         words = "SELECT state, start, usage FROM lines WHERE id = ? AND number = ?"
         row: tuple[int, int | None, str | None] | None
         row = self._db.execute(words, (_key(custom_id), number)).fetchone()
         return None if row is None else IndexedLine(_STATES[row[0]], -1 if row[1] is None else row[1], row[2])
 
     def counts(self) -> dict[LineState, int]:
-        """Number of the input's lines by state."""
+        """Number of lines of the input in each state."""
         words = "SELECT state, count(*) FROM lines WHERE number IS NOT NULL GROUP BY state"
         found = dict(self._db.execute(words).fetchall())
         return {state: found.get(at, 0) for at, state in enumerate(_STATES)}
@@ -112,11 +109,11 @@ class LineIndex:
         return int(self._db.execute("SELECT count(*) FROM lines WHERE number IS NULL").fetchone()[0])
 
     def superseded(self, start: int) -> bool:
-        """Test whether the line of the output that begins at byte `start` is superseded."""
+        """Test whether a later line supersedes the line of the output that begins at byte `start`."""
         return self._db.execute("SELECT 1 FROM superseded WHERE start = ?", (start,)).fetchone() is not None
 
     def any_superseded(self) -> bool:
-        """Test whether a line of the output is superseded."""
+        """Test whether any line of the output is superseded."""
         return self._db.execute("SELECT 1 FROM superseded LIMIT 1").fetchone() is not None
 
 

@@ -1,4 +1,4 @@
-"""A batch: every line of a file answered by one fusion, into a file that a later run resumes."""
+"""A batch: a fusion answers every line of a file into another file, which a later run can continue."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from cosd_api.extend import DEFAULT_MAX_TOKENS, SharedLimit, counted, together
 __all__ = ["WINDOW", "BatchJob"]
 
 WINDOW = 1000
-"""Lines that are sorted together, so that lines with a common beginning are asked near each other."""
+"""Number of lines that are sorted together, so that lines with a common beginning are asked soon after each other."""
 
 _IN_A_ROW = 16
-"""Lines in a row that fail at a server before a batch stops; or twice `concurrency`, if that is more."""
+"""Number of lines in a row that fail because of a server before a batch stops; or twice `concurrency`, if more."""
 
 
 @dataclass
@@ -33,14 +33,14 @@ class BatchJob:
     """One run of a batch.
 
     Attributes:
-        source: the input, see `cosd_api.batch.lines`.
-        target: the output; lines that it already holds are not asked again.
-        concurrency: lines that are asked at a time.
-        window: lines that are sorted together; 1 keeps the order of the file.
-        retry_failed: whether to ask lines again that failed in an earlier run.
-        max_billed_tokens: limit of the whole batch, earlier runs included; None without one.
+        source: the input; see `cosd_api.batch.lines`.
+        target: the output; lines that it already has are not asked again.
+        concurrency: number of lines that are asked at a time.
+        window: number of lines that are sorted together; 1 keeps the order of the file.
+        retry_failed: whether to retry lines that failed in an earlier run.
+        max_billed_tokens: limit for the whole batch, including earlier runs; None without a limit.
         prices: prices of the endpoints; None without prices.
-        progress: called at first, and after every line.
+        progress: called at the start and after every line.
     """
 
     source: Path
@@ -56,7 +56,7 @@ class BatchJob:
         """Ask the lines that have no answer yet.
 
         Args:
-            fusion: an open fusion; its `limits` bound every answer.
+            fusion: an open fusion; its `limits` apply to every answer.
 
         Raises:
             OSError: a file cannot be read or written.
@@ -69,7 +69,7 @@ class BatchJob:
             facts = await fusion.endpoints.discover()
             models = {one.name: one.model for one in (facts.draft, *facts.assistants)}
             prices = checked_prices(self.prices, models)
-            output = stack.enter_context(OutputFile(self.target, index))  # last: errors above leave no output file
+            output = stack.enter_context(OutputFile(self.target, index))  # last, so that errors above leave no file
             written_by = fusion.settings.method.name, tuple(models.values())
             _check_same(self.target, output, written_by)
             counts = index.counts()
@@ -89,7 +89,7 @@ class BatchJob:
     def _enter(self, index: LineIndex) -> None:
         """Read the whole input once, before anything is sent."""
         if self.source.exists() and not self.source.is_file():
-            words = "it is no regular file, and a batch reads its input twice"
+            words = "it is not a regular file, and a batch reads its input twice"
             raise SettingError(f"{self.source}: {words}. Write the lines to a file first")
         with index.changing():
             for line in read_batch(self.source):
@@ -97,7 +97,7 @@ class BatchJob:
                     words = f"its custom_id is that of line {first}: give each line one of its own"
                     raise SettingError(f"{self.source}, line {line.number}: {words}")
         if not any(index.counts().values()):
-            raise SettingError(f"{self.source} holds no lines")
+            raise SettingError(f"{self.source} has no lines")
 
 
 def _check_same(path: Path, output: OutputFile, mine: tuple[str, tuple[str, ...]]) -> None:
@@ -110,9 +110,14 @@ def _check_same(path: Path, output: OutputFile, mine: tuple[str, tuple[str, ...]
 
 @dataclass
 class _BatchRun:
-    """Lines in progress.
+    """One run of a job.
 
     Attributes:
+        job: the job.
+        fusion: the open fusion that answers.
+        index: state of every line.
+        output: the output.
+        tally: progress.
         written_by: method and models, for the lines of the output.
     """
 
@@ -129,7 +134,7 @@ class _BatchRun:
         self._limit = SharedLimit(self.job.max_billed_tokens, lambda: self._billed, workers=self.job.concurrency)
 
     async def ask(self) -> None:
-        """Ask, and write each line as soon as it is complete."""
+        """Ask the lines, and write each as soon as it is complete."""
         tally = self.tally
         self._show()
         tally.started = time.monotonic()
@@ -150,7 +155,7 @@ class _BatchRun:
             self.job.progress(self.tally)
 
     def _work(self) -> Generator[Coroutine[Any, Any, tuple[Reply, list[Usages]] | None]]:
-        """Ask the lines that were never answered, then the lines of earlier failures, as these may fail again."""
+        """Ask the lines that were never answered, then the lines that failed earlier, because these may fail again."""
         job = self.job
         for again in (False, True) if job.retry_failed else (False,):
             for line in near_each_other(self._wanted(again=again), job.window, job.concurrency):
@@ -159,7 +164,7 @@ class _BatchRun:
                 yield self._answer(line)
 
     def _wanted(self, *, again: bool) -> Iterator[BatchLine]:
-        """Read the input again: the lines that were never answered, or the lines that failed before this run."""
+        """Read the input again; yield the lines that were never answered, or those that failed before this run."""
         changed = SettingError(f"{self.job.source} has changed since it was read: run the command again")
         lines = 0
         for line in read_batch(self.job.source):
@@ -174,7 +179,11 @@ class _BatchRun:
             raise changed
 
     async def _answer(self, line: BatchLine) -> tuple[Reply, list[Usages]] | None:
-        """Ask one line within its share of the limit: the reply, and the cost of earlier attempts; None if stopped."""
+        """Ask one line within its share of the limit.
+
+        Returns:
+            The reply, and the costs of earlier attempts; None if the run was stopped before the first attempt.
+        """
         known = self.index.state(line.custom_id, line.number)
         earlier: list[Usages] = [loaded(known.usage if known else None)]
         attempts, least = 0, 0
@@ -194,11 +203,11 @@ class _BatchRun:
             if not reply.cut:
                 self._limit.note("", reply.billed_tokens)
                 return reply, earlier
-            attempts, least = attempts + 1, (allowed or 0) + 1  # retry with all that is left, if that is more
+            attempts, least = attempts + 1, (allowed or 0) + 1  # retries only if a larger share is left
             earlier.append(reply.usage)
 
     def _watch(self, reply: Reply) -> None:
-        """Stop after many failures in a row, because a server is down and the other lines would fail, too."""
+        """Stop after many failures in a row: a server must be down, and the other lines would fail, too."""
         if reply.error is None:
             self._failures = 0
         elif reply.server_failed:
@@ -207,5 +216,5 @@ class _BatchRun:
                 words = (
                     f"{counted(self._failures, 'line')} in a row failed, the last one with: {reply.error['message']}"
                 )
-                more = "See to the servers, and run the command again with --retry-failed"
+                more = "Check the servers, then run the command again with --retry-failed"
                 self.tally.stopped = f"{words}{'' if words.endswith('.') else '.'} {more}"

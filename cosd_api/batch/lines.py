@@ -1,4 +1,4 @@
-"""Lines of a batch's input: OpenAI's batch form, and plain prompts or conversations.
+"""Lines of a batch's input: requests in OpenAI's batch format, and plain prompts or conversations.
 
 ::
 
@@ -25,13 +25,13 @@ from cosd_api.training.json_lines import JsonLine, LineReader, line_error, probl
 __all__ = ["CHAT", "COMPLETIONS", "BatchLine", "line_of", "near_each_other", "read_batch"]
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-_WINDOW_TEXT = 16_000_000  # characters of the lines that are sorted together
+_WINDOW_TEXT = 16_000_000  # total characters at which a window is full, even with few lines
 
 _CustomId = Annotated[str, Field(min_length=1)]
 
 
 class _FramedLine(BaseModel):
-    """A line in OpenAI's batch form."""
+    """A line in OpenAI's batch format."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -42,7 +42,7 @@ class _FramedLine(BaseModel):
 
 
 class _PlainLine(BaseModel):
-    """A plain line. Its prompt or messages and its limits are checked with its body."""
+    """A plain line. Its prompt or messages, and its limits, are checked later with its body."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -59,14 +59,14 @@ class _PlainLine(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One line of the input, with a valid frame; its body is not checked yet.
+    """One line of the input. Its fields are valid, but its body is not checked yet.
 
     Attributes:
         number: its number in the file, from 1.
-        custom_id: its own, or `line-NUMBER-HASH` for a plain line without an id.
-        url: the route of its body.
-        body: a body of this route; the body of a plain line may lack `model`.
-        plain: whether it is not in OpenAI's batch form.
+        custom_id: its id, or `line-NUMBER-HASH` for a plain line without one.
+        url: the route for its body.
+        body: a body for this route; the body of a plain line may lack `model`.
+        plain: False if the line is in OpenAI's batch format.
         metadata: metadata of a plain line, for its output line.
     """
 
@@ -79,9 +79,9 @@ class BatchLine:
 
     @property
     def asked(self) -> str:
-        """The prompt or the messages as one text: lines with a common beginning give texts with a common beginning.
+        """The prompt or the messages as one text, so that lines that begin alike have texts that begin alike.
 
-        Messages of single models come first, as the models get them before the conversation.
+        Messages for one model alone come first, because the models read them before the conversation.
         """
         name = "messages" if self.url == CHAT else "prompt"
         value = self.body.get(name)
@@ -95,7 +95,7 @@ def read_batch(path: Path) -> Iterator[BatchLine]:
 
     Raises:
         OSError: the file cannot be read.
-        SettingError: a line is not a valid line of a batch; the message names file and line.
+        SettingError: a line is invalid; the message names the file and the line.
     """
     for line in LineReader(path, may_be_cut=False):
         yield _batch_line(path, line)
@@ -105,7 +105,7 @@ def _batch_line(path: Path, line: JsonLine) -> BatchLine:
     fields = line.fields
     framed = any(name in fields for name in _FramedLine.model_fields if name != "custom_id")
     if not framed and not ("prompt" in fields or "messages" in fields):
-        words = 'it holds no prompt: give {"prompt": ...}, {"messages": [...]}, or OpenAI\'s batch form'
+        words = 'it has no prompt: give {"prompt": ...}, {"messages": [...]}, or OpenAI\'s batch format'
         raise line_error(path, line.number, f"{words} ({', '.join(_FramedLine.model_fields)})")
     try:
         return _framed(line) if framed else _plain(line)
@@ -122,10 +122,10 @@ def _framed(line: JsonLine) -> BatchLine:
 
 
 def line_of(number: int, fields: Mapping[str, Any]) -> BatchLine:
-    """A plain line from its fields.
+    """The plain line with these fields.
 
     Raises:
-        SettingError: the fields do not make a plain line.
+        SettingError: the fields are not those of a plain line.
     """
     try:
         return _plain(JsonLine(number, fields))
@@ -138,10 +138,10 @@ def _plain(line: JsonLine) -> BatchLine:
     if (found.prompt is None) == (found.messages is None):
         raise SettingError("give prompt or messages, and not both")
     if found.own and found.messages is None:
-        raise SettingError("own has messages of single models, and the prompt is text: give messages")
+        raise SettingError("own has messages for one model alone, but the prompt is text: give messages")
     try:
         json.dumps(found.metadata, ensure_ascii=False, allow_nan=False).encode()
-    except ValueError:  # Python also reads values that are not
+    except ValueError:  # Python's parser accepts NaN and lone surrogates
         raise SettingError("metadata is not valid JSON, or not valid Unicode") from None
     custom_id = found.custom_id
     if custom_id is None:
@@ -153,14 +153,14 @@ def _plain(line: JsonLine) -> BatchLine:
 
 
 def near_each_other(lines: Iterable[BatchLine], window: int, lanes: int) -> Iterator[BatchLine]:
-    """Put lines with a common beginning near each other, for the servers' prefix caches.
+    """Reorder lines so that those with a common beginning follow one another, for the servers' prefix caches.
 
-    Asked at the same moment, such lines would all miss the cache. So the lines that are asked at a time come from
-    different places of the sorted window, and lines with a common beginning follow one another.
+    If such lines were asked at the same moment, all of them would miss the cache. So the lines that are in progress
+    together come from different parts of the sorted window.
 
     Args:
         lines: lines in the order of the file.
-        window: number of lines that are sorted together, fewer if they are long; 1 leaves the order.
+        window: number of lines that are sorted together, or fewer if they are long; 1 keeps the order.
         lanes: number of lines that are asked at a time.
     """
     held: list[tuple[str, int, BatchLine]] = []
@@ -176,7 +176,7 @@ def near_each_other(lines: Iterable[BatchLine], window: int, lanes: int) -> Iter
 
 
 def _ordered(held: list[tuple[str, int, BatchLine]], lanes: int) -> Iterator[BatchLine]:
-    """The sorted lines, in turns from `lanes` equal parts."""
+    """Sort the lines, split them into `lanes` equal parts, and take one line from each part in turn."""
     held.sort(key=lambda one: one[:2])
     step = -(-len(held) // lanes)
     return (line for at in range(step) for _, _, line in held[at::step])

@@ -22,7 +22,7 @@ __all__ = ["OutputFile"]
 
 _START = b'{"custom_id":'
 _FOREIGN = "not a line that cosd batch wrote, and nothing was changed: give another file (-o)"
-_REPAIR = ". Remove the line, and it will be asked again"
+_REPAIR = ". Remove the line, and the next run will answer it again"
 
 
 class _Partly(BaseModel):
@@ -49,13 +49,14 @@ class _OutputLine(_Partly):
 
 
 class OutputFile:
-    """The output, read and then locked for other runs; a last line that a crash has cut is removed.
+    """The output of a batch, as a context manager.
 
-    A context manager.
+    On entering, the file is read and then locked, so that no other run can write it. If a crash has cut the last line,
+    that line is removed.
 
     Args:
-        path: the file; made if it does not exist.
-        index: takes the states of the file's lines.
+        path: the file; created if it does not exist.
+        index: receives the states of the file's lines.
 
     Attributes:
         usage: cost of all lines, by endpoint.
@@ -64,7 +65,7 @@ class OutputFile:
 
     Raises:
         OSError: on entering, the file cannot be read or written.
-        SettingError: on entering, the file holds something else, or another run has it open; the file is not changed.
+        SettingError: on entering, the file has other content, or another run has it open; the file is not changed.
     """
 
     def __init__(self, path: Path, index: LineIndex) -> None:
@@ -86,19 +87,19 @@ class OutputFile:
             self._appender.__exit__(None, None, None)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append a line, which supersedes an earlier line with its id and includes the cost of that line."""
+        """Append a line. It supersedes an earlier line with the same id, whose cost it includes."""
         text = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        text = text.encode(errors="backslashreplace").decode()  # a lone surrogate, perhaps in a server's error
+        text = text.encode(errors="backslashreplace").decode()  # a server's error may contain a lone surrogate
         with self._named():
             self._appender.write(text)
         self._take(_OutputLine.model_validate(line), self._end)
         self._end += len(text.encode()) + 1
 
     def compact(self) -> None:
-        """Remove superseded lines, after the last line is written: a crash leaves the old file or the new one."""
+        """Remove superseded lines after the last line is written. A crash leaves the old file or the new one."""
         if not self._index.any_superseded():
             return
-        path = self._path.resolve()  # the target of a link
+        path = self._path.resolve()  # a link should remain, and its target be replaced
         shorter = path.with_name(f"{path.name}.shorter")
         start = 0
         with path.open("rb") as source, shorter.open("wb") as target:
@@ -115,7 +116,7 @@ class OutputFile:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Add the file's name to errors of writing."""
+        """Add the file's name to errors while writing."""
         try:
             yield
         except OSError as error:
@@ -155,8 +156,8 @@ class OutputFile:
 
 
 def _other_version(version: int) -> str:
-    """The reason why lines of another version are not continued."""
+    """The reason why an output of another version is refused."""
     if version > SCHEMA:
         return f"it was written by a newer cosd-api (schema_version {version}): update cosd-api"
-    words = "it was begun by an earlier cosd-api, which asked models with the same ids after text"
+    words = "it was started by an earlier cosd-api, which asked models with the same ids after text"
     return f"{words}: its answers may differ from today's. Give another file (-o)"

@@ -1,4 +1,4 @@
-"""Reply to one line of a batch, in the form of the line."""
+"""Reply to one line of a batch, in the format of the line."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ from cosd_providers import (
 __all__ = ["CUT", "SCHEMA", "Answerer", "Reply", "stopped"]
 
 CUT = "max_billed_tokens"
-"""Code of the error of a line that the limit of the whole batch ended."""
+"""Error code of a line that the limit of the whole batch ended."""
 
 SCHEMA = 2
-"""Version of an output line. In version 1, whose lines have no number, models with the same ids were asked after text.
-"""
+"""Version of output lines. In version 1, lines had no number, and models with the same ids were asked after text."""
 
 _INVALID = "invalid_request_error"
 _OF_LINES = (ContextLengthError, InvalidRequestError, UnsupportedError, BudgetError)
-"""Errors of single lines, except that a time limit is the server's fault; see `_is_servers`."""
+"""Errors for which a single line is to blame, except that a time limit blames the server; see `_is_servers`."""
 _LARGE = 10**9
 _UNLIMITED = GatewayLimits(messages=_LARGE, prompts=_LARGE, max_tokens=_LARGE, timeout=_LARGE)
-"""Limits without effect, because a user's own file needs no bounds."""
+"""Limits without effect, because a user's own file needs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +48,11 @@ class Reply:
 
     Attributes:
         asked: the line.
-        content: the fields of its output line besides `custom_id` and `cosd`.
-        facts: the facts in the field `cosd` besides the cost.
+        content: the fields of its output line, except those that every line has.
+        facts: entries of the field `cosd` about the answer, without its cost.
         usage: its cost.
         error: code, message, and whether a retry may succeed; None for an answer.
-        cut: whether its share of the whole batch's limit ended it.
+        cut: whether its share of the limit for the whole batch ended it.
         server_failed: whether other lines are likely to fail in the same way.
         tokens: number of tokens of its answers.
         kept: number of draft tokens kept in them, without unverified tokens.
@@ -77,7 +76,7 @@ class Reply:
         return billed_tokens(self.usage)
 
     def line(self, method: str, models: Sequence[str], earlier: Sequence[Usages]) -> dict[str, Any]:
-        """The line of the output; its cost includes the cost of `earlier` attempts."""
+        """The line of the output, with a cost that includes the cost of `earlier` attempts."""
         usage = {name: one.model_dump() for name, one in together_cost([self.usage, *earlier]).items()}
         noted = {"metadata": self.asked.metadata} if self.asked.metadata is not None else {}
         own = {"schema_version": SCHEMA, "line": self.asked.number, "method": method, "models": [*models]}
@@ -87,16 +86,16 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Answerer:
-    """Answerer of lines by a fusion of this process.
+    """A fusion that answers the lines of a batch.
 
     Attributes:
-        fusion: an open fusion; its `limits` bound every answer.
+        fusion: an open fusion; its `limits` apply to every answer.
     """
 
     fusion: Fusion
 
     async def answer(self, line: BatchLine, allowed: int | None) -> Reply:
-        """Ask one line; an error is a reply, too.
+        """Answer one line. An error becomes a reply, too.
 
         Args:
             line: the line.
@@ -128,7 +127,7 @@ class Answerer:
 
 
 def _is_servers(error: ProviderError) -> bool:
-    """Test whether other lines are likely to fail in the same way."""
+    """Test whether an error is a server's fault, so that other lines are likely to fail in the same way."""
     return isinstance(error, BudgetTimeoutError) or not isinstance(error, _OF_LINES)
 
 
@@ -141,17 +140,25 @@ def _asked(line: BatchLine) -> Asked:
     """The request of a line.
 
     Raises:
-        ApiError: its body is invalid, or wants something that no fusion can do.
+        ApiError: its body is invalid, or requests something that no fusion can do.
     """
     data = json.dumps({"model": "cosd", **line.body} if line.plain else line.body).encode()
     asked = read_chat(data, _UNLIMITED) if line.url == CHAT else read_completion(data, _UNLIMITED)
     if asked.stream:
-        raise ApiError("stream is refused: a batch has whole answers", param="stream")
+        raise ApiError("stream is refused: a batch returns whole answers", param="stream")
     return asked
 
 
 def _within(options: AnswerOptions, left: int | None) -> tuple[AnswerOptions, bool]:
-    """The options within the rest of a share, and whether the line's own limit is the narrower one."""
+    """The options with the lower limit of billed tokens: the line's own, or what is left of its share.
+
+    Args:
+        options: options of the line.
+        left: tokens that are left of the line's share; None without a limit.
+
+    Returns:
+        The options, and whether the line's own limit applies.
+    """
     own = options.get("max_billed_tokens")
     if left is None or (own is not None and own <= left):
         return options, True
@@ -163,7 +170,7 @@ def _billed(result: FusionResult) -> int:
 
 
 def _refused(line: BatchLine, done: Sequence[FusionResult], refused: Exception, error: Mapping[str, Any]) -> Reply:
-    """The reply to a line with a faulty request: in OpenAI's form, it has a response besides the error."""
+    """The reply to an invalid line. In OpenAI's format, it has a response as well as the error."""
     reply = _failed(line, done, error)
     if line.plain:
         return reply

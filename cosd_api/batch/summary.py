@@ -15,7 +15,7 @@ __all__ = ["BatchSummary", "BatchTally"]
 
 
 class BatchSummary(Record):
-    """The end of one run of a batch.
+    """Summary of one run of a batch.
 
     Attributes:
         lines: lines of the input.
@@ -23,9 +23,9 @@ class BatchSummary(Record):
         answered: lines that this run answered.
         failed: lines whose output is an error, including lines of earlier runs.
         missing: lines that were not asked.
-        others: lines of the output that the input does not have.
-        seconds: duration of this run, without the time for finding out about the servers.
-        tokens: number of tokens of this run's answers.
+        others: lines of the output whose ids the input does not have.
+        seconds: duration of this run, from the first request for an answer.
+        tokens: number of tokens in this run's answers.
         acceptance_rate: draft tokens kept / (kept + replaced), in this run; None if no draft was judged.
         usage: cost of this run, by endpoint.
         total_usage: cost of all runs.
@@ -70,7 +70,7 @@ class BatchSummary(Record):
         if self.money is not None:
             rows.append(f"price: {self.money:,.4g}")
         if self.others:
-            rows.append(f"{counted(self.others, 'line')} of the output, whose ids the input does not have")
+            rows.append(f"{counted(self.others, 'line')} of the output with ids that the input does not have")
         return "\n".join(rows)
 
 
@@ -81,17 +81,17 @@ class BatchTally:
     Attributes:
         lines: lines of the input.
         known: lines that earlier runs answered.
-        known_failed: lines that failed in earlier runs, and are not asked again.
-        others: lines of the output that the input does not have.
+        known_failed: lines that failed in earlier runs, and are not retried.
+        others: lines of the output whose ids the input does not have.
         before: cost of earlier runs.
         total: cost of all runs.
         prices: prices of the endpoints.
         answered: lines that this run answered.
         failed: lines that failed in this run.
-        tokens: number of tokens of this run's answers.
+        tokens: number of tokens in this run's answers.
         kept: number of draft tokens kept in them.
         replaced: number of draft tokens replaced.
-        started: time of the first request, in seconds of the monotonic clock.
+        started: time before the first request for an answer, in seconds of the monotonic clock.
         stopped: the reason why the run ended early.
     """
 
@@ -111,7 +111,12 @@ class BatchTally:
     stopped: str | None = None
 
     def take(self, reply: Reply, total: Usages) -> None:
-        """Count a line that is written."""
+        """Count a line that was written.
+
+        Args:
+            reply: the reply to the line.
+            total: the cost of all runs, this line included.
+        """
         self.total = total
         if reply.error is not None:
             self.failed += not reply.cut
@@ -123,12 +128,12 @@ class BatchTally:
 
     @property
     def done(self) -> int:
-        """Number of lines that this run need not ask any more."""
+        """Number of lines that this run no longer has to ask."""
         return self.known + self.known_failed + self.answered + self.failed
 
     @property
     def seconds(self) -> float:
-        """Time since the first line was asked."""
+        """Time since the first line was asked, in seconds."""
         return time.monotonic() - self.started
 
     @property
@@ -138,7 +143,7 @@ class BatchTally:
 
     @property
     def billed_tokens(self) -> int:
-        """Tokens of all runs."""
+        """Billed tokens of all runs."""
         return billed_tokens(self.total)
 
     @property
@@ -147,7 +152,7 @@ class BatchTally:
         return money(self.total, self.prices)
 
     def summary(self) -> BatchSummary:
-        """The summary at this moment."""
+        """The summary of the run so far."""
         return BatchSummary(
             lines=self.lines,
             known=self.known,

@@ -15,12 +15,12 @@ __all__ = ["LineUsage", "Usages", "billed_tokens", "dumped", "loaded", "money", 
 
 
 class LineUsage(Record):
-    """The part of one endpoint in the cost of a line, or of many lines.
+    """The cost of a line, or of many lines, at one endpoint.
 
     Attributes:
-        prompt_tokens: tokens read, cached ones included.
+        prompt_tokens: tokens read, including those from a cache.
         completion_tokens: tokens written.
-        cached_tokens: tokens read that came from the server's cache, as far as it reports them.
+        cached_tokens: tokens read that came from the server's cache, as far as the server reports them.
         requests: generation requests, retries included.
     """
 
@@ -53,7 +53,7 @@ def usages_of(usage: Mapping[str, EndpointUsage]) -> dict[str, LineUsage]:
 
 
 def together_cost(several: Sequence[Usages], less: Usages | None = None) -> dict[str, LineUsage]:
-    """The sum of several costs, minus the cost `less`, which the sum includes."""
+    """The sum of several costs, minus the cost `less`, which is part of the sum."""
     names = dict.fromkeys(name for one in several for name in one)
     taken = less or {}
     return {
@@ -88,5 +88,5 @@ def dumped(usages: Usages) -> str:
 
 
 def loaded(text: str | None) -> dict[str, LineUsage]:
-    """Costs from JSON; none from None."""
+    """Costs from JSON; no costs from None."""
     return {} if text is None else _FORM.validate_json(text)

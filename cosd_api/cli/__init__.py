@@ -1,4 +1,4 @@
-"""The `cosd` command. Its requirements are an extra: `pip install "cosd-api[cli]"`.
+"""The `cosd` command. It needs the extra `cli`: `pip install "cosd-api[cli]"`.
 
 Exit codes: 0; 1 after a failure, with one line on standard error; 2 for wrong usage; 130 when interrupted.
 """

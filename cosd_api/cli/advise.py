@@ -28,14 +28,14 @@ def advise(
     options: ComparingOptions,
     questions: Annotated[
         Path,
-        typer.Argument(metavar="QUESTIONS", help='On each line {"prompt": ..., "answer": ...}, as for cosd compare.'),
+        typer.Argument(metavar="QUESTIONS", help='Lines of {"prompt": ..., "answer": ...}, as for cosd compare.'),
     ],
     limit: Annotated[
         int, typer.Option(min=LEAST_QUESTIONS, metavar="N", help="Only the first N questions of the file.")
     ] = 100,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Settings file to write, where fusing is advised."),
+        typer.Option("--out", "-o", metavar="FILE", help="Settings file to write if fusing is advised."),
     ] = None,
     answers: Annotated[
         Path | None,
@@ -44,29 +44,29 @@ def advise(
     report: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Page to write: the advice, the models, all ways, what failed or was left out."
+            metavar="FILE", help="Page to write: the advice, the models, all ways to fuse, failures, methods left out."
         ),
     ] = None,
     worth: Annotated[
-        float, typer.Option(min=0.001, max=1, metavar="GAIN", help="Gain in accuracy that fusing would be worth.")
+        float, typer.Option(min=0.001, max=1, metavar="GAIN", help="Least gain in accuracy that is worth fusing for.")
     ] = WORTH,
     looks: Annotated[
         Looks,
-        typer.Option(help="Look after a quarter, a half and all of the questions, or once, at the end."),
+        typer.Option(help="Look after a quarter, a half and all of the questions, or only at the end."),
     ] = "auto",
     choosing: Annotated[
         float | None, typer.Option(metavar="SHARE", hidden=True, help="Without effect: all questions choose and test.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as one JSON document.")] = False,
 ) -> None:
-    """Find out from a hundred questions if two or more models are to be fused, and how.
+    """Find out from a hundred questions whether to fuse two or more models, and how.
 
-    Each model alone and every way to fuse them answer a quarter of the questions, a half, and all, until it is decided.
-    Standard output gets one paragraph: fuse, how, what it gains and costs; or use this one model alone; or undecided,
-    with the number of questions that would decide. Standard error gets the estimated cost, which is to be
-    confirmed (--yes; without a terminal --yes or --max-billed-tokens is required, unless all answers are known), then
-    a line after each look. Exit codes: 0 whatever is advised; 1 a server failed, or it was stopped; 2 wrong usage, or
-    an invalid file; 130 interrupted.
+    Each model alone and every way to fuse the models answer a quarter of the questions, then a half, then all, until
+    the advice is clear. Standard output gets one paragraph: fuse, in this way, with this gain and cost; or use this
+    model alone; or undecided, with the number of questions that would decide. Standard error gets the estimated cost,
+    then a line after each look. You are asked to confirm the cost unless you give --yes or --max-billed-tokens. Without
+    a terminal, one of these is required, unless all answers are known. Exit codes: 0 with any advice; 1 if a server
+    failed, or the command was stopped; 2 for wrong usage or an invalid file; 130 when interrupted.
     """
     with guarded():
         wanted, settings = options.questions(questions, limit), options.settings(answers)
@@ -94,9 +94,9 @@ def advise(
             raise typer.Exit(1)
         if out is not None and found.decision == "fuse":
             found.save(out, draft=draft, assistant=assistants)
-            say(f"wrote {out}: cosd fuse --config {out} takes it")
+            say(f"wrote {out}: use it with cosd fuse --config {out}")
         elif out is not None:
-            say(f"{out} was not written: there is nothing to fuse")
+            say(f"{out} was not written: fusing is not advised")
 
 
 def _write_page(found: Advice, path: Path) -> None:

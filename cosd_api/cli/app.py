@@ -1,4 +1,4 @@
-"""The `cosd` command and its list of subcommands, each imported when it runs."""
+"""The `cosd` command and its subcommands, each of which is imported when it runs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _COMMANDS = {
     ),
     "serve": (
         "cosd_api.cli.serve:serve",
-        "Serve fusions behind OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.",
+        "Serve fusions over OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.",
     ),
-    "batch": ("cosd_api.cli.batch:batch", "Answer a file of prompts, line by line, into another file."),
-    "probe": ("cosd_api.cli.probe:probe_servers", "Find out what servers can do, by questions with known answers."),
+    "batch": ("cosd_api.cli.batch:batch", "Answer the prompts in a file, and write the answers to another file."),
+    "probe": ("cosd_api.cli.probe:probe_servers", "Find out what servers can do, from questions with known answers."),
     "explain": ("cosd_api.cli.explain:explain", "Show why each token of an answer is there."),
     "compare": (
         "cosd_api.cli.compare:compare",
@@ -38,25 +38,25 @@ _COMMANDS = {
     ),
     "advise": (
         "cosd_api.cli.advise:advise",
-        "Find out from a hundred questions if two or more models are to be fused, and how.",
+        "Find out from a hundred questions whether to fuse two or more models, and how.",
     ),
     "collect": ("cosd_api.cli.training:collect", "Compare two models at every place of known answers."),
     "train-tree": (
         "cosd_api.cli.training:train",
-        "Train a decision tree that chooses between draft and assistant; cosd fuse --tree takes it.",
+        "Train a decision tree that chooses between draft and assistant, for cosd fuse --tree.",
     ),
     "train-deferral": (
         "cosd_api.cli.training:train_gate",
-        "Train a gate that hands single tokens to the assistant; cosd fuse --method defer --set gate=FILE takes it.",
+        "Train a gate that hands single tokens to the assistant, for cosd fuse --method defer --set gate=FILE.",
     ),
     "tune": ("cosd_api.cli.training:tune_rule", "Find the alpha and beta that decide best."),
     "servers": (
         "cosd_api.cli.demo:servers",
-        "Start the three bundled models, or a real one with two specialists, on llama.cpp servers, until interrupted.",
+        "Run the three bundled models, or a real model and two specialists of it, on llama.cpp servers.",
     ),
     "demo": (
         "cosd_api.cli.demo:demo",
-        "Start three small models and fuse them: two questions in full, a table of many.",
+        "Start three small models and fuse them: two answers in full, and a table of many.",
     ),
 }
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -83,7 +83,7 @@ class _Command(TyperCommand):
         try:
             return get_command(single).make_context(info_name, args, parent, **extra)
         except Exception as error:
-            if guesses := getattr(error, "possibilities", None):  # Typer's, some of which are far from the option
+            if guesses := getattr(error, "possibilities", None):  # some of Typer's guesses are far from the option
                 near = nearest(getattr(error, "option_name", ""), guesses)
                 vars(error)["possibilities"] = [near] if near else []
             raise
@@ -94,11 +94,11 @@ class _Group(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         commands = {name: _Command(name, target, summary) for name, (target, summary) in _COMMANDS.items()}
-        settings |= {"commands": commands, "suggest_commands": False}  # Typer's guesses: see `resolve_command`
+        settings |= {"commands": commands, "suggest_commands": False}  # `resolve_command` makes better guesses
         super().__init__(**settings)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command of that name, with its arguments; a guess only if it is near."""
+        """The command of that name, with its arguments. The error for an unknown name suggests only a similar one."""
         name = args[0]
         if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
             ctx.fail(f"there is no command {name!r}{suggestion(name, self.commands)}")
@@ -139,7 +139,7 @@ def run() -> None:
 def _start_logging() -> None:
     """Log to standard error at the level of `COSD_LOG`, if it is set.
 
-    Only this project's loggers are set, because at these levels other libraries would write keys and prompts.
+    Only this project's loggers are configured, because other libraries would log keys and prompts at these levels.
 
     Raises:
         typer.BadParameter: the level is unknown.

@@ -1,4 +1,4 @@
-"""`cosd batch`: a file of prompts, answered into another file."""
+"""`cosd batch`: the prompts in a file, answered into another file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cosd_api.report.terminal import visible
 __all__ = ["batch"]
 
 _LINES = 10
-"""Lines of progress if standard error is not a terminal."""
+"""Number of progress lines if standard error is not a terminal."""
 
 
 @with_options(SharedOptions)
@@ -36,7 +36,7 @@ def batch(
         Path,
         typer.Argument(
             metavar="IN",
-            help='On each line {"prompt": ...}, {"messages": [...]}, or a request in OpenAI\'s batch form.',
+            help='Lines of {"prompt": ...}, {"messages": [...]}, or requests in the format of OpenAI\'s batches.',
         ),
     ],
     out: Annotated[
@@ -50,31 +50,31 @@ def batch(
     stop: StopTexts = None,
     on_assistant_error: Annotated[
         OnAssistantError,
-        typer.Option(help="When an assistant fails for good: the line fails, or continues without it."),
+        typer.Option(help="If an assistant fails despite retries: let the line fail, or continue without it."),
     ] = "raise",
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Ask lines again that failed in an earlier run.")
+        bool, typer.Option("--retry-failed", help="Retry the lines that failed in an earlier run.")
     ] = False,
     max_billed_tokens: MostBilled = None,
     prices: PriceTexts = None,
-    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Lines asked at the same time.")] = 8,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Lines in progress at the same time.")] = 8,
     reorder: Annotated[
         int,
         typer.Option(
             min=1,
             metavar="N",
-            help="Of this many lines, those that begin alike are asked near each other, for the servers' prefix "
-            "caches; 1 keeps the order of the file.",
+            help="Lines that are sorted together, so that the servers' prefix caches serve lines that begin alike; 1 "
+            "keeps the order of the file.",
         ),
     ] = WINDOW,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")] = False,
 ) -> None:
-    """Answer a file of prompts, line by line, into another file.
+    """Answer the prompts in a file, and write the answers to another file.
 
-    Lines are written as they are completed, one for each of the input, with an answer or an error. After an
-    interruption the same command goes on where it was. --max-billed-tokens is for the whole batch, earlier runs
-    included. Standard error gets the progress, standard output the summary. Exit codes: 0; 1 lines failed or were not
-    asked, or a server failed; 2 wrong usage, or an invalid file; 130 interrupted.
+    Each line of the input gets a line in the output, in the order of completion, with an answer or an error. After an
+    interruption the same command resumes. --max-billed-tokens limits the whole batch, including earlier runs. Standard
+    error gets the progress, and standard output the summary. Exit codes: 0; 1 if lines failed or were not asked, or a
+    server failed; 2 for wrong usage or an invalid file; 130 when interrupted.
     """
     with guarded():
         check_writable(out, "--out", source, options.config, options.tree)
@@ -103,13 +103,13 @@ def batch(
         if found.stopped is not None:
             say(f"not complete: {found.stopped}")
         elif found.failed:
-            say("run the command again with --retry-failed to ask the lines again that failed")
+            say("run the command again with --retry-failed to retry the failed lines")
         if not found.complete:
             raise typer.Exit(1)
 
 
 def _limits(options: SharedOptions, fusion: Fusion, stop: list[str] | None) -> AnswerOptions:
-    """The limits of lines without their own limits; without `max_tokens` unless the user or the file gives it."""
+    """The limits for every line; they include `max_tokens` only if the user or the settings file sets it."""
     checked = asdict(options.limits(fusion, stop=stop or None))
     found: dict[str, Any] = {name: one for name, one in checked.items() if one not in (None, (), {})}
     if not (options.given("max_tokens") or "max_tokens" in fusion.limits):
@@ -127,7 +127,7 @@ async def _answer(fusion: Fusion, job: BatchJob) -> BatchSummary:
 
 @contextmanager
 def _shown() -> Iterator[Callable[[BatchTally], None]]:
-    """Progress on standard error: a bar on a terminal, else some lines."""
+    """Progress on standard error: on a terminal, a bar; otherwise, some lines."""
     if not _on_terminal():
         yield _ProgressLines()
         return
@@ -146,7 +146,7 @@ def _on_terminal() -> bool:
 
 
 def _words(tally: BatchTally) -> str:
-    """Rates, acceptance and cost so far."""
+    """Rates, acceptance and cost so far, in words."""
     seconds = max(tally.seconds, 1e-9)
     parts = [f"{(tally.answered + tally.failed) / seconds:.3g} lines/s", f"{tally.tokens / seconds:,.0f} tokens/s"]
     if tally.acceptance_rate is not None:
@@ -160,7 +160,7 @@ def _words(tally: BatchTally) -> str:
 
 
 class _ProgressLines:
-    """Progress in lines: one for each tenth."""
+    """Progress in lines, one for each tenth of the batch."""
 
     def __init__(self) -> None:
         self._next = 0

@@ -30,10 +30,10 @@ __all__ = ["chat"]
 _HELP = """\
 /reset       begin a new conversation
 /undo        remove the last exchange
-/save FILE   write the messages as JSON, or as JSONL where FILE ends so
-/help        show this
-/quit        end, as Ctrl-D does
-A \\ at the end of a line continues the message in the next one. Put a space before a message that begins with /.
+/save FILE   write the messages as JSON, or as JSON lines if FILE ends in .jsonl
+/help        show this list
+/quit        end the session, like Ctrl-D
+A \\ at the end of a line continues the message on the next line. Put a space before a message that begins with /.
 Ctrl-C stops an answer; its exchange is then left out of the conversation."""
 
 _COMMAND = re.compile(r"/\w*(?=\s|$)")
@@ -42,32 +42,32 @@ _COMMAND = re.compile(r"/\w*(?=\s|$)")
 @with_options(SharedOptions)
 def chat(
     options: SharedOptions,
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message, before all others.")] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message for all models.")] = None,
     max_billed_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Limit on tokens of an answer, read and written by all servers; see cosd fuse."
+            min=1, metavar="N", help="Limit on tokens read and written by all servers for an answer; see cosd fuse."
         ),
     ] = None,
 ) -> None:
     """Hold a conversation: each model reads it through its own chat template, and both write the answers.
 
-    On a terminal the assistants' words are green. After each answer, standard error lists the replacements. From a pipe
-    each line is a message, standard output gets only the answers, and the first error ends the command. Exit codes: 0;
-    1 a server failed before the first answer, or anything failed with messages from a pipe; 2 wrong usage;
-    130 interrupted.
+    On a terminal the assistants' words are green. After each answer, standard error lists the replacements. If standard
+    input is a pipe, each line is a message, standard output gets only the answers, and the first error ends the
+    command. Exit codes: 0; 1 if a server failed before the first answer, or if anything failed with messages from a
+    pipe; 2 for wrong usage; 130 when interrupted.
     """
     with guarded():
         fusion = options.fusion()
         limits = options.limits(fusion, max_billed_tokens=max_billed_tokens)
-        # The event loop runs in another thread, so that connections stay open while this thread waits for a line, and
-        # Ctrl-C works as usual.
+        # The event loop runs in another thread. So connections stay open while this thread waits for a line, and Ctrl-C
+        # works as usual.
         with sync_portal().wrap_async_context_manager(fusion):
             _Session(fusion, limits, _Conversation(system)).run()
 
 
 class _Conversation:
-    """Messages of a conversation: a system message, if any, then exchanges of question and answer."""
+    """Messages of a conversation: a system message, if there is one, then pairs of question and answer."""
 
     def __init__(self, system: str | None) -> None:
         self._system = [Message("system", system)] if system else []
@@ -93,7 +93,7 @@ class _Conversation:
         self._exchanges.clear()
 
     def document(self, *, lines: bool) -> str:
-        """The messages as JSON: one list, or a line for each message."""
+        """The messages as JSON: a single list, or one line per message."""
         messages = [asdict(message) for message in self.messages()]
         if lines:
             return "".join(json.dumps(message, ensure_ascii=False) + "\n" for message in messages)
@@ -147,7 +147,7 @@ class _Session:
             self._report(result)
 
     def _survives(self, error: Exception) -> bool:
-        """Decide whether to continue after an error: another message may work, unless the servers never have."""
+        """Decide whether to continue after an error: another message may succeed, unless no answer ever has."""
         about_this_one = isinstance(error, ContextLengthError | BudgetError | SettingError)
         return self._messages.interactive and (self._answers > 0 or about_this_one)
 
@@ -205,7 +205,7 @@ class _Session:
 
     def _execute(self, command: str, argument: str) -> None:
         if command == "/save" and argument:
-            self._save(Path(os.path.expanduser(argument)))  # noqa: PTH111 - Path's raises if there is no such user
+            self._save(Path(os.path.expanduser(argument)))  # noqa: PTH111 - Path.expanduser raises for unknown users
         elif argument:
             self._refuse(f"{command} takes no argument, not {argument!r}; /help lists the commands")
         elif command == "/help":
@@ -215,7 +215,7 @@ class _Session:
             self._print("a new conversation")
         elif command == "/undo" and len(self._conversation):
             self._conversation.undo()
-            self._print(f"removed; left: {counted(len(self._conversation), 'exchange')}")
+            self._print(f"removed; the conversation now has {counted(len(self._conversation), 'exchange')}")
         elif command == "/undo":
             self._refuse("there is no exchange to remove")
         elif command == "/save":
@@ -238,12 +238,12 @@ class _Session:
             self._print(f"saved: {path}")
 
     def _print(self, words: str, marked: Text | None = None) -> None:
-        """Print one dim line, with marked text after it."""
+        """Print one dim line, followed by marked text."""
         dim = "dim" if self._colour else ""
         self._screen.print(Text.assemble((visible(words), dim), marked or ""))
 
     def _refuse(self, words: str) -> None:
-        """Report an error in a command; ends the session unless it is interactive."""
+        """Report an error in a command, and end the session unless it is interactive."""
         say(words)
         if not self._messages.interactive:
             raise typer.Exit(1)

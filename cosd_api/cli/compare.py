@@ -1,4 +1,4 @@
-"""`cosd compare`: each model alone, every way to fuse them, and baselines on a user's own questions."""
+"""`cosd compare`: each model alone, every way to fuse the models, and baselines, on a user's own questions."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from cosd_providers import Provider, ProviderError
 __all__ = ["Confirming", "Left", "compare", "resumable", "shown"]
 
 ANSWERS, RESULT = "answers.jsonl", "comparison.json"
-"""Files in the folder of a comparison: the journal, and the result."""
+"""Files in the folder of a comparison: the journal and the result."""
 _COUNTED = ("questions", "answered", "right", "failed", "billed", "asked", "spent", "money")
 _LINES = 10
-"""Lines of progress if standard error is not a terminal."""
+"""Number of progress lines if standard error is not a terminal."""
 
 
 @with_options(ComparingOptions)
@@ -50,7 +50,7 @@ def compare(
     options: ComparingOptions,
     questions: Annotated[
         Path,
-        typer.Argument(metavar="QUESTIONS", help='On each line {"prompt": ..., "answer": ...}, as for cosd collect.'),
+        typer.Argument(metavar="QUESTIONS", help='Lines of {"prompt": ..., "answer": ...}, as for cosd collect.'),
     ],
     limit: Annotated[
         int | None, typer.Option(min=2, metavar="N", help="Only the first N questions of the file.")
@@ -61,8 +61,8 @@ def compare(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="Folder for the answers, the result and a report as a page; made if it is not there. The same command "
-            "resumes.",
+            help="Folder for the answers, the result and a report as a page; created if it does not exist. The same "
+            "command resumes.",
             file_okay=False,
         ),
     ] = None,
@@ -72,22 +72,23 @@ def compare(
             min=0,
             max=1,
             metavar="SHARE",
-            help="Questions that set the random gate and self-consistency; a fifth where cosd is compared, else none.",
+            help="Share of the questions that set the random gate and self-consistency; a fifth if cosd is compared, "
+            "otherwise none.",
         ),
     ] = None,
     pairs: Annotated[
         bool,
-        typer.Option("--pairs", help="Of three models, fuse each pair, too: is the third worth its price?"),
+        typer.Option("--pairs", help="Also fuse each pair of three models, to see if the third is worth its price."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
 ) -> None:
     """Find out if fusing two or more models is worth it, on your own questions.
 
-    Each model answers alone, by every method that the servers can serve (each model drafting), and by baselines; the
-    answers are graded. Standard error gets the estimated cost, which is to be confirmed (--yes; without a terminal
-    --yes or --max-billed-tokens is required, unless all answers are known), and the progress. Standard output gets the
-    table. Exit codes: 0; 1 a server failed, or the comparison is not complete; 2 wrong usage, or an invalid file; 130
-    interrupted.
+    Each model answers alone. Then the models answer by every method that the servers can serve, each model drafting,
+    and by baselines. All answers are graded. Standard error gets the estimated cost and the progress, and standard
+    output the table. You are asked to confirm the cost unless you give --yes or --max-billed-tokens. Without a
+    terminal, one of these is required, unless all answers are known. Exit codes: 0; 1 if a server failed, or the
+    comparison is not complete; 2 for wrong usage or an invalid file; 130 when interrupted.
     """
     with guarded(), ExitStack() as run:
         wanted = options.questions(questions, limit)
@@ -119,7 +120,7 @@ def compare(
 
 
 class _OwnOptions(TypedDict):
-    """Options that only `cosd compare` has."""
+    """Options of `cosd compare` that `cosd advise` lacks."""
 
     development: float | None
     pairs: bool
@@ -145,7 +146,7 @@ async def _known(
     own: _OwnOptions,
     settings: ComparisonOptions,
 ) -> Comparison:
-    """The comparison of the answers that are known already; asks no model."""
+    """The comparison of the answers that are already known, without asking a model."""
     return await compare_answers(examples, draft=draft, assistant=assistants, **own, **settings)
 
 
@@ -157,7 +158,7 @@ def _export(found: Comparison, folder: Path, examples: list[Example]) -> None:
 
 
 def _folder(out: Path) -> Path:
-    """The folder, made if it does not exist.
+    """The folder, created if it does not exist.
 
     Raises:
         typer.BadParameter: the folder cannot be made.
@@ -171,9 +172,11 @@ def _folder(out: Path) -> Path:
 
 @dataclass
 class Confirming:
-    """Callback that shows the estimate, and lets the user confirm it.
+    """Callback that shows the estimate and asks the user to confirm it.
 
     Attributes:
+        dry_run: whether to print the estimate and decline it.
+        yes: whether to accept the estimate without a question.
         declined: whether the user, or a dry run, has declined it.
     """
 
@@ -183,10 +186,14 @@ class Confirming:
 
     @classmethod
     def of(cls, options: ComparingOptions, answers: Path | None) -> Self:
-        """The confirmation of a command; the file `answers` may already have all answers.
+        """The confirmation of a command.
+
+        Args:
+            options: options of the command.
+            answers: file of earlier answers. If it exists, it may have all answers, so `check` waits for the estimate.
 
         Raises:
-            typer.BadParameter: see `check`; not if the file exists.
+            typer.BadParameter: see `check`.
         """
         made = cls(dry_run=options.dry_run, yes=options.yes or options.max_billed_tokens is not None)
         if answers is None or not answers.exists():
@@ -194,17 +201,20 @@ class Confirming:
         return made
 
     def check(self) -> None:
-        """Check that the user can confirm, or need not.
+        """Check that the user can confirm the cost, if it has to be confirmed.
 
         Raises:
             typer.BadParameter: a confirmation is needed, but there is no terminal.
         """
         if not (self.yes or self.dry_run or sys.stdin.isatty()):
-            words = "there is no terminal to confirm the cost: give --yes, or a bound, --max-billed-tokens"
+            words = "there is no terminal to confirm the cost: give --yes, or a limit, --max-billed-tokens"
             raise typer.BadParameter(words, param_hint="--yes")
 
     def __call__(self, estimate: ComparisonEstimate) -> bool:
-        """Show the estimate, and let the user confirm it.
+        """Show the estimate and ask the user to confirm it.
+
+        Returns:
+            True if the comparison may begin.
 
         Raises:
             typer.BadParameter: see `check`.
@@ -221,7 +231,7 @@ class Confirming:
 
 
 def _goes_on() -> bool:
-    """Let the user confirm. An interrupt ends the question, although a running event loop would only note it.
+    """Ask the user to confirm. An interrupt ends the question, although a running event loop would only record it.
 
     Raises:
         KeyboardInterrupt: the question was interrupted.
@@ -235,7 +245,7 @@ def _goes_on() -> bool:
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, interrupt) if in_main else None
     try:
-        return typer.confirm("Go on?", default=True, err=True)
+        return typer.confirm("Continue?", default=True, err=True)
     except typer.Abort:  # an interrupt, or the end of the input
         if interrupted:
             raise KeyboardInterrupt from None
@@ -247,7 +257,7 @@ def _goes_on() -> bool:
 
 @contextmanager
 def resumable(answers: Path | None) -> Iterator[None]:
-    """After an interrupt or a server's failure, say how to resume; `answers` is the file of finished answers."""
+    """Print how to resume after an interrupt or a server's failure; `answers` is the file of finished answers."""
     try:
         yield
     except (KeyboardInterrupt, ProviderError):
@@ -258,7 +268,7 @@ def resumable(answers: Path | None) -> Iterator[None]:
 
 @contextmanager
 def shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
-    """Progress on standard error: on a terminal a table that fills up, from the first call on; else some lines."""
+    """Progress on standard error: on a terminal, a table that appears with the first call; otherwise, some lines."""
     if not _on_terminal():
         yield _Plain()
         return
@@ -269,7 +279,7 @@ def shown() -> Iterator[Callable[[Sequence[Tally]], None]]:
         words = left(tallies)
         table = _table(tallies, live.console.size.height - bool(words))
         live.update(Group(table, Text(f"{words} left")) if words else table)
-        live.start()  # not earlier, as a live table wipes input to a question; has no effect after the first call
+        live.start()  # not earlier: a live table would erase what the user types; later calls have no effect
 
     try:
         yield show
@@ -282,13 +292,14 @@ def _on_terminal() -> bool:
 
 
 class Left:
-    """Forecast of the remaining time, tokens and money, by this run's use so far.
+    """Forecast of the remaining time, tokens and money, from this run so far.
 
-    It expects the mean tokens of each contestant's own answers, or of all answers if it has none yet, and the mean time
-    of a token so far; known answers took none.
+    It assumes that a contestant's remaining answers need as many tokens as its earlier answers did on average, or as
+    all answers did if it has none yet. It assumes that a token takes the average time so far. Answers that were known
+    before the run do not count.
 
     Args:
-        clock: the time in seconds.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -296,7 +307,7 @@ class Left:
         self._start: float | None = None
 
     def __call__(self, tallies: Sequence[Tally]) -> str:
-        """The forecast in words; empty at first, and if nothing is left. The first call starts the clock."""
+        """The forecast in words; empty at first, and when nothing is left. The first call starts the clock."""
         now = self._clock()
         self._start = now if self._start is None else self._start
         asked, spent = sum(one.asked for one in tallies), sum(one.spent for one in tallies)
@@ -312,7 +323,7 @@ class Left:
 
 
 class _Plain:
-    """Progress in lines: one for each tenth of the answers."""
+    """Progress in lines, one for each tenth of the answers."""
 
     def __init__(self) -> None:
         self._next, self._total = 1, 0
@@ -322,7 +333,7 @@ class _Plain:
         """Print a line if the next tenth is done."""
         left = self._left(tallies)
         total, done = sum(one.questions for one in tallies), sum(one.answered + one.failed for one in tallies)
-        if total != self._total:  # a contestant was left out, or questions were added
+        if total != self._total:  # a contestant was left out or questions were added, so the tenths have changed
             self._total, self._next = total, done * _LINES // max(1, total) + 1
         if not total or done * _LINES < self._next * total:
             return
@@ -333,7 +344,7 @@ class _Plain:
 
 
 def _table(tallies: Sequence[Tally], height: int) -> Table:
-    """The table that fills up, within `height` lines: of too many rows it prefers the unfinished, and sums the rest.
+    """The table of progress. If it would be too high, it has unfinished contestants first, and one row for the rest.
 
     Args:
         tallies: tallies of all contestants.
@@ -343,7 +354,7 @@ def _table(tallies: Sequence[Tally], height: int) -> Table:
     table.add_column("", no_wrap=True, overflow="ellipsis")
     for head in ("answered", "of", "right", "failed", "billed tokens"):
         table.add_column(head, justify="right", no_wrap=True)
-    room = max(1, height - 2)  # below the heads, with the cursor's line free
+    room = max(1, height - 2)  # without the line of the heads and the line of the cursor
     several = [*enumerate(tallies)]
     if len(several) > room:
         several.sort(key=lambda one: one[1].answered + one[1].failed >= one[1].questions)

@@ -32,44 +32,44 @@ from cosd_providers import Provider
 __all__ = ["ComparingOptions", "GraderOptions", "MostBilled", "PriceTexts", "priced"]
 
 MostBilled = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Stop before more tokens are read and written by all servers.")
+    int | None, typer.Option(min=1, metavar="N", help="Stop before all servers have read and written more tokens.")
 ]
 PriceTexts = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=IN,OUT|FILE",
-        help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15 (of several, "
-        "'assistant 1=3,15'), or a JSON file. A third number is that of tokens read from a cache.",
+        help="Prices of a million tokens read and written: draft=0.2,0.6 and assistant=3,15 (if there are several, "
+        "'assistant 1=3,15'), or a JSON file. A third number is the price of tokens read from a cache.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraderOptions:
-    """A grader by its name and its settings."""
+    """Name and settings of a grader."""
 
     grader: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help=f"What a right answer is: {', '.join(GRADERS)}, or module:function of your own."
+            metavar="NAME", help=f"Decides if an answer is right: {', '.join(GRADERS)}, or your own module:function."
         ),
     ] = "exact"
     ignore_case: Annotated[bool, typer.Option("--ignore-case", help="For exact and contains.")] = False
     pattern: Annotated[str | None, typer.Option(metavar="REGEX", help="For regex.")] = None
-    field: Annotated[str | None, typer.Option(metavar="PATH", help="For json: the field, as result.0.name.")] = None
+    field: Annotated[str | None, typer.Option(metavar="PATH", help="For json: the field, e.g. result.0.name.")] = None
     judge: Annotated[str | None, typer.Option(metavar="URL", help="For judge: the server of the model.")] = None
     run_programs: Annotated[
-        bool, typer.Option("--run-programs", help="For program: run what models write, on this machine.")
+        bool, typer.Option("--run-programs", help="For program: run code that models write, on this machine.")
     ] = False
     time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="For program: the longest that one may run.")
+        float | None, typer.Option(metavar="SECONDS", help="For program: limit on the time of a program.")
     ] = None
 
     def made(self) -> Grader:
         """The grader.
 
         Raises:
-            SettingError: there is no such grader, a setting is missing, or the grader does not take a setting.
+            SettingError: there is no such grader, a setting is missing, or the grader does not have a given setting.
         """
         given = {one.name: getattr(self, one.name) for one in fields(GraderOptions)}
         name = given.pop("grader")
@@ -88,28 +88,30 @@ class ComparingOptions(GraderOptions):
         list[str] | None,
         typer.Option(
             metavar="NAME,...",
-            help=f"Methods, with commas between them or repeated; all by default. Also {', '.join(VARIANTS)}.",
+            help=f"Methods, separated by commas; may be repeated; all by default. Variants: {', '.join(VARIANTS)}.",
         ),
     ] = None
-    one_way: Annotated[bool, typer.Option("--one-way", help="No assistant drafts.")] = False
+    one_way: Annotated[bool, typer.Option("--one-way", help="Leave out fusions in which an assistant drafts.")] = False
     fields: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="FIELD=NAME", help="Name of a field in the file, as prompt=question; repeat it."),
+        typer.Option(
+            "--map", metavar="FIELD=NAME", help="Name of a field in the file, e.g. prompt=question; may be repeated."
+        ),
     ] = None
     max_billed_tokens: MostBilled = None
     prices: PriceTexts = None
     max_tokens: MaxTokens = DEFAULT_MAX_TOKENS
     stop: StopTexts = None
     unit: ChosenUnit = None
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of what is drawn.")] = 0
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed for everything that is drawn.")] = 0
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Answers at the same time.")] = 4
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask if the estimate is all right.")] = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask to confirm the estimated cost.")] = False
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the estimate, with the time, and answer no question. Each model's speed is measured on a few "
-            "short requests.",
+            help="Print the estimated cost and time, and answer no question. A few short requests measure each model's "
+            "speed.",
         ),
     ] = False
 
@@ -126,7 +128,7 @@ class ComparingOptions(GraderOptions):
             raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="QUESTIONS") from error
 
     def models(self) -> tuple[Provider, list[Provider]]:
-        """The draft and the assistants; sends nothing yet.
+        """The draft and the assistants; nothing is sent yet.
 
         Raises:
             typer.BadParameter: a URL is invalid, or only some models are named.
@@ -135,7 +137,7 @@ class ComparingOptions(GraderOptions):
         return draft, connect_assistants(self.assistant, self.assistant_model)
 
     def settings(self, path: Path | None) -> ComparisonOptions:
-        """The settings of a run that keeps its answers in this file.
+        """The settings of a run that keeps its answers in the file `path`.
 
         Raises:
             typer.BadParameter: a file of prices cannot be read.
@@ -159,7 +161,7 @@ class ComparingOptions(GraderOptions):
 
 
 def priced(texts: list[str] | None) -> dict[str, Price] | None:
-    """The prices that an option names; None without it.
+    """The prices in an option; None without the option.
 
     Raises:
         typer.BadParameter: a file of prices cannot be read.

@@ -1,4 +1,4 @@
-"""Terminal and pipes: messages, errors, answers as they are written, input lines, progress bars."""
+"""Input and output on terminals and pipes: messages, errors, answers as they are written, progress bars."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def guarded() -> Iterator[None]:
     """Turn errors inside into one line and an exit code.
 
     Raises:
-        typer.Exit: 1 after a failure or when the reader of standard output has gone; 130 when interrupted.
+        typer.Exit: 1 after a failure, or if the reader of standard output has gone; 130 when interrupted.
         typer.BadParameter: a setting is invalid (exit code 2).
     """
     try:
@@ -61,7 +61,7 @@ def guarded() -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno == _NO_READER:
             _discard_stdout()
-        else:  # users get no traceback
+        else:  # a user should see no traceback
             _log_frames(error)
             say(f"unexpected {type(error).__name__}: {error} (COSD_LOG=debug shows where)")
         raise typer.Exit(1) from error
@@ -87,12 +87,12 @@ def _noting() -> Iterator[None]:
 
 
 def _log_frames(error: Exception) -> None:
-    """Log the origin of an error, without messages of its causes: these may quote a prompt."""
+    """Log the origin of an error, but not the messages of its causes, which may quote a prompt."""
     _log.debug("%s raised at\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
 
 
 def _discard_stdout() -> None:
-    """Redirect standard output to nowhere, because Python flushes it at exit, which would fail without a reader."""
+    """Redirect standard output to the null device, because Python's flush at exit would fail without a reader."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -100,19 +100,19 @@ def _discard_stdout() -> None:
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, if that is a terminal. Call it with the number done and the total."""
+    """A progress bar on standard error, if that is a terminal; call it with the finished and the total number."""
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 class Waiting:
-    """A sign of life on a terminal until the first word comes: the waiting time, after the first second.
+    """A line on the terminal with the time spent waiting for the first word; it appears after one second.
 
     Use it as a context manager, and call `over` at the first word.
 
     Args:
-        shown: whether there is a terminal that can show it.
+        shown: whether there is a terminal to show it.
     """
 
     def __init__(self, *, shown: bool) -> None:
@@ -129,13 +129,13 @@ class Waiting:
         self.over()
 
     def say(self, message: str) -> None:
-        """Print one line to standard error, in place of the sign of life, which comes back below it."""
+        """Print one line to standard error, above the line of the waiting time."""
         with self._lock:
             self._clear()
             say(message)
 
     def over(self) -> None:
-        """Remove the line; nothing is printed after that."""
+        """Remove the line for good."""
         if not self._over.is_set():
             self._over.set()
             if self._thread is not None:
@@ -157,12 +157,12 @@ class Waiting:
 
 @contextmanager
 def without_echo(terminal: bool) -> Iterator[None]:
-    """Keep typed text for the next line of input, and show none of it meanwhile; on POSIX terminals."""
+    """Do not show what the user types inside the block; it becomes input after the block. Only on POSIX terminals."""
     with ExitStack() as restored:
         if terminal and os.name != "nt":
             import termios  # noqa: PLC0415 - missing on Windows
 
-            with suppress(OSError, termios.error):  # no real terminal
+            with suppress(OSError, termios.error):  # not a real terminal
                 keyboard = sys.stdin.fileno()
                 before = termios.tcgetattr(keyboard)
                 silent = [*before]
@@ -175,8 +175,8 @@ def without_echo(terminal: bool) -> Iterator[None]:
 class Writer:
     """Writer of tokens to standard output as they become final.
 
-    On a terminal the assistants' words are green (unless `NO_COLOR` is set) and control characters are made visible.
-    Anything else gets the text unchanged.
+    On a terminal, the assistants' words are green (unless `NO_COLOR` is set), and control characters are made visible.
+    Elsewhere, the text is unchanged.
     """
 
     def __init__(self, *, silent: bool = False) -> None:
@@ -196,16 +196,16 @@ class Writer:
             self._terminal.out(visible(token.text), style=style, end="")
 
     def end(self) -> None:
-        """Start a new line, unless the answer is empty or has ended its last line."""
+        """Start a new line, unless the answer is empty or ends with a line feed."""
         if self._last and not self._last.endswith("\n"):
             print(flush=True)
 
 
 class MessageReader:
-    r"""The messages on standard input, one a line; a `\` at its end continues the message in the next line.
+    r"""Reader of messages from standard input, one per line; a `\` at the end of a line continues the message.
 
-    On a terminal, lines can be edited and recalled if Python has readline; no history is saved. With standard input or
-    output in a pipe, prompts go to standard error.
+    On a terminal, the user can edit and recall lines if Python has readline; no history is saved. If standard input or
+    output is a pipe, prompts go to standard error.
 
     Attributes:
         interactive: whether standard input is a terminal.
@@ -216,13 +216,13 @@ class MessageReader:
         self._edited = self.interactive and sys.stdout.isatty()
         if self._edited:
             with suppress(ImportError):  # not on Windows
-                import_module("readline")  # input() then uses it
+                import_module("readline")  # makes input() use it
 
     def message(self) -> str | None:
-        """The next message; None at the end.
+        """The next message; None at the end of the input.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C.
+            KeyboardInterrupt: the user has pressed Ctrl-C.
             typer.BadParameter: the input is not UTF-8.
         """
         lines: list[str] = []
@@ -241,7 +241,7 @@ class MessageReader:
             lines.append(line.removesuffix("\\"))
 
     def _line(self, prompt: str) -> str | None:
-        """A line without its line feed; None at the end."""
+        """The next line without its line feed; None at the end of the input."""
         if self._edited:
             with suppress(EOFError):
                 return input(prompt)

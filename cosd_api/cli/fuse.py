@@ -27,7 +27,7 @@ def fuse(
     prompt: Annotated[
         str,
         typer.Argument(
-            help="The text to continue; - reads it, or a JSON list of messages, from standard input, less one final "
+            help="The text to continue; - reads it, or a JSON list of messages, from standard input, without a final "
             "line end."
         ),
     ],
@@ -42,11 +42,11 @@ def fuse(
     tie: ChosenTie = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(metavar="TEXT", help="The answer ends before this text; may be repeated. A line end: $'\\n'."),
+        typer.Option(metavar="TEXT", help="The answer ends before this text; may be repeated. $'\\n' is a line end."),
     ] = None,
     draft_length: Annotated[
         int | None,
-        typer.Option(min=1, metavar="K", help="Draft in rounds of this many tokens; by default one stream."),
+        typer.Option(min=1, metavar="K", help="Draft in rounds of this many tokens; by default in one stream."),
     ] = None,
     max_ahead: Annotated[
         int | None,
@@ -54,16 +54,16 @@ def fuse(
     ] = None,
     hedge: Annotated[
         int,
-        typer.Option(min=0, metavar="N", help="Drafts started ahead of a verdict: faster, at the cost of more tokens."),
+        typer.Option(min=0, metavar="N", help="Drafts started before a verdict: faster, at the cost of more tokens."),
     ] = 0,
     in_flight: Annotated[int, typer.Option(min=1, metavar="N", help="Requests to one assistant at the same time.")] = 1,
     ask: Annotated[
         Asking,
-        typer.Option(help="Ask assistants about places where the text could change, or about all."),
+        typer.Option(help="Ask assistants only about places where the text could change, or about all places."),
     ] = "contestable",
     read_timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="For each wait for a server, between two bytes; 600 by default."),
+        typer.Option(metavar="SECONDS", help="Limit on each wait for a server, between two bytes; 600 by default."),
     ] = None,
     max_requests: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Limit on requests to all servers, retries included.")
@@ -73,8 +73,8 @@ def fuse(
         typer.Option(
             min=1,
             metavar="N",
-            help="Limit on tokens read and written by all servers; by default a method that bills more than ten times "
-            "the draft alone has one, and says so.",
+            help="Limit on tokens read and written by all servers. By default only expensive methods have one (more "
+            "than ten times the draft's tokens); a note names it.",
         ),
     ] = None,
     on_budget: Annotated[
@@ -83,14 +83,14 @@ def fuse(
     ] = "raise",
     on_assistant_error: Annotated[
         OnAssistantError,
-        typer.Option(help="When an assistant fails for good: fail, or continue without it."),
+        typer.Option(help="If an assistant fails despite retries: fail, or continue without it."),
     ] = "raise",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the whole result as one JSON document instead of the text.")
     ] = False,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Print the answer with marked replacements and the reasons for them instead."),
+        typer.Option("--explain", help="Print instead the answer with marked replacements, and their reasons."),
     ] = False,
     trace: Annotated[
         Path | None,
@@ -102,15 +102,15 @@ def fuse(
 ) -> None:
     """Fuse one answer.
 
-    Standard output gets only the answer, as it becomes final, and a line end if it has none. Everything else goes to
-    standard error. Exit codes: 0; 1 a server failed or a limit was reached (the text verified so far is on standard
-    output); 2 wrong usage; 130 interrupted. With --json standard output gets one document at the end; after exit code 1
-    that is the partial result, with finish_reason "error" or "budget", or nothing. The same holds for --explain, which
-    prints the answer marked as in Table 6 of the paper, and for the file of --trace.
+    Standard output gets only the answer, as it becomes final, and a line end if the answer has none. Everything else
+    goes to standard error. Exit codes: 0; 1 if a server failed or a limit was reached (the text verified so far is on
+    standard output); 2 for wrong usage; 130 when interrupted. With --json, standard output gets one document at the
+    end. With exit code 1, the document is the partial result, with finish_reason "error" or "budget", or there is
+    none. The same is true of the file of --trace, and of --explain, which marks the answer as in Table 6 of the paper.
     """
     with guarded():
         if as_json and explain:
-            raise typer.BadParameter("is for people, and --json for programs: give one of them", param_hint="--explain")
+            raise typer.BadParameter("cannot be combined with --json: give one of them", param_hint="--explain")
         if trace is not None:
             check_writable(trace, "--trace", options.tree, options.config)
         fusion = options.fusion(
@@ -141,7 +141,7 @@ def fuse(
 
 def _show(result: FusionResult, *, as_json: bool, explain: bool, trace: Path | None) -> None:
     """Print and save a complete or partial answer."""
-    if trace is not None:  # first: the reader of standard output may have gone
+    if trace is not None:  # first, because the reader of standard output may have gone
         result.trace.save(trace)
     if as_json:
         print(result.model_dump_json(), flush=True)
@@ -178,10 +178,10 @@ def _asked(given: str, system: str | None, *, chat: bool) -> str | list[Message]
 
 
 def _messages(text: str) -> list[Message] | None:
-    """The conversation that a text holds as JSON; None for any other text.
+    """The conversation, if the text is one in JSON; None for any other text.
 
     Raises:
-        typer.BadParameter: the text is a list of objects, but an object is not a message.
+        typer.BadParameter: the text is a list of objects, and one of them is not a message.
     """
     try:
         found: object = json.loads(text) if text.lstrip().startswith("[") else None
@@ -204,5 +204,5 @@ def _read(prompt: str) -> str:
         text = sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"standard input is not UTF-8 text at byte {error.start}") from None
-    # Editors and echo add a line end, which a model would take for a part of the prompt.
+    # Editors and echo add a line end, which a model would read as part of the prompt.
     return text.removesuffix("\n").removesuffix("\r")

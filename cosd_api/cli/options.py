@@ -1,4 +1,4 @@
-"""Options that several commands share, and the servers, verifiers and fusions made from them."""
+"""Options that several commands share, and the servers, verifiers and fusions that they describe."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ AssistantUrls = Annotated[
     ),
 ]
 DraftModel = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Model on the draft's server, if that has several.")
+    str | None, typer.Option(metavar="NAME", help="Model on the draft's server, if the server has several.")
 ]
 AssistantModels = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="The same for the assistants: one each, in their order."),
+    typer.Option(metavar="NAME", help="Model on an assistant's server; repeat it for each assistant, in their order."),
 ]
 ChosenUnit = Annotated[
-    Unit | None, typer.Option(help="The unit that is judged; by default found by comparing the tokenizers.")
+    Unit | None, typer.Option(help="The unit that is judged; by default it depends on a comparison of the tokenizers.")
 ]
 ChosenTie = Annotated[
     float | None,
     typer.Option(
-        min=0, max=1, metavar="X", help="Log probabilities this close count as equal; `cosd probe` measures it."
+        min=0, max=1, metavar="X", help="Log probabilities this close count as equal; `cosd probe` proposes a value."
     ),
 ]
 StopTexts = Annotated[
@@ -92,13 +92,13 @@ MethodSettings = Annotated[
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option(metavar="0|1", help="1 draws every token, by methods that can; 0 takes the most probable ones."),
+    typer.Option(metavar="0|1", help="1 draws every token, if the method can; 0 takes the most probable tokens."),
 ]
 Agreement = Annotated[
     bool,
     typer.Option(
         "--agreement",
-        help="Short for --verifier agreement: alpha alone decides, for an assistant that reports no probabilities.",
+        help="Short for --verifier agreement: only alpha decides, for an assistant that reports no probabilities.",
     ),
 ]
 Tree = Annotated[
@@ -109,7 +109,7 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Take servers, method, settings and limits from a settings file (YAML or JSON); options replace its own.",
+        help="Read servers, method, settings and limits from a settings file (YAML or JSON); options override it.",
     ),
 ]
 SharedDraft = Annotated[
@@ -126,20 +126,22 @@ SharedAssistants = Annotated[
 ]
 DraftSystem = Annotated[
     str | None,
-    typer.Option(
-        metavar="TEXT", help="A system message that only the draft's server is sent; @FILE reads it from a file."
-    ),
+    typer.Option(metavar="TEXT", help="A system message for the draft alone; @FILE reads it from a file."),
 ]
 AssistantSystems = Annotated[
     list[str] | None,
-    typer.Option(metavar="TEXT", help="The same for the assistants: one each, in their order."),
+    typer.Option(
+        metavar="TEXT", help="A system message for one assistant alone; repeat it for each assistant, in their order."
+    ),
 ]
-MaxTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Longest answer.")]
-Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="For the whole answer; no limit by default.")]
+MaxTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Limit on the tokens of an answer.")]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Limit on the time of the whole answer; none by default.")
+]
 
 _NUMBERS = [name for name in NUMBERS if name != "seed"]
 _OF_VERIFIER = ("verifier", *_NUMBERS, "agreement", "tree")
-"""Options that each choose a verifier, in place of the verifier of a settings file."""
+"""Options each of which replaces the verifier of a settings file."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -147,13 +149,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mark of a field that stands for several options; in the instance, the field is a mapping of their values."""
+    """Mark of a field that represents several options; in an instance, the field is a mapping of their values."""
 
     options: tuple[inspect.Parameter, ...]
 
     @classmethod
     def of(cls, field: inspect.Parameter) -> tuple[inspect.Parameter, ...]:
-        """The options of a field: its own, or the options in its mark."""
+        """The options of a field: those in its mark, or the field itself if it has no mark."""
         marks = [one for one in getattr(field.annotation, "__metadata__", ()) if isinstance(one, cls)]
         return marks[0].options if marks else (field,)
 
@@ -162,15 +164,15 @@ VerifierOptions = Annotated[Mapping[str, Any], Spread(tuple(verifier_parameters(
 
 
 def option_names(options: Callable[..., object]) -> list[str]:
-    """The names of the options that a dataclass holds; see `with_options`."""
+    """The names of the options in a dataclass; see `with_options`."""
     known = inspect.signature(options, eval_str=True).parameters.values()
     return [one.name for field in known for one in Spread.of(field)]
 
 
 def with_options(options: Callable[..., T]) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
-    """Give a command the fields of a dataclass as options; the command gets an instance as its first argument.
+    """Give a command the fields of a dataclass as options; the command receives an instance as its first argument.
 
-    Arguments of the command come before the shared options, its own options after them.
+    In the help, the command's arguments come before the shared options, and its own options after them.
     """
 
     def decorate(command: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
@@ -199,7 +201,7 @@ def with_options(options: Callable[..., T]) -> Callable[[Callable[Concatenate[T,
 
 @dataclass(frozen=True, slots=True)
 class SharedOptions:
-    """Servers, verifier and limits of a fusion, as `cosd fuse` and `cosd chat` take them."""
+    """Servers, verifier and limits of a fusion: the options of `cosd fuse`, `chat`, `batch` and `serve`."""
 
     context: typer.Context
     config: ConfigFile = None
@@ -220,12 +222,12 @@ class SharedOptions:
 
     @property
     def seed(self) -> int | None:
-        """The seed of drawn tokens, or of a verifier's coins."""
+        """The seed for drawn tokens, or for a verifier that decides at random."""
         seed: int | None = self.of_verifier.get("seed")
         return seed
 
     def fusion(self, read_timeout: float | None = None, **settings: Any) -> Fusion:
-        """The fusion; sends nothing yet.
+        """The fusion; nothing is sent yet.
 
         Raises:
             typer.BadParameter: an option is invalid.
@@ -247,7 +249,7 @@ class SharedOptions:
         )
 
     def _configured(self, path: Path, read_timeout: float | None, settings: Mapping[str, Any]) -> Fusion:
-        """The fusion of a settings file, in which options of the command line override the file.
+        """The fusion of a settings file, which options of the command line override.
 
         Raises:
             typer.BadParameter: an option is invalid, or the file cannot be read.
@@ -256,9 +258,10 @@ class SharedOptions:
         for name in ("draft_model", "assistant_model"):
             if self.given(name) and not self.given(name.removesuffix("_model")):
                 hint = f"--{name.replace('_', '-')}"
-                raise typer.BadParameter("names the model of a URL that is given beside it", param_hint=hint)
+                raise typer.BadParameter("names the model of a URL: give the URL as an option, too", param_hint=hint)
         if read_timeout is not None:
-            raise typer.BadParameter("stands in the settings file: timeout of a server", param_hint="--read-timeout")
+            words = "cannot be combined with --config: set timeout of a server in the settings file"
+            raise typer.BadParameter(words, param_hint="--read-timeout")
         overrides: dict[str, Any] = {name: one for name, one in settings.items() if self.given(name)}  # tuning is below
         if self.given("draft"):
             overrides["draft"] = connect_server(self.draft or "", self.draft_model, "--draft")
@@ -284,17 +287,17 @@ class SharedOptions:
             raise typer.BadParameter(f"{error.filename}: {error.strerror}", param_hint="--config") from error
 
     def _with_seed(self, method: Method) -> Verifier | None:
-        """The verifier of a settings file with the seed of the command line, if the verifier takes a seed; else None.
+        """The verifier of a settings file with the seed of the command line; None if the verifier has no seed.
 
         Raises:
-            typer.BadParameter: neither the verifier nor the method takes the seed.
+            typer.BadParameter: neither the verifier nor the method uses a seed.
         """
         if self.seed is None or not method.hoisted:
             return None
         if isinstance(method.judge, BaseModel) and "seed" in type(method.judge).model_fields:
             return method.judge.model_copy(update={"seed": self.seed})
         if not method.temperature:
-            words = "means nothing to these settings: the verifier tosses no coins, and no token is drawn"
+            words = "has no effect with these settings: the verifier is not random, and no token is drawn"
             raise typer.BadParameter(words, param_hint="--seed")
         return None
 
@@ -311,25 +314,26 @@ class SharedOptions:
             SettingError: another limit is invalid.
         """
         method = fusion.settings.method
-        seed = self.seed if method.temperature or not method.hoisted else None  # else it is the verifier's
+        seed = self.seed if method.temperature or not method.hoisted else None  # otherwise it is the verifier's seed
         timeout = seconds(self.timeout, "--timeout")
         wanted: dict[str, Any] = {"max_tokens": self.max_tokens, "timeout": timeout, "seed": seed, **more}
         if self.config is not None:
             wanted = {**fusion.limits, **{name: one for name, one in wanted.items() if self.given(name)}}
         wanted["own"] = self.own(fusion)
         limits = AnswerLimits.checked(**wanted)
-        limits.seeded(method)  # refuses a seed without use
+        limits.seeded(method)  # refuses a seed without effect
         return limits
 
     def own(self, fusion: Fusion) -> dict[str, str]:
-        """The system messages of single models, by name.
+        """The system messages for single models, by the name of the model.
 
         Raises:
             typer.BadParameter: there are more messages than assistants, or a file cannot be read.
         """
         names, several = fusion.endpoints.names, self.assistant_system or []
         if len(several) > len(names):
-            words = f"is given {len(several)} times, and there {'is' if len(names) == 1 else 'are'} {len(names)}"
+            known = "is 1 assistant" if len(names) == 1 else f"are {len(names)} assistants"
+            words = f"is given {len(several)} times, but there {known}"
             raise typer.BadParameter(words, param_hint="--assistant-system")
         found = {name: _text(one, "--assistant-system") for name, one in zip(names, several, strict=False)}
         if self.draft_system is not None:
@@ -420,7 +424,7 @@ def seconds(given: float | None, option: str) -> float | None:
 
 
 def check_writable(path: Path, option: str, *read: Path | None) -> None:
-    """Check that a file can be written, before long work; writes nothing.
+    """Check before long work that a file can be written, without writing to it.
 
     Raises:
         typer.BadParameter: the file cannot be written, or is one of the files in `read`.
@@ -439,7 +443,7 @@ def check_writable(path: Path, option: str, *read: Path | None) -> None:
 
 
 def connect_server(url: str, model: str | None, option: str, read_timeout: float | None = None) -> Provider:
-    """The provider of a URL; sends nothing yet.
+    """The provider for a URL; nothing is sent yet.
 
     Raises:
         typer.BadParameter: the URL is invalid.
@@ -453,7 +457,7 @@ def connect_server(url: str, model: str | None, option: str, read_timeout: float
 
 
 def connect_assistants(urls: list[str], models: list[str] | None, read_timeout: float | None = None) -> list[Provider]:
-    """The assistants; sends nothing yet.
+    """The providers of the assistants; nothing is sent yet.
 
     Raises:
         typer.BadParameter: a URL is invalid, or only some models are named.

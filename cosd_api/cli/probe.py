@@ -1,4 +1,4 @@
-"""`cosd probe`: the abilities of servers, before they are fused."""
+"""`cosd probe`: finds out what servers can do, before they are fused."""
 
 from __future__ import annotations
 
@@ -26,29 +26,34 @@ _WIDTH = 80
 
 
 def probe_servers(
-    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="One server, or several to be fused.")],
-    model: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Model of each URL, in their order.")] = None,
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="A server, or the servers of a fusion.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Model on a server; repeat it for each URL, in their order."),
+    ] = None,
     engine: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Kind of server, if it is not recognized; one for each URL."),
+        typer.Option(metavar="NAME", help="Kind of a server, if it is not recognised; repeat it for each URL."),
     ] = None,
     prompt: Annotated[
-        str, typer.Option(metavar="TEXT", help="Prompt of a short draft; best answered in one sentence.")
+        str, typer.Option(metavar="TEXT", help="Prompt for a short draft, best answered in one sentence.")
     ] = PROBE_PROMPT,
     save: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="Save the report, for connect(url, report=FILE); one for each URL.", dir_okay=False
+            metavar="FILE",
+            help="Save the report, for connect(url, report=FILE); repeat it for each URL.",
+            dir_okay=False,
         ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the reports as one JSON document, with the evidence for each line.")
     ] = False,
 ) -> None:
-    """Find out what servers can do, by questions with known answers.
+    """Find out what servers can do, from questions with known answers.
 
-    It sends a few dozen short requests to each server, and reports their number. Exit codes: 0; 1 a server failed, or
-    can neither draft nor assist; 2 wrong usage.
+    It sends a few dozen short requests to each server, and reports their number. Exit codes: 0; 1 if a server failed,
+    or can neither draft nor assist; 2 for wrong usage.
     """
     _check_counts(len(urls), (model, "--model"), (engine, "--engine"), (save, "--save"))
     with guarded():
@@ -81,7 +86,7 @@ def _save(report: ProbeReport, path: Path) -> None:
 async def _probed(
     urls: Sequence[str], models: Sequence[str], engines: Sequence[str], prompt: str
 ) -> list[ProbeReport | None]:
-    """A report for each server, in order; None for a server that failed, with a message."""
+    """The reports of the servers, in order; None in place of a server that failed, after a message about it."""
     reports: list[ProbeReport | None] = []
     for url, model, engine in zip_longest(urls, models, engines):
         if sys.stderr.isatty():
@@ -112,7 +117,7 @@ def _show(reports: Sequence[ProbeReport]) -> None:
 
 
 def _style(line: str, report: ProbeReport) -> str:
-    """Green or red for the conclusions, bold for the server."""
+    """The style of a line: green or red for a conclusion, bold for the server's name."""
     if line.startswith("as a draft "):
         return "green" if report.can_draft else "red"
     if line.startswith("as an assistant "):
@@ -121,7 +126,7 @@ def _style(line: str, report: ProbeReport) -> str:
 
 
 def _together(reports: Sequence[ProbeReport]) -> str:
-    """The unit by which a fusion of the servers would judge, in words."""
+    """The unit that a fusion of the servers would judge, in words."""
     found = definition_of(reports)
     tie = "" if found.tie is None else f" Ties: tie={in_digits(found.tie)}."
     return f'Together: {found} (unit="{found.unit}").{tie}'

@@ -1,4 +1,4 @@
-"""`cosd serve`: a server of fusions with OpenAI's protocol."""
+"""`cosd serve`: a server of fusions over OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ def serve(
     options: SharedOptions,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="Settings of several fusions, or of one; without, see --draft."),
+        typer.Argument(metavar="FILE", help="Settings of one or more fusions, instead of --draft and --assistant."),
     ] = None,
     name: Annotated[str, typer.Option(help="The model name of a single fusion.")] = "cosd",
     host: Annotated[str, typer.Option(help="The address to listen on. Any but this machine's own needs a key.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 chooses a free port.")] = 8000,
     ignore: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FIELD",
-            help="Take this field of requests and do not use it, such as temperature, in place of a refusal; may be "
-            "repeated. Added to those of FILE.",
+            help="Ignore this field of requests, such as temperature, instead of refusing it; may be repeated. Added "
+            "to the fields in FILE.",
         ),
     ] = None,
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of FILE, and end.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of FILE, and exit.")] = False,
 ) -> None:
-    """Serve fusions behind OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.
+    """Serve fusions over OpenAI's protocol: /v1/chat/completions, /v1/completions, /v1/models.
 
-    One fusion by --draft and --assistant, several by FILE, and the bundled models by neither. Clients need one of the
-    keys in COSD_SERVE_KEYS, if it is set. Standard output gets the URL once it is served, standard error the servers
-    that do not answer or the models that were found, and a line of JSON for each request. SIGHUP has the keys of FILE
-    read again. Ctrl-C or SIGTERM end it:
-    requests in progress get half a minute, and the exit code is 0.
+    --draft and --assistant define one fusion, FILE several; without either, the bundled models are served. Clients need
+    one of the keys in COSD_SERVE_KEYS or FILE, if there are any. Standard output gets the URL when the server is ready.
+    Standard error gets the models that were found, the servers that do not answer, and a line of JSON for each request.
+    SIGHUP makes the command read the keys of FILE again. Ctrl-C or SIGTERM ends it: requests in progress have half a
+    minute to finish, and the exit code is 0.
     """
     with guarded(), ExitStack() as stack:
         for module in ("starlette", "uvicorn", "prometheus_client"):
@@ -109,7 +109,7 @@ def _config(file: Path | None, options: SharedOptions) -> GatewayConfig | None:
     """The settings file, if one is given.
 
     Raises:
-        typer.BadParameter: the file cannot be read, or options give another fusion besides it.
+        typer.BadParameter: the file cannot be read, or options define a fusion, too.
         SettingError: the file is invalid.
     """
     from cosd_api.gateway.config import GatewayConfig  # noqa: PLC0415 - of an extra
@@ -118,7 +118,7 @@ def _config(file: Path | None, options: SharedOptions) -> GatewayConfig | None:
         return None
     if beside := [name for name in _OF_A_FUSION if options.given(name)]:
         raise typer.BadParameter(
-            f"is for one fusion, and FILE holds its own: {file}", param_hint=f"--{beside[0].replace('_', '-')}"
+            f"is for one fusion, but FILE defines its own: {file}", param_hint=f"--{beside[0].replace('_', '-')}"
         )
     try:
         return GatewayConfig.load(file)
@@ -128,7 +128,7 @@ def _config(file: Path | None, options: SharedOptions) -> GatewayConfig | None:
 
 @contextmanager
 def _fusions(config: GatewayConfig | None, options: SharedOptions, name: str) -> Iterator[Mapping[str, Fusion]]:
-    """The fusions to serve, with the bundled models' servers if nothing else is given."""
+    """The fusions to serve, by name. If neither a file nor options define one, the bundled models are started."""
     if config is not None:
         yield {each: Fusion.load(one) for each, one in config.fusions.items()}
     elif options.config is not None or options.draft or options.assistant:
@@ -139,7 +139,7 @@ def _fusions(config: GatewayConfig | None, options: SharedOptions, name: str) ->
 
 
 def _fusion(options: SharedOptions) -> Fusion:
-    """The fusion of the command line, with the limits of every answer that the command line gives."""
+    """The fusion of the command line, with the command line's limits for every answer."""
     fusion = options.fusion()
     limits: Any = asdict(options.limits(fusion))
     own: Any = {name: limits[name] for name in _OF_AN_ANSWER if options.given(name) and limits[name] is not None}
@@ -149,7 +149,7 @@ def _fusion(options: SharedOptions) -> Fusion:
 
 @contextmanager
 def _logged_to_stderr() -> Iterator[None]:
-    """Write the access log, and other logs of failures, to standard error."""
+    """Write the access log, and logged failures, to standard error."""
     from cosd_api.gateway.exchange import ACCESS_LOG  # noqa: PLC0415 - with the rest
     from cosd_api.gateway.log_writer import LogLineFormatter, LogWriter  # noqa: PLC0415
 
@@ -171,7 +171,7 @@ def _logged_to_stderr() -> Iterator[None]:
 
 
 def _reading_keys(gateway: Gateway, file: Path, host: str) -> Callable[[int, FrameType | None], None]:
-    """A handler of a signal that reads the keys again."""
+    """The handler of the signal that makes the gateway read its keys again."""
     from cosd_api.gateway.config import GatewayConfig, keys_of  # noqa: PLC0415 - of an extra
     from cosd_api.gateway.server import check_host  # noqa: PLC0415
 
@@ -193,7 +193,7 @@ def _reading_keys(gateway: Gateway, file: Path, host: str) -> Callable[[int, Fra
     def handle(number: int, frame: FrameType | None) -> None:
         if terminal and not os.isatty(0):  # the terminal was closed
             _interrupt(number, frame)
-        threading.Thread(target=read, name="cosd-keys", daemon=True).start()  # beside the requests
+        threading.Thread(target=read, name="cosd-keys", daemon=True).start()  # so that no request waits
 
     return handle
 

@@ -1,4 +1,4 @@
-"""Expensive answers: announced before they are generated, and bounded."""
+"""Expensive answers: a note and a limit before they are generated."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from cosd_providers import Message, ProviderError
 __all__ = ["bounded"]
 
 _DEAR = 10
-"""Multiple of the draft's own bill, above which the expected bill makes an answer expensive."""
+"""An answer is expensive if its expected bill exceeds the draft's own bill by more than this factor."""
 _BOUND = 10
 """Multiple of the expected tokens at which an expensive answer stops."""
 _PATIENCE = 20.0
-"""Seconds for measuring the models' speed."""
+"""Longest time for measuring the models' speed, in seconds."""
 
 
 async def bounded(
@@ -41,21 +41,21 @@ async def bounded(
     told: bool = False,
     announce: Callable[[str], None] = say,
 ) -> AnswerLimits:
-    """Bound the billed tokens of an expensive answer, and announce it: its tokens, its time and the bound.
+    """Limit the billed tokens of an expensive answer, and announce its expected tokens, its time and the limit.
 
-    CoSD, and answers with a limit of billed tokens, keep their limits. So does an answer that cannot be estimated: it
-    fails with a better message, or continues without the failed model. If the method makes no forecast, the note says
-    that nothing bounds its answers.
+    Answers by CoSD keep their limits, and so do answers that have a limit of billed tokens. The limits also stay if the
+    answer cannot be estimated: it will fail with a better message, or continue without the failed model. If the method
+    makes no forecast, the note says that nothing limits its answers.
 
     Args:
-        fusion: the open fusion that is to answer.
+        fusion: the open fusion that will answer.
         prompt: text or a conversation.
         limits: limits of the answer.
-        told: whether a note was announced already; if so, nothing is measured or printed.
-        announce: gets the note, one line.
+        told: whether a note was announced already; if so, nothing is measured or announced.
+        announce: called with the note, one line.
 
     Returns:
-        The limits, with the bound if the answer is expensive.
+        The limits, with a limit of billed tokens if the answer is expensive.
 
     Raises:
         SettingError: the prompt or a limit is invalid.
@@ -79,7 +79,7 @@ async def bounded(
             if seconds is not None:
                 time = f", and to take about {duration(seconds)} (measured on {MEASURED_TOKENS} tokens of each model)"
             announce(
-                f"note: the method {fusion.settings.method.name!r} is dear: this answer is expected to bill about "
+                f"note: the method {fusion.settings.method.name!r} is expensive: this answer is expected to bill about "
                 f"{counted(expected, 'token')}, {times:,.0f} times the draft alone{time}. It stops at {most:,} billed "
                 "tokens; --max-billed-tokens N sets another limit"
             )
@@ -88,7 +88,7 @@ async def bounded(
 
 
 async def _seconds(fusion: Fusion, prompt: str | Sequence[Message], estimate: Estimate) -> float | None:
-    """The expected seconds of an answer; None if a model does not answer, or takes long for a few tokens."""
+    """The expected time of an answer, in seconds; None if a model does not answer, or is too slow to be measured."""
     special = fusion.settings.on_special_tokens
     with suppress(ProviderError), move_on_after(_PATIENCE):
         speeds = await measure_speeds(fusion.endpoints, prompt, on_special_tokens=special)

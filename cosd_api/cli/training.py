@@ -44,9 +44,9 @@ from cosd_providers import ContextLengthError, Provider, ProviderError
 __all__ = ["collect", "train", "train_gate", "tune_rule"]
 
 FormerMethod = Literal["defer", "co-llm"]
-"""The methods for which a gate could be trained, when gates on hidden states belonged to another method."""
+"""Values of a hidden option from the time when gates on hidden states belonged to a method of their own."""
 
-_SHOWN = 3  # most failed examples that are listed
+_SHOWN = 3  # limit on the failed examples that are listed
 
 
 def collect(
@@ -54,42 +54,42 @@ def collect(
         Path,
         typer.Argument(
             metavar="EXAMPLES",
-            help='On each line {"prompt": ..., "answer": ...}: the right answer as a model would write it, with the '
-            "space before it.",
+            help='Lines of {"prompt": ..., "answer": ...}: the right answer as a model would write it, with the space '
+            "before it.",
         ),
     ],
     draft: DraftUrl,
     assistant: Annotated[
         list[str],
-        typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the other model; only one."),
+        typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the assistant; only one."),
     ],
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="File for the samples; examples in it are not asked about again."
-        ),
+        typer.Option("--output", "-o", metavar="FILE", help="File for the samples; examples that it has are skipped."),
     ],
     draft_model: DraftModel = None,
     assistant_model: AssistantModels = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="Examples at the same time.")] = 8,
     on_error: Annotated[
-        OnError, typer.Option(help="When a server fails at an example: fail, or leave the example out.")
+        OnError, typer.Option(help="If a server fails at an example: fail, or leave the example out.")
     ] = "raise",
     unit: ChosenUnit = None,
     listed: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_LISTED, metavar="N", help="Also collect for train-deferral: N tokens a place."),
+        typer.Option(
+            min=1, max=MOST_LISTED, metavar="N", help="Also collect data for train-deferral: N tokens per place."
+        ),
     ] = None,
     hidden_states: Annotated[
-        bool, typer.Option("--hidden-states", help="Also collect for train-deferral --hidden-states.")
+        bool, typer.Option("--hidden-states", help="Also collect data for train-deferral --hidden-states.")
     ] = False,
 ) -> None:
     """Compare two models at every place of known answers.
 
-    Both are held to each right answer: one request to each server, if it scores text or takes several texts at once,
-    and a second one to the assistant's if the tokenizers differ. Each example is saved as soon as it is done, and the
-    same command resumes an interrupted run. Standard output gets the counts. Exit codes: 0; 1 a server failed; 2 wrong
-    usage, or an invalid file; 130 interrupted.
+    For each example, both servers get one request if they score text or accept several texts at once. The assistant's
+    server gets a second request if the tokenizers differ. Each example is saved as soon as it is done, and the same
+    command resumes an interrupted run. Standard output gets the counts. Exit codes: 0; 1 if a server failed; 2 for
+    wrong usage or an invalid file; 130 when interrupted.
     """
     with guarded():
         try:
@@ -140,13 +140,13 @@ async def _collect(
 
 @contextmanager
 def _resumable(path: Path | None) -> Iterator[None]:
-    """After an interrupt or a server's failure, report the example and how to resume."""
+    """Print the example and how to resume after an interrupt or a server's failure."""
     try:
         yield
     except (KeyboardInterrupt, ProviderError) as error:
         if path is not None and path.exists():
             say(f"finished examples are in {path}: run the same command again to resume")
-        notes = getattr(error, "__notes__", [])  # the example
+        notes = getattr(error, "__notes__", [])  # they name the example
         if notes and isinstance(error, ContextLengthError):
             say("cosd collect --on-error skip leaves out examples that are too long")
         for note in notes:
@@ -156,29 +156,29 @@ def _resumable(path: Path | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DataOptions:
-    """The data that training and tuning take, with servers that can compare the models on examples."""
+    """The data for training or tuning, and the servers that compare the models if the data are examples."""
 
     data: Annotated[
         Path,
-        typer.Argument(metavar="DATA", help="Samples from cosd collect, or examples to ask about first."),
+        typer.Argument(metavar="DATA", help="Samples from cosd collect, or examples, which are collected first."),
     ]
     draft: Annotated[
         str | None,
-        typer.Option(envvar="COSD_DRAFT_URL", metavar="URL", help="Server of the draft model, to ask about examples."),
+        typer.Option(envvar="COSD_DRAFT_URL", metavar="URL", help="Server of the draft model, for examples."),
     ] = None
     assistant: Annotated[
         list[str] | None,
-        typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the other model, likewise."),
+        typer.Option(envvar="COSD_ASSISTANT_URL", metavar="URL", help="Server of the assistant, for examples."),
     ] = None
     draft_model: DraftModel = None
     assistant_model: AssistantModels = None
     samples: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File for the samples; examples in it are not asked about again."),
+        typer.Option(metavar="FILE", help="File for the samples; examples that it has are skipped."),
     ] = None
 
     def servers(self) -> tuple[Provider | None, list[Provider]]:
-        """The draft and the assistants, as far as given; sends nothing yet."""
+        """The draft and the assistants that are given; nothing is sent yet."""
         draft = None if self.draft is None else connect_server(self.draft, self.draft_model, "--draft")
         return draft, connect_assistants(self.assistant or [], self.assistant_model)
 
@@ -190,11 +190,11 @@ class DataOptions:
         listed: int | None = None,
         hidden_states: bool = False,
     ) -> Samples:
-        """The samples in the file, or new samples for its examples.
+        """The samples in the file, or new samples of its examples.
 
         Raises:
             typer.BadParameter: a file cannot be read or written, or there are examples but no servers.
-            SettingError: the file holds neither samples nor examples, or is broken.
+            SettingError: the file contains neither samples nor examples, or is damaged.
             ProviderError: a server failed.
         """
         if self.samples is not None:
@@ -205,10 +205,10 @@ class DataOptions:
             raise typer.BadParameter(f"{self.data}: {error.strerror}", param_hint="DATA") from error
         if isinstance(found, Samples):
             if self.samples is not None:
-                raise typer.BadParameter(f"{self.data} holds samples already", param_hint="--samples")
+                raise typer.BadParameter(f"{self.data} already has samples", param_hint="--samples")
             samples = found
         elif draft is None or not assistants:
-            words = f"{self.data} has examples, which two models are asked about first: give --draft and --assistant"
+            words = f"{self.data} has examples, not samples: give --draft and --assistant to collect the samples"
             raise typer.BadParameter(words, param_hint="DATA")
         else:
             wants: dict[str, Any] = {"listed": listed, "hidden_states": hidden_states}
@@ -231,29 +231,30 @@ def train(
             min=1,
             max=DEEPEST,
             metavar="N",
-            help="Limit on questions in a row; by default the best held out.",
+            help="Limit on the depth of the tree; by default, cross-validation chooses it.",
         ),
     ] = None,
     min_leaf: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Least number of places for each leaf, likewise.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Least number of places per leaf; by default, it is chosen likewise."),
     ] = None,
     keep_agreeing: Annotated[
         bool, typer.Option("--keep-agreeing", help="Also train on places where both models are right.")
     ] = False,
     class_weights: Annotated[
-        bool, typer.Option(help="Give the draft's right places the same total weight as the assistant's.")
+        bool, typer.Option(help="Give places where the draft is right the same total weight as the other places.")
     ] = True,
     folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds of the cross-validation.")] = 5,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the folds and the tree.")] = 0,
     force: Annotated[
-        bool, typer.Option("--force", help="Write the tree even if it replaces words of which the draft is sure.")
+        bool, typer.Option("--force", help="Write the tree even if it replaces words where the draft is confident.")
     ] = False,
 ) -> None:
-    """Train a decision tree that chooses between draft and assistant; cosd fuse --tree takes it.
+    """Train a decision tree that chooses between draft and assistant, for cosd fuse --tree.
 
-    Three examples are enough. With five or more the tree is compared with the rule on held-out examples: standard
-    output gets the tree and that table, and standard error the reasons to doubt the tree. Samples need no server. Exit
-    codes: 0; 1 a server failed; 2 wrong usage, or data with nothing to learn from; 130 interrupted.
+    Three examples are enough. With five or more, the tree is compared with the rule on held-out examples. Standard
+    output gets the tree and this comparison, and standard error the reasons to doubt the tree. Samples need no server.
+    Exit codes: 0; 1 if a server failed; 2 for wrong usage, or data with nothing to learn from; 130 when interrupted.
     """
     with guarded():
         check_sklearn()
@@ -278,8 +279,8 @@ def train(
         for warning in training.warnings:
             say(f"note: {warning}")
         if unsafe is not None and not force:
-            say(f"{output} was not written: the tree replaces where the draft is sure ({unsafe}).")
-            say("Such examples teach no rule: collect more, or give --force to write it all the same.")
+            say(f"{output} was not written: the tree replaces words where the draft is confident ({unsafe}).")
+            say("These examples teach no rule: collect more, or give --force to write the tree all the same.")
             raise typer.Exit(2)
         say(f"wrote {output}")
 
@@ -296,17 +297,18 @@ def train_gate(
     ] = False,
     unit: ChosenUnit = None,
     listed: Annotated[
-        int, typer.Option(min=1, max=MOST_LISTED, metavar="N", help="Tokens that the draft lists in each place.")
+        int, typer.Option(min=1, max=MOST_LISTED, metavar="N", help="Tokens that the draft lists at each place.")
     ] = DEFAULT_LISTED,
     folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds in which examples are held out.")] = 5,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the folds.")] = 0,
     method: Annotated[FormerMethod, typer.Option(hidden=True)] = "defer",
 ) -> None:
-    """Train a gate that hands single tokens to the assistant; cosd fuse --method defer --set gate=FILE takes it.
+    """Train a gate that hands single tokens to the assistant, for cosd fuse --method defer --set gate=FILE.
 
-    For models with one tokenizer. Samples are those of cosd collect --listed, or --hidden-states in both, and need no
-    server. Standard output gets the gate and what it does on held-out examples, and standard error the reasons to
-    doubt it. Exit codes: 0; 1 a server failed; 2 wrong usage, or data with nothing to learn from; 130 interrupted.
+    The models must have the same tokenizer. Samples from cosd collect --listed need no server; to train on hidden
+    states, give --hidden-states to both commands. Standard output gets the gate and its results on held-out examples,
+    and standard error the reasons to doubt the gate. Exit codes: 0; 1 if a server failed; 2 for wrong usage, or data
+    with nothing to learn from; 130 when interrupted.
     """
     with guarded():
         if method == "co-llm":
@@ -336,7 +338,9 @@ def tune_rule(
             "are always tried."
         ),
     ] = None,
-    beta: Annotated[list[float] | None, typer.Option(help="A beta to try, likewise.")] = None,
+    beta: Annotated[
+        list[float] | None, typer.Option(help="A beta to try; may be repeated, with the same defaults.")
+    ] = None,
     answers: Annotated[
         bool, typer.Option("--answers", help="Also fuse every example with every pair, and count right answers.")
     ] = False,
@@ -348,18 +352,18 @@ def tune_rule(
         typer.Option(metavar="FILE", help="Also draw the accuracies into this file; an existing one is replaced."),
     ] = None,
     folds: Annotated[int, typer.Option(min=2, metavar="N", help="Folds of the comparison.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the resamples and the folds.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the bootstrap and the folds.")] = 0,
 ) -> None:
     """Find the alpha and beta that decide best.
 
-    Samples need no server: standard output gets a map of how many of their decisions each pair gets right, the
-    recommended pair, and a comparison of rule, tuned rule and tree on held-out examples. With --answers every example
-    is fused, and its answers are checked for its target. Exit codes: 0; 1 a server failed; 2 wrong usage, or
+    Samples need no server. Standard output gets a map of the decisions that each pair gets right, the recommended pair,
+    and a comparison of the rule, the tuned rule and the tree on held-out examples. With --answers, every example is
+    fused, and its answers are searched for its target. Exit codes: 0; 1 if a server failed; 2 for wrong usage or
     insufficient data.
     """
     with guarded():
         alphas, betas = alpha or QUARTERS, beta or QUARTERS
-        # Fail before the long work.
+        # Invalid options should fail before the long work begins.
         check_grid(alphas, betas)
         check_sklearn(COMPARING)
         if png is not None:

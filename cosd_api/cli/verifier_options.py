@@ -1,4 +1,4 @@
-"""Options of the verifiers that are made of numbers, derived from their kinds and settings."""
+"""Options for the verifiers whose settings are numbers, derived from these settings."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from cosd_api.extend import KINDS, in_words, numbers_of
 __all__ = ["DEFAULT", "FORMER", "NUMBERS", "VERIFIERS", "verifier_parameters"]
 
 DEFAULT = "rule"
-"""The kind of the verifier that decides if the user chooses none."""
+"""Kind of the verifier that decides if the user chooses none."""
 VERIFIERS: Mapping[str, Mapping[str, FieldInfo]] = {
     kind: found for kind in KINDS if (found := numbers_of(kind)) is not None
 }
-"""The verifiers that are made of numbers, or of no settings, by kind; the settings are the options of their names."""
+"""The verifiers whose settings are numbers, or that have none, by kind; each setting is an option of the same name."""
 FORMER: Mapping[str, Sequence[str]] = {"chow": ("tau",)}
 """Former names of verifiers, with their settings; see `present_verifier`."""
 _OF_PAPER = f"The paper's rule: --alpha {RuleVerifier.paper().alpha:g} --beta {RuleVerifier.paper().beta:g}."
 _OF_FORMER = "chow (tau) is agreement with alpha = 1 - tau, and ends with release 0.2."
 SEED = "seed"
-"""The setting that an answer has, too."""
+"""Name of the setting that verifiers and answers have in common."""
 NUMBERS = tuple(dict.fromkeys([*(name for several in VERIFIERS.values() for name in several), SEED]))
-"""The names of all these settings."""
+"""Names of all these settings."""
 
 
 def verifier_parameters() -> list[Parameter]:
-    """The option for the kind of a verifier, and an option for each number."""
+    """The option for the kind of the verifier, and one option for each setting."""
     kinds: Any = Literal[(*VERIFIERS, *FORMER)]
     found = [_parameter("verifier", kinds, typer.Option(help=f"{_choice()} {_OF_PAPER} {_OF_FORMER}"))]
     for name in NUMBERS:
@@ -48,7 +48,7 @@ def _parameter(name: str, annotation: Any, option: Any) -> Parameter:
 
 
 def _choice() -> str:
-    """The kinds with the settings of each; kinds with the same settings are together."""
+    """The help for the kind: all kinds with their settings, those with the same settings together."""
     groups: list[str] = []
     for settings, alike in groupby(VERIFIERS, key=lambda kind: tuple(VERIFIERS[kind])):
         kinds = " or ".join(f"the {kind}" if kind == DEFAULT else kind for kind in alike)
@@ -58,15 +58,15 @@ def _choice() -> str:
 
 
 def _help(name: str, users: Mapping[str, FieldInfo]) -> str:
-    """The description of a number, with its default, and with its verifiers unless the default verifier has it."""
+    """The help for a setting: its description, its default, and its verifiers unless the default verifier has it."""
     words = next((field.description for field in users.values() if field.description), name)
     if name == SEED:
-        drawn = "Of what is drawn, by methods that draw"
-        return f"{drawn}; of {in_words([*users])}: {words}." if users else f"{drawn}."
+        drawn = "Seed for methods that draw"
+        return f"{drawn}; for {in_words([*users])}: {words}." if users else f"{drawn}."
     defaults = {kind: "" if field.is_required() else f"{field.default:g} by default" for kind, field in users.items()}
     if len({*defaults.values()}) > 1:
         several = [f"{kind} ({default})" if default else kind for kind, default in defaults.items()]
-        return f"Of {in_words(several)}: {words}."
+        return f"For {in_words(several)}: {words}."
     [default] = {*defaults.values()}
     words = f"{words}; {default}." if default else f"{words}."
-    return f"{words[0].upper()}{words[1:]}" if DEFAULT in users else f"Of {in_words([*users])}: {words}"
+    return f"{words[0].upper()}{words[1:]}" if DEFAULT in users else f"For {in_words([*users])}: {words}"

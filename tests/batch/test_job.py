@@ -75,7 +75,7 @@ async def test_openais_form(tmp_path: Path) -> None:
         "message": "tools is refused: a fusion writes text and calls no tools",
         "param": "tools",
     }
-    assert lines["stream"]["error"]["message"] == "stream is refused: a batch has whole answers"
+    assert lines["stream"]["error"]["message"] == "stream is refused: a batch returns whole answers"
 
 
 async def test_conversations_limits_and_metadata_of_plain_lines(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ async def test_a_line_without_an_id_is_known_by_its_number_and_content(tmp_path:
     input_file(source, [{"prompt": "b:"}, "", {"prompt": "a:"}])
     found = await run(source, target)
     assert (found.answered, found.known, found.others) == (1, 1, 1)
-    assert str(found).endswith("\n1 line of the output, whose ids the input does not have")
+    assert str(found).endswith("\n1 line of the output with ids that the input does not have")
 
 
 async def test_a_second_run_asks_nothing(paths: tuple[Path, Path]) -> None:
@@ -251,12 +251,12 @@ async def test_one_run_at_a_time_writes_a_file(paths: tuple[Path, Path]) -> None
         ([{"prompt": "a"}, "{"], "line 2: invalid JSON ("),
         (
             [{"custom_id": "x"}],
-            'line 1: it holds no prompt: give {"prompt": ...}, {"messages": [...]}, or OpenAI\'s batch form',
+            'line 1: it has no prompt: give {"prompt": ...}, {"messages": [...]}, or OpenAI\'s batch format',
         ),
         ([{"prompt": "a", "messages": []}], "line 1: give prompt or messages, and not both"),
         ([{"prompt": "a", "max_token": 3}], "line 1: unknown field 'max_token'; did you mean 'max_tokens'?"),
         ([{"prompt": "a", "reference": 3}], "line 1: unknown field 'reference'; known are custom_id, "),
-        ([{"prompt": "a"}, {"prompt": "a", "own": {"draft": "x"}}], "line 2: own has messages of single models, and"),
+        ([{"prompt": "a"}, {"prompt": "a", "own": {"draft": "x"}}], "line 2: own has messages for one model alone"),
         ([{"messages": [], "own": "x"}], "line 1: own: Input should be a valid dictionary"),
         ([{"prompt": ["a"]}], "line 1: prompt: Input should be a valid string"),
         ([{"custom_id": "", "prompt": "a"}], "line 1: custom_id is empty"),
@@ -266,7 +266,7 @@ async def test_one_run_at_a_time_writes_a_file(paths: tuple[Path, Path]) -> None
         ([{**batch_form("x", "a"), "method": "GET"}], "line 1: method: Input should be 'POST'"),
         ([{**batch_form("x", "a"), "url": "/v1/embeddings"}], "line 1: url: Input should be '/v1/chat/comp"),
         ([{"method": "POST", "url": "/v1/completions", "body": {}}], "line 1: the field 'custom_id' is missing"),
-        ([], " holds no lines"),
+        ([], " has no lines"),
     ],
 )
 async def test_an_invalid_input_is_refused_before_anything_is_sent(
@@ -296,7 +296,7 @@ def written(model: str, version: int | None = 2) -> str:
         ),
         (
             '{"custom_id": "x", "cosd": {}, "error": null}\n',
-            "line 1: the field 'cosd.method' is missing. Remove the line, and it will be asked again",
+            "line 1: the field 'cosd.method' is missing. Remove the line, and the next run will answer it again",
         ),
         (
             written("m"),
@@ -388,7 +388,7 @@ async def test_a_server_that_is_down_ends_it(tmp_path: Path) -> None:
     assert found.answered == 1 and 16 <= found.failed <= 18 and found.missing == 39 - found.failed
     assert found.stopped == (
         "16 lines in a row failed, the last one with: small: no connection. "
-        "See to the servers, and run the command again with --retry-failed"
+        "Check the servers, then run the command again with --retry-failed"
     )
     async with fusion(prompts) as fused:
         final = await run(source, target, fused, retry_failed=True)
@@ -447,7 +447,7 @@ async def test_an_input_that_can_be_read_once_only(tmp_path: Path) -> None:
     finally:
         os.close(read_end)
         os.close(write_end)
-    words = "it is no regular file, and a batch reads its input twice. Write the lines to a file first"
+    words = "it is not a regular file, and a batch reads its input twice. Write the lines to a file first"
     assert str(caught.value) == f"/dev/fd/{read_end}: {words}"
 
 

@@ -41,7 +41,7 @@ def test_a_paragraph_and_a_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert done.exit_code == 0, done.stderr
     begins = "Fuse them. Let the draft (small) draft and the assistant (large) assist, by cosd with the verifier rule"
     assert words(done).startswith(begins)
-    assert f"wrote {out}: cosd fuse --config {out} takes it" in done.stderr
+    assert f"wrote {out}: use it with cosd fuse --config {out}" in done.stderr
     assert "about" in done.stderr.splitlines()[0]  # the estimate
     assert "[7 of 30] 2 of 2 ways are left." in done.stderr and "[15 of 30] 2 of 2 ways are left." in done.stderr
     text = out.read_text()
@@ -55,7 +55,7 @@ def test_one_model_alone_and_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     done = advise(questions, "--max-billed-tokens", "100000", "--out", str(out), "--json")
     assert done.exit_code == 0, done.stderr
     assert Advice.model_validate_json(done.stdout).decision == "alone"
-    assert "fusion.yaml was not written: there is nothing to fuse" in words(done)
+    assert "fusion.yaml was not written: fusing is not advised" in words(done)
     assert not out.exists()
 
 

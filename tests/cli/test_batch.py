@@ -66,7 +66,7 @@ def test_failed_lines_and_their_retry(scripted: Scripted, source: Path) -> None:
     done = batch(source)
     assert done.exit_code == 1
     assert done.stdout.startswith("5 lines of 6 answered, 1 failed\n")
-    last = "cosd: run the command again with --retry-failed to ask the lines again that failed"
+    last = "cosd: run the command again with --retry-failed to retry the failed lines"
     assert done.stderr.splitlines()[-1] == last
     done = batch(source, "--retry-failed")
     assert done.exit_code == 0 and done.stdout.startswith("6 lines of 6 answered (5 by earlier runs)\n")

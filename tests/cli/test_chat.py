@@ -118,11 +118,11 @@ def test_the_first_error_ends_what_comes_from_a_pipe(scripted: Scripted) -> None
 def test_a_dear_method_is_announced_before_its_first_answer_and_bounded() -> None:
     dear = ("--method", "adafuse")
     result = chat("Q\nQ\n", *dear)
-    assert (result.exit_code, result.stderr.count("note: the method 'adafuse' is dear")) == (0, 1)
-    before, _, after = result.stderr.partition("cosd: note: the method 'adafuse' is dear")
+    assert (result.exit_code, result.stderr.count("note: the method 'adafuse' is expensive")) == (0, 1)
+    before, _, after = result.stderr.partition("cosd: note: the method 'adafuse' is expensive")
     assert before == "> " and "--max-billed-tokens N sets another limit\n" in after
     cut = chat("Q\n", *dear, "--max-billed-tokens", "1")
-    assert cut.exit_code == 1 and "is dear" not in cut.stderr and "max_billed_tokens=1 " in cut.stderr
+    assert cut.exit_code == 1 and "is expensive" not in cut.stderr and "max_billed_tokens=1 " in cut.stderr
 
 
 def test_a_line_comes_in_place_of_the_wait(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +144,7 @@ def test_reset_and_undo(scripted: Scripted) -> None:
     assert result.exit_code == 0
     assert [prompt.removeprefix("system: S\n").count("user: ") for prompt in prompts(scripted)] == [1, 1, 2]
     assert all(prompt.startswith("system: S\nuser: ") for prompt in prompts(scripted))
-    assert "removed; left: 0 exchanges" in result.stderr
+    assert "removed; the conversation now has 0 exchanges" in result.stderr
     assert "a new conversation" in result.stderr
 
 

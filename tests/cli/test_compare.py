@@ -132,7 +132,7 @@ def test_an_estimate_reads_a_folder_and_leaves_it(scripted: Scripted, questions:
 def test_somebody_has_to_confirm_the_cost(scripted: Scripted, questions: Path) -> None:
     done = compare(questions)
     assert done.exit_code == 2
-    assert "there is no terminal to confirm the cost: give --yes, or a bound, --max-billed-tokens" in words(done)
+    assert "there is no terminal to confirm the cost: give --yes, or a limit, --max-billed-tokens" in words(done)
     assert all(one.requests == 0 for one in scripted.providers.values())
 
 

@@ -128,7 +128,7 @@ def test_a_record_that_was_changed_is_shown_with_a_note(trace: str) -> None:
     Path(trace).write_text(changed, "utf-8")
     result = cosd("explain", trace)
     assert result.exit_code == 0
-    assert "cosd: note: a replay gives another result: token 5 (' Li')" in " ".join(result.stderr.split())
+    assert "cosd: note: a replay gives a different result: token 5 (' Li')" in " ".join(result.stderr.split())
 
 
 def test_the_trace_is_not_written_over(trace: str) -> None:

@@ -53,9 +53,9 @@ def test_a_dear_method_is_announced_and_bounded(scripted: Scripted, monkeypatch:
     result = scripted(*dear)
     assert result.exit_code == 0
     assert result.stderr.splitlines()[0] == (
-        "cosd: note: the method 'average' is dear: this answer is expected to bill about 42,048 tokens, 164 times the "
-        "draft alone, and to take about 13 minutes (measured on 16 tokens of each model). It stops at 420,480 billed "
-        "tokens; --max-billed-tokens N sets another limit"
+        "cosd: note: the method 'average' is expensive: this answer is expected to bill about 42,048 tokens, 164 times "
+        "the draft alone, and to take about 13 minutes (measured on 16 tokens of each model). It stops at 420,480 "
+        "billed tokens; --max-billed-tokens N sets another limit"
     )
     assert FusionResult.model_validate_json(result.stdout).settings.max_billed_tokens == 420_480
     quiet = scripted(*dear, "--quiet")
@@ -74,7 +74,7 @@ def test_a_dear_method_is_announced_and_bounded(scripted: Scripted, monkeypatch:
 )
 def test_what_is_not_dear_or_has_a_limit_is_not_announced(scripted: Scripted, more: tuple[str, ...]) -> None:
     result = scripted("Q", *more, "--json")
-    assert (result.exit_code, "is dear" in result.stderr) == (0, False)
+    assert (result.exit_code, "is expensive" in result.stderr) == (0, False)
     given = int(more[-1]) if "--max-billed-tokens" in more else None
     assert FusionResult.model_validate_json(result.stdout).settings.max_billed_tokens == given
     calls = scripted.providers["http://draft"].calls
@@ -236,7 +236,7 @@ def test_other_lists_on_stdin_are_text(scripted: Scripted, text: str) -> None:
         (
             ["Q", "--assistant-system", "a", "--assistant-system", "b"],
             None,
-            "is given 2 times, and there is 1",
+            "is given 2 times, but there is 1 assistant",
         ),
     ],
 )
@@ -584,7 +584,7 @@ def test_a_tree_that_was_trained_before_is_a_note(scripted: Scripted, tmp_path: 
         (["Q", "--set", "unit=word"], "--set is for other methods: give --method, too; cosd has options of its own"),
         (["Q", "--method", "cosd", "--set", "unit=word"], "--set is for other methods: cosd has options of its own"),
         (["Q", "--stop", ""], "at least one character"),
-        (["Q", "--json", "--explain"], "is for people, and --json for programs"),
+        (["Q", "--json", "--explain"], "cannot be combined with --json"),
         (["Q", "--top-p", "1"], "No such option"),
         (["Q", "--temperature", "0.5"], "temperature must be 0 or 1, not 0.5"),
         ([""], "prompt is empty"),
@@ -868,10 +868,10 @@ def test_the_environment_does_not(connected: Scripted, tmp_path: Path, monkeypat
     ("lines", "options", "said"),
     [
         (("asistant: x",), (), "line 3: asistant: there is no such field; did you mean 'assistants'?"),
-        ((), ("--draft-model", "m"), "names the model of a URL that is given beside it"),
-        ((), ("--read-timeout", "3"), "stands in the settings file: timeout of a server"),
-        ((), ("--seed", "5"), "means nothing to these settings: the verifier tosses no coins, and no token is drawn"),
-        ((), ("--alpha", "0.5", "--seed", "5"), "means nothing to these settings"),
+        ((), ("--draft-model", "m"), "names the model of a URL: give the URL as an option, too"),
+        ((), ("--read-timeout", "3"), "cannot be combined with --config: set timeout of a server in the settings file"),
+        ((), ("--seed", "5"), "has no effect with these settings: the verifier is not random, and no token is drawn"),
+        ((), ("--alpha", "0.5", "--seed", "5"), "has no effect with these settings"),
         ((), ("--config", "nowhere.yaml"), "nowhere.yaml: No such file or directory"),
     ],
 )

@@ -86,9 +86,9 @@ def test_the_schema_is_printed() -> None:
     ("given", "text", "said"),
     [
         (["FILE"], "fusions:\n  a:\n    drafd: x\n", "fusion.yaml, line 3: fusions.a.drafd: there is no such field"),
-        (["FILE", "--draft", "http://draft"], PAIR, "is for one fusion, and FILE holds its own"),
+        (["FILE", "--draft", "http://draft"], PAIR, "is for one fusion, but FILE defines its own"),
         (["FILE", "--max-tokens", "5"], PAIR, "--max-tokens"),
-        (["FILE", "--name", "mine"], PAIR, "is for one fusion, and FILE holds its own"),
+        (["FILE", "--name", "mine"], PAIR, "is for one fusion, but FILE defines its own"),
         (["FILE", "--host", "0.0.0.0"], PAIR, "other machines could use the models without a key: set COSD_SERVE_KEYS"),
         (["FILE", "--host", "256.0.0.1"], PAIR, "other machines could use"),
         (["FILE", "--ignore", "n"], PAIR, "'n' cannot be ignored, only fields that leave the form of an answer alone"),

@@ -98,7 +98,7 @@ def test_a_gate_of_hidden_states(scripted: Scripted, tmp_path: Path) -> None:
         ([LISTED, row(0, KEPT)], (), "there is nothing to hand over: at none of 1 token is the assistant right"),
         ([LISTED, row(0, KEPT | {"listed": []})], (), "line 2: deferral.0.listed"),
         ([LISTED, row(0, KEPT | {"p": 2})], (), "line 2: deferral.0.p"),
-        (EXAMPLES, (), "has examples, which two models are asked about first: give --draft and --assistant"),
+        (EXAMPLES, (), "has examples, not samples: give --draft and --assistant"),
         (EXAMPLES, SERVERS, "the models are not known to have one tokenizer"),
         ([LISTED, row(0, KEPT, HANDED)], ("--folds", "1"), "--folds"),
         ([LISTED, row(0, KEPT, HANDED)], ("--listed", "101"), "--listed"),

@@ -49,8 +49,11 @@ def test_a_tree_that_replaces_where_the_draft_is_sure_is_not_written(tmp_path: P
     assert result.exit_code == 2
     assert not tree.exists()
     assert "  p <= 0.5: keep\n  p > 0.5: replace\n" in result.stdout
-    assert "was not written: the tree replaces where the draft is sure (it replaces a draft of 0.75" in words(result)
-    assert "give --force to write it all the same" in words(result)
+    assert (
+        "was not written: the tree replaces words where the draft is confident (it replaces a draft of 0.75"
+        in words(result)
+    )
+    assert "give --force to write the tree all the same" in words(result)
     assert cosd("train-tree", found, "-o", str(tree), "--force").exit_code == 0
     assert TreeVerifier.load(tree).replaces(0.8, 0.7)
 
@@ -114,8 +117,8 @@ def test_settings_go_to_the_tree(tmp_path: Path) -> None:
             "all 3 labelled samples are the draft's: the assistant was never right where the draft was wrong; add",
         ),
         ([HEADER, row(0, 1)], (), "the only labelled sample is the assistant's"),
-        (EXAMPLES, (), "has examples, which two models are asked about first: give --draft and --assistant"),
-        ([HEADER, row(0, 0, 1)], ("--samples", "x.jsonl"), "holds samples already"),
+        (EXAMPLES, (), "has examples, not samples: give --draft and --assistant"),
+        ([HEADER, row(0, 0, 1)], ("--samples", "x.jsonl"), "already has samples"),
         ([HEADER, row(0, 0, 1)], ("--depth", "13"), "--depth"),
         ([HEADER, row(0, 0, 1)], ("--min-leaf", "0"), "--min-leaf"),
         ([HEADER, row(0, 0, 1)], ("--seed", "4294967296"), "seed must be at most 4294967295"),

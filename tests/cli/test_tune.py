@@ -128,7 +128,7 @@ def _row(at: int) -> dict[str, Any]:
         (("--alpha", "-1"), "alphas must be non-negative numbers, not -1.0"),
         (("--beta", "1", "--beta", "1"), "betas has a value twice: 1, 1"),
         (("--png", "no/such/folder.png"), "no/such/folder.png cannot be written: No such file or directory"),
-        ((), "has examples, which two models are asked about first: give --draft and --assistant"),
+        ((), "has examples, not samples: give --draft and --assistant"),
         (("--folds", "1"), "should be greater than or equal to 2"),
     ],
 )

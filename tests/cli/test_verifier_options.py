@@ -16,14 +16,14 @@ CHOW = "chow (tau) is agreement with alpha = 1 - tau, and ends with release 0.2.
 HELP = {
     "verifier": "Decide by the rule (alpha, beta), agreement (alpha), diff (tau), match, random (rate, seed), or "
     f"surprise (gamma, beta, window). {PAPER} {CHOW}",
-    "alpha": "Of rule (0.9 by default) and agreement (0.5 by default): the draft is unsure below this probability.",
-    "beta": "Of rule (1 by default) and surprise (0.5 by default): an assistant's probability must exceed this times "
+    "alpha": "For rule (0.9 by default) and agreement (0.5 by default): the draft is unsure below this probability.",
+    "beta": "For rule (1 by default) and surprise (0.5 by default): an assistant's probability must exceed this times "
     "the draft's.",
-    "tau": "Of diff: margin, between 0 and 1; 0 by default.",
-    "rate": "Of random: share of the differing words that are replaced, between 0 and 1.",
-    "seed": "Of what is drawn, by methods that draw; of random: another one tosses other coins.",
-    "gamma": "Of surprise: the assistant finds a token improbable below this; 0.1 by default.",
-    "window": "Of surprise: tokens that are asked about together; 16 by default.",
+    "tau": "For diff: margin, between 0 and 1; 0 by default.",
+    "rate": "For random: share of the differing words that are replaced, between 0 and 1.",
+    "seed": "Seed for methods that draw; for random: another one tosses other coins.",
+    "gamma": "For surprise: the assistant finds a token improbable below this; 0.1 by default.",
+    "window": "For surprise: tokens that are asked about together; 16 by default.",
 }
 
 
@@ -60,8 +60,8 @@ def test_a_verifier_that_is_registered_has_its_options(monkeypatch: pytest.Monke
     monkeypatch.setattr("cosd_api.cli.verifier_options.NUMBERS", (*fields, "seed"))
     assert {one.name: option(one).help for one in verifier_parameters()} == {
         "verifier": f"Decide by odds (k, alpha, least). {PAPER} {CHOW}",
-        "k": "Of odds: how many times; 2 by default.",
-        "alpha": "Of odds: alpha; 0.25 by default.",
-        "least": "Of odds: the least.",
-        "seed": "Of what is drawn, by methods that draw.",
+        "k": "For odds: how many times; 2 by default.",
+        "alpha": "For odds: alpha; 0.25 by default.",
+        "least": "For odds: the least.",
+        "seed": "Seed for methods that draw.",
     }

@@ -61,7 +61,7 @@ def test_the_example(nodes: TwoNodes, pair: Pair, tmp_path: Path) -> None:
     assert found[6]["text"] == "" and found[6]["error"].startswith("prompt is refused: it must be text")
     with python(*command, "none", "--config", str(config), "--actors", "5", folder=tmp_path) as process:
         ended(process, tmp_path, code=1)
-    words = "draft: its limit of 4 requests at a time cannot be divided among 5 actors: take 4, or fewer"
+    words = "draft: its limit of 4 requests at a time cannot be divided among 5 actors: use 4, or fewer"
     assert words in (tmp_path / "stderr.txt").read_text()
 
 
