@@ -251,7 +251,7 @@ class _Preferred:
 
 
 def _has_no_distribution(token: Token) -> bool:
-    """Test for a token without a distribution: one character of several tokens, or a token that begins in the prompt."""
+    """Test for a token without a distribution, which is a character of several tokens or begins in the prompt."""
     return token.prob is None or (token.prob < 1 and not token.alternatives)
 
 

@@ -1,6 +1,6 @@
 """Types of the records that fusions return, for annotations.
 
-The types of arguments are in `cosd_api`. Results are here; a comparison's are in `cosd_api.comparison`, a training's in
+The types of arguments are in `cosd_api`, those of comparisons in `cosd_api.comparison`, and those of trainings in
 `cosd_api.training`.
 """
 
