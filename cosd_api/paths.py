@@ -92,7 +92,7 @@ def ends_unit(text: bytes, at: int) -> bool:
 
 
 def word_around(text: bytes, at: int) -> tuple[int, int]:
-    """The start of the word that contains byte `at`, and its end: the start of the next word, or the end of the text."""
+    """The start of the word that contains byte `at`, and its end, where the next word starts or the text ends."""
     start, end = at, at + 1
     while start and not _starts(text, start):
         start -= 1
@@ -296,7 +296,7 @@ class PathUnit:
         return self.by_text or self.encoding is not None
 
     def places(self, bound: int) -> list[tuple[int, int]]:
-        """The unit's places before byte `bound`: byte offsets, each with the number of the assistant's tokens before it."""
+        """The places before byte `bound`: their byte offsets, each with the number of the assistant's tokens before."""
         if self.encoding is None:
             return []
         count = self.count

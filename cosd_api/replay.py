@@ -152,5 +152,6 @@ def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *
     if drawn or (stands.startswith(winner.text) and bool(stands) == bool(winner.text)):
         return
     cut = winner.text.startswith(stands) or winner.text.encode().startswith(data)  # perhaps inside a character
-    if whole or (not stands and token.end) or not cut:  # the end of the answer may have cut the last token
+    # Only the last word may have been cut, even within the white space that a template writes before an answer.
+    if whole or (not stands and token.end) or not cut:
         raise TraceError(f"token {number} is {token.text!r}, but the decision put {winner.text!r} there")
