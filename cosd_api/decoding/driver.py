@@ -86,8 +86,8 @@ class Driver:
         Raises:
             ProviderError: an endpoint failed, and the answer cannot continue without it; everything else is cancelled.
         """
-        # A draft that continues from text may read it as other tokens than it wrote, so the answer would depend on where
-        # requests end, and therefore on timing.
+        # A draft that continues from text may read it as other tokens than it wrote. Then the answer would depend on
+        # where requests end, and therefore on timing.
         self._may_pause = (await self._job.turns[0].provider.describe()).capabilities.token_ids
         lateness = self._job.lateness
         lateness.answers += 1

@@ -47,7 +47,7 @@ class Pace:
         hedge: highest number of drafts ahead of a verdict at a time.
         needs: what the verifier needs.
         ids: whether the models have the same ids and are asked after them.
-        places: recommended number of places per request, for each assistant; an empty tuple or None means no limit.
+        places: recommended number of places per request, for each assistant; an empty tuple means no limit.
         watched: the assistants that are asked by watches, if they are asked after ids.
         shown: number of alternatives to record with each token of the answer; verdicts use no more than they need.
     """
@@ -208,7 +208,8 @@ class Drafts:
         """The number of tokens that may be drafted beyond the settled text; None means no limit.
 
         If verdicts are heard late, the limit is a little less than the average distance between two replacements,
-        because most tokens of a longer request would be thrown away. For the first draft the average is unknown.
+        because most tokens of a longer request would be thrown away. The first draft gets `FIRST` tokens, because it
+        is not known yet whether verdicts are late.
         """
         explicit = self._pace.max_ahead is not None or self._pace.draft_length is not None
         if explicit or not self.late:
@@ -286,7 +287,7 @@ class Questions:
         return {assistant for assistant, _ in self.under_way.values()}
 
     def ask_early(self, assistants: Iterable[int]) -> list[Ask]:
-        """Ask about the start of the answer before the draft has written, so that all models read the prompt at once."""
+        """Ask about the start of the answer before the draft writes, so that all models read the prompt at once."""
         asks: list[Ask] = []
         for assistant in assistants:
             ask = self._early[assistant] = self.number()
@@ -503,7 +504,7 @@ class Hedges:
             self.under_way[draft].end = end
 
     def failed(self, draft: int) -> None:
-        """Record that a hedge failed. If its text becomes the answer's, a new draft shows whether the failure matters."""
+        """Record that a hedge failed. If its text becomes the answer's, a new draft shows whether that matters."""
         self._failures += self.under_way.pop(draft, None) is not None
 
     def take(self, wanted: StartDraft) -> Hedge | None:
