@@ -69,7 +69,7 @@ class Spending(Usage):
         return read + max(0, self.written - self.completion_tokens)
 
     def settle(self) -> None:
-        """Add the bill of the call, which is over, to the endpoint's ledger."""
+        """Add the bill of the completed call to the endpoint's ledger."""
         ledger = self._ledger
         ledger.requests += self.requests
         ledger.retries += self.retries
@@ -84,10 +84,10 @@ class Budget:
     No request is sent after a limit is reached. Tokens count as the servers bill them. A request in flight counts by an
     estimate until it is billed: the tokens that a draft has written, and the tokens of the text that the request reads,
     at the rate of the endpoint's earlier bills. Before the first bill of an endpoint, text counts as four bytes per
-    token (for the draft, at the rate at which its endpoint counts the prompt, if it can), and the places of one
-    question count the text before them once. Requests that are never billed keep their estimates, because the server
-    reports nothing or the request was cancelled. So an answer can exceed a limit by its requests in flight, or because
-    an estimate was too low. If an estimate was too high, the answer ends a little early.
+    token, and only once for all places of a question; the draft's text counts at the rate at which its endpoint counts
+    the prompt, if it can. A request that is never billed, because the server reports nothing or because the request was
+    cancelled, keeps its estimate. So an answer can exceed a limit by its requests in flight, or because an estimate was
+    too low. If an estimate was too high, the answer ends a little early.
 
     Args:
         ledgers: the ledgers of the draft and the assistants, in this order.
@@ -289,7 +289,7 @@ class SharedLimit:
     def words(self) -> str:
         """The reason why no more answers are requested after the limit is reached."""
         words = f"max_billed_tokens={self.most} is reached ({self.billed():,} were billed)"
-        return f"{words}: allow more, and what is known is not asked again"
+        return f"{words}: allow more; answers that are known already are not requested again"
 
     def _notify(self) -> None:
         """Wake the tasks that wait for a share of the limit."""

@@ -28,7 +28,7 @@ AskedPlace = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place in a unit at which an assistant would write something other than the draft did.
+    """The first difference in a unit: a place at which an assistant would write something other than the draft did.
 
     Attributes:
         at: byte offset of the place in the answer.

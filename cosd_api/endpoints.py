@@ -74,7 +74,7 @@ class Facts:
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
     def across(self, method: Method) -> bool:
-        """Test whether a method judges models across tokenizers: models with different ids, or that take no ids."""
+        """Test whether a method judges the models across tokenizers, because they have different ids or take no ids."""
         return method.asks_by_ids and not self.ids and self.unit == "word"
 
     def warnings_for(self, prompt: str | Sequence[Message]) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class Facts:
 
 
 class Endpoints:
-    """A draft and its assistants.
+    """The servers of one fusion: a draft and its assistants.
 
     Args:
         draft: a URL or a provider.
@@ -183,7 +183,7 @@ class Endpoints:
         """Let one assistant describe itself; add it to `without` if it is down and answers may continue without it."""
         try:
             self._infos[at] = await self.assistants[at].describe()
-        except (ModelChoiceError, UnsupportedError):  # a user's mistake, which time does not mend
+        except (ModelChoiceError, UnsupportedError):  # a mistake of the user, which another try does not mend
             raise
         except ProviderError as error:
             if not self.spares:
@@ -454,7 +454,7 @@ async def _check_length(name: str, turn: RenderedPrompt, counts: _Counts) -> Non
     # A token has at least one byte, so the tokens of most prompts need not be counted.
     if room is None or len(prompt.encode()) + _SPECIAL <= room or not info.capabilities.tokenize:
         return
-    with suppress(UnsupportedError):  # the tokens' bytes are not known, as for a normalised text
+    with suppress(UnsupportedError):  # tokens cannot be counted, for example because the tokenizer normalises text
         if await _starts_with_more(provider, prompt, room, _CUT, counts):
             raise _too_long(name, info, f"more than {room}", room)
         count = await counts.of(provider, prompt)

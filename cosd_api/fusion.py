@@ -145,7 +145,7 @@ class Fusion:
             roles = {**config.servers(overrides)}
         fusion = cls(**{**roles, **given, **overrides})
         fusion.limits = {**config.answer_options(), **limits}  # type: ignore[typeddict-item]
-        AnswerLimits.checked(**fusion.limits).seeded(fusion.settings.method)  # refuses
+        AnswerLimits.checked(**fusion.limits).seeded(fusion.settings.method)  # only to raise its errors now
         return fusion
 
     def save(self, path: str | PathLike[str], *, comment: str = "") -> None:
@@ -293,7 +293,7 @@ class Fusion:
         check_choice("order", order, Order)
         check_choice("on_error", on_error, Literal["raise", "return"])
         checked = self._checked(limits)
-        checked.seeded(self.settings.method)  # refuses
+        checked.seeded(self.settings.method)  # only to raise its errors now
         work = (self._generate(prompt, checked) for prompt in prompts)
         async with aclosing(together(work, concurrency, order)) as complete:
             async for answer in complete:

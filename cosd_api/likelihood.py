@@ -393,7 +393,7 @@ class _GatedMixture:
         return _Preferred(token, token.prob)
 
     def _token(self, place: int, drafted: _Preferred, heard: Sequence[_Preferred | None], text: str) -> LikelihoodToken:
-        """One token of the continuation under the gated mixture."""
+        """Score one token of the continuation under the gated mixture."""
         decisions: list[Decision] = []
         verifier = self._at(place)
         coin = coin_of(verifier)

@@ -13,7 +13,7 @@ _CACHED = 0.1  # weight of a token read from a cache, which takes little time an
 
 
 def reencoded(seen: bool) -> list[str]:
-    """A warning that the draft endpoint read its own text back as other tokens than those it wrote."""
+    """A warning that the draft endpoint read its own text back as other tokens than it wrote."""
     note = (
         "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
         "the answer may depend on draft_length, max_ahead and hedge"

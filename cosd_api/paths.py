@@ -157,7 +157,7 @@ class DraftPath:
     def fixed(self, first: int) -> int:
         """The number of leading tokens that stay as they are if the token `first` is replaced.
 
-        A replacement encodes the tokens since the last safe cut before it again, but at most eight tokens.
+        A replacement encodes the tokens before it again, back to the last safe cut, but at most eight of them.
         """
         found, text = first, bytes(self.text[: self.offset(first)])
         while found > self.kept and found + LONGEST > first and not is_safe_cut(text, self.offset(found)):
@@ -312,11 +312,12 @@ class PathUnit:
 async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool = False) -> PathUnit | None:
     """Find the unit that begins with a draft token.
 
-    The unit ends at the first common boundary, where a draft token and a token of the assistant's encoding end, at
-    which a word starts or eight draft tokens have passed. If the unit begins inside one of the assistant's tokens, the
-    bytes up to the first common boundary are kept unjudged. If there is none within eight tokens, or if the unit is
-    still open after eight tokens and 64 characters, the text is cut at the unit's start. It is also cut, if needed,
-    directly after a word that the assistant wrote: the assistant ended its word there, whatever the draft writes next.
+    A common boundary is a place at which a draft token and a token of the assistant's encoding end. The unit ends at
+    the first common boundary at which a word starts, or at the first one after at least eight draft tokens. If the unit
+    begins inside one of the assistant's tokens, the bytes up to the first common boundary are kept unjudged. If there
+    is none within eight tokens, or if the unit is still open after eight tokens and 64 characters, the text is cut at
+    the unit's start. It is also cut, if needed, directly after a word that the assistant wrote: the assistant ended its
+    word there, whatever the draft writes next.
 
     Args:
         draft: the draft model's path.

@@ -142,7 +142,7 @@ class ListedToken(Record):
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
+        """The bytes of the token."""
         return data_of(self.text, self.raw)
 
     @classmethod
@@ -210,7 +210,7 @@ class FusedToken(Record):
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
+        """The bytes of the token."""
         return data_of(self.text, self.raw)
 
     @classmethod

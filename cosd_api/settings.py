@@ -399,8 +399,8 @@ class Settings(Record):
 # ------------------------------------------------------------------------------------- refused keywords
 
 _GREEDY = method_class(DEFAULT_METHOD).why_greedy
-_OF_ALL = "it is a statement of the method, the same for all answers: give it to Fusion, or to fuse"
-_OF_ONE = "it is of one answer of a method that draws: give it to generate, stream, map or fuse"
+_OF_ALL = "it is a setting of the method, the same for all answers: give it to Fusion or fuse"
+_OF_ONE = "it belongs to one answer of a method that draws: give it to generate, stream, map or fuse"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
 REFUSED_SETTINGS: Mapping[str, str] = {
     **dict.fromkeys(("top_p", "top_k", "min_p", "typical_p", "do_sample", "mirostat"), _GREEDY),
@@ -412,7 +412,7 @@ REFUSED_SETTINGS: Mapping[str, str] = {
         "the verifier compares the models' own probabilities, which this would change",
     ),
     "logprobs": "every token of the result carries its probabilities already",
-    "top_logprobs": "every token of the result carries its probabilities; alternatives=5 lists others in its place",
+    "top_logprobs": "every token of the result carries its probabilities; alternatives=5 also lists other tokens",
     "echo": "the result holds the answer alone; put the prompt before it",
     "stream": "use `async with fusion.stream(prompt)`",
 }

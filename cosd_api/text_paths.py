@@ -89,10 +89,10 @@ def _is_apart(text: bytes, at: int, seen: int, words: WordEnds) -> bool:
 
 
 def unit_question(draft: DraftPath, unit: PathUnit) -> Question:
-    """The question to an assistant about a unit, which asks for its text from the unit's start to just after the unit.
+    """The question to an assistant about a unit, which asks for its own text from the unit's start.
 
-    The question also contains the draft token after the unit, or a space if no text follows, to show whether the
-    assistant's word ends with the unit.
+    The question contains the draft's tokens of the unit, and the draft token after it (a space if no text follows),
+    which shows whether the assistant's word ends with the unit.
     """
     tokens = draft.tokens[unit.first : unit.last]
     data = [one.data for one in tokens if one.data or one.end]  # leaves out tokens of a lead, which have no bytes

@@ -103,7 +103,7 @@ class AnswerPath(DraftPath):
 
     @property
     def bound_bytes(self) -> int:
-        """The same bound in bytes, as far as it is known."""
+        """`bound` as a byte offset, as far as it is known."""
         most = self.job.max_tokens
         limit = self.ends[most - 1] if len(self.ends) >= most else len(self.text)
         return limit if self.stop_end is None else min(limit, self.stop_end)

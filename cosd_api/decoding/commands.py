@@ -11,7 +11,7 @@ from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 
 FinishReason = Literal["stop", "length", "content_filter", "budget", "error"]
 DRAFT = -1
-"""The source of a token that the draft wrote; an assistant's is its index."""
+"""The source of a token that the draft wrote. The source of an assistant's token is the index of the assistant."""
 
 
 @dataclass(slots=True)

@@ -185,7 +185,7 @@ class Driver:
             with scope:
                 try:
                     await run(command)
-                except Exception as error:  # noqa: BLE001 - see above
+                except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
                     _log.debug("a request failed (%s): %s", kind, type(error).__name__)
                     self._step(failed, number, placed(error, self._job.turns[model].provider))
                 finally:

@@ -75,7 +75,7 @@ class PathJudge:
         units, open_at, enough = list[PathUnit](), hearing.first, False
         while open_at < min(path.bound, len(path.tokens)) and len(units) < _MOST_UNITS and not enough:
             quiet = self._quiet(open_at, same=hearing.same, skip=path.job.skip)
-            over = path.over  # read before the unit is looked for: the draft may end meanwhile
+            over = path.over  # read now, because the draft may end while the unit is looked for
             unit = None if quiet is not None else await self._unit(hearing, open_at)
             if quiet is not None:
                 unit = self._unjudged(open_at, quiet)

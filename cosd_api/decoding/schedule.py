@@ -158,7 +158,7 @@ class Schedule:
 
 
 class Drafts:
-    """One draft after another.
+    """The drafts of one answer, one after another.
 
     Attributes:
         under_way: number of the draft in progress, if any.

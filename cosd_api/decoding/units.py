@@ -17,7 +17,7 @@ Contestable = Callable[[Token, int], bool]
 
 
 class UnitVerifier:
-    """A verifier, with the settings by which the units of one answer use it.
+    """A verifier, with the settings with which it judges the units of one answer.
 
     Args:
         verifier: the verifier, such as the rule or a tree.
