@@ -213,12 +213,12 @@ def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[flo
 
 def _assumptions(words: Assumptions, past: Past) -> tuple[str, ...]:
     bounds = (
-        f"high: nothing is sent again; a model reads and writes at most {FINER} tokens for one of the answer's, and "
-        f"adds at most {SPECIAL} to a prompt; {words.high}"
+        f"high: no retries; a model reads and writes at most {FINER} tokens for each token of the answer, and adds at "
+        f"most {SPECIAL} to a prompt; {words.high}"
     )
     if past.answers:
         return (
-            f"expected: for each token what past answers cost, and as long as they were ({past.answers} seen)",
+            f"expected: the length, and the cost of each token, of past answers ({past.answers} seen)",
             bounds,
         )
     return f"expected: {words.expected}", bounds

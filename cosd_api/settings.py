@@ -259,7 +259,7 @@ def _check_tuning(settings: FusionSettings) -> None:
     if settings.draft_length is not None and settings.tuning.hedge:
         raise SettingError("hedge is for a draft that streams on: leave out draft_length, which asks in rounds")
     if settings.temperature and settings.tuning != Tuning():
-        words = "tuning is for a draft that is verified while it streams, and one that is drawn is written in rounds"
+        words = "tuning is for a draft that is verified while it streams, but a drawn draft is written in rounds"
         raise SettingError(f"{words}: leave it out, or give draft_length")
 
 
