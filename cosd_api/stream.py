@@ -33,8 +33,9 @@ from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
 
 _NO_ALTERNATIVES = (
-    "other tokens of each place (alternatives, top_logprobs) are not listed here: that needs models with the same token "
-    "ids, and the method cosd or defer without a temperature. Leave them out; each token has its own probability anyway"
+    "other tokens of each place (alternatives, top_logprobs) are not listed here: that needs models with the same "
+    "token ids, and the method cosd or defer without a temperature. Leave them out; each token has its own probability "
+    "anyway"
 )
 
 

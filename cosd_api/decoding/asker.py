@@ -485,7 +485,7 @@ class Asker(ABC):
         return await self._with_place(model, self.calls.score(model, text, 0, turn=turn)) if text else []
 
     async def ask_all(self, ask: Callable[[int], Awaitable[_T]], models: Sequence[int] | None = None) -> dict[int, _T]:
-        """Ask all models that are not lost at the same time.
+        """Ask all models at the same time, except those that are lost.
 
         A model that fails is lost from now on, if the answer may continue without it. It never continues without the
         first model, the draft.

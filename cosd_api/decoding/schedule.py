@@ -23,7 +23,7 @@ LONGEST_HEDGE = 128
 """Highest number of tokens of a hedge before its verdict; a longer hedge is cancelled."""
 
 LEAST = 4
-"""Lowest number of tokens to request of a draft if verdicts are heard late."""
+"""Lowest number of tokens to request from a draft if verdicts are heard late."""
 
 FIRST = 16
 """Number of tokens in an answer's first request, if it is not known whether verdicts are heard late."""

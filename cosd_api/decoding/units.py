@@ -267,7 +267,7 @@ class DraftUnit:
         return not (lost and could_change(self.token, self.start))
 
     def replacement(self, winner: Verdict, *, verified: bool, draft: int, at: float) -> Placed:
-        """The winner's token, to place in the response; `draft` is the number of the draft whose token it replaces."""
+        """The winner's token, ready for the response; `draft` is the number of the draft whose token it replaces."""
         token, decision = winner.replacement, winner.decision
         assert token is not None
         assert decision is not None
