@@ -1,4 +1,4 @@
-"""`python -m cosd_api` is `cosd`."""
+"""Entry point of `python -m cosd_api`, which is the command `cosd`."""
 
 from __future__ import annotations
 

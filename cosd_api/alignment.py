@@ -1,8 +1,8 @@
-"""Judgement of one token by Algorithm 1: pure functions, no I/O, no state.
+"""The judgement of one token by Algorithm 1, in pure functions.
 
 A verdict depends only on the text before the token, the token, and the assistant's own token there. So skipping,
-batching, concurrency and the draft length do not change the fused text. Tokens are compared by their ids, or by their
-text if no ids are shown, as in equation (3) of the paper; equation (4) is that they differ.
+batching, concurrency and the draft length do not change the fused text. Tokens are compared by id, or by text if ids
+are not known; they are equal in equation (3) of the paper and differ in equation (4).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cosd_providers.text import join
 
 Unit = Literal["token", "word"]
 LONGEST = 8
-"""Tokens in a unit, and in a replacement, at most."""
+"""The highest number of tokens in a unit, and in a replacement."""
 WRITTEN_WITHOUT_SPACES = (
     "CJK UNIFIED",
     "CJK COMPATIBILITY IDEOGRAPH",
@@ -30,27 +30,27 @@ WRITTEN_WITHOUT_SPACES = (
     "KHMER",
     "MYANMAR",
 )
-"""Scripts written without spaces, by the beginning of their characters' Unicode names."""
+"""Scripts that are written without spaces, as the beginnings of their characters' Unicode names."""
 
 
 @dataclass(slots=True)
 class Decision:
-    """A decision about one or several tokens of the draft, for which an assistant was heard.
+    """The decision about one or more tokens of the draft, based on one assistant's answer.
 
     Attributes:
         assistant: index of the assistant.
         text: the assistant's text there, as bytes.
-        p: the draft's probability of its least probable token there; None if unknown.
-        q: the assistant's, likewise.
-        agreed: whether both wrote the same.
+        p: the draft's probability of the least probable token of its text; None if unknown.
+        q: the assistant's probability of the least probable token of its text; None if unknown.
+        agreed: whether both wrote the same text, or tie (`tied`).
         fired: whether they differ and the verifier chose the assistant.
-        draft: the draft's text there.
-        coin: the verifier's own number by which it decided, if any; `coin` and `draft_q` are for the record.
-        draft_q: the assistant's probability of the draft's text, or its upper bound, if the verifier needs it.
+        draft: the draft's text there, as bytes.
+        coin: the number by which the verifier decided, if it uses one; only recorded, like `draft_q`.
+        draft_q: the assistant's probability of the draft's text, or an upper bound of it, if the verifier needs it.
         ask: number of the question that brought the answer.
         strategy: the way in which the endpoint was asked, if its provider reports it.
         tied: whether they agree because the draft's token is the assistant's second choice, as probable as its first.
-        count: number of the draft's tokens.
+        count: number of draft tokens.
     """
 
     assistant: int
@@ -82,19 +82,20 @@ def judge(
     needs_q: bool = True,
     tie: float = 0.0,
 ) -> Decision:
-    """Judge a draft token against one assistant's own token in its place (equations 3 to 6).
+    """Judge a draft token against one assistant's own token at the same place (equations 3 to 6).
 
     Args:
         mine: the draft's token.
-        theirs: the assistant's.
-        replaces: the verifier's decision, called if they differ and `p` is known.
-        assistant: its index, for the decision.
-        needs_q: whether `replaces` uses `q`. If so, an unknown `q` never replaces.
-        tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
+        theirs: the assistant's token.
+        replaces: the verifier's decision; called if the tokens differ and the probabilities that it needs are known.
+        assistant: index of the assistant, for the decision.
+        needs_q: whether `replaces` uses `q`; if so, a token of unknown `q` never replaces.
+        tie: largest difference of log probabilities at which an assistant's two most probable ids count as equal.
     """
     p, q, agreed = mine.prob, theirs.prob, same(mine, theirs)
     tied = not agreed and ties(mine, theirs, tie)
-    # One id may be the end of one model and a text of the other, and servers show parts of characters differently.
+    # Agreeing tokens may differ in bytes: an id may be the end of one model and text of the other, and servers show
+    # parts of characters differently.
     data = mine.data if agreed else theirs.data
     agreed = agreed or tied
     decision = Decision(assistant, data, p, q, agreed, False, mine.data, tied=tied)
@@ -103,14 +104,14 @@ def judge(
 
 
 def same(mine: Token, theirs: Token) -> bool:
-    """Test whether two tokens are the same: equal ids or two ends, if ids are shown; else equal text."""
+    """Test whether two tokens are the same: by id if both ids are known (any two ends are the same), else by text."""
     if mine.id is None or theirs.id is None:
         return mine.data == theirs.data and mine.end == theirs.end
     return mine.id == theirs.id or (mine.end and theirs.end)
 
 
 def ties(mine: Token, theirs: Token, tie: float) -> bool:
-    """Test whether the draft's id is a model's second choice and its log probability within `tie` of the first."""
+    """Test whether the draft's token is a model's second choice, with a log probability within `tie` of the first."""
     second = next(iter(theirs.alternatives), None)
     if mine.id is None or second is None or not (theirs.prob and second.prob):
         return False
@@ -120,16 +121,16 @@ def ties(mine: Token, theirs: Token, tie: float) -> bool:
 
 
 def least(tokens: Sequence[Token]) -> float | None:
-    """The probability of a span, which is its least probable token's."""
+    """The probability of a span, which is that of its least probable token."""
     return join(list(tokens)).prob
 
 
 def most_probable(mine: Token, theirs: Token) -> float | None:
     """The probability that a model gives a token in place of its own, or an upper bound of it.
 
-    An unlisted token has at most the mass that the listed tokens leave over. It is also at most as probable as each
-    listed token, unless no list can hold it: a part of a character, or an end that is not reported. A list may be
-    shorter than requested, if such tokens were among the most probable.
+    An unlisted token has at most the probability mass that the listed tokens leave over. It is also no more probable
+    than any listed token, unless it is of a kind that no list contains, such as a part of a character or an unreported
+    end. If such tokens were among the most probable, a list may be shorter than requested.
 
     Args:
         mine: the token.

@@ -1,4 +1,4 @@
-"""Limits of requests and billed tokens: of one answer over all of its endpoints, and of many answers together."""
+"""Limits on requests and billed tokens, for one answer over all of its endpoints and for many answers together."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from cosd_providers.errors import BudgetError, BudgetTimeoutError, ProviderError
 from cosd_providers.usage import Usage
 
 BYTES = 4
-"""Bytes of text in a token, if no better number is known."""
+"""Assumed bytes of text per token, if no better number is known."""
 
 _SPILL = 16
-"""Tokens beyond its limit that the questions of an answer may write; they count when they are billed."""
+"""Tokens by which the questions of an answer may exceed its limit, because they count only when they are billed."""
 _ROOM = 2
-"""An answer beside others may bill at least this many times the largest bill of its kind."""
+"""The share of an answer among others is at least the largest bill of its kind, times this number."""
 
 _OR = 'or let the answer end there: on_budget="end" (--on-budget end).'
 
 
 class Spending(Usage):
-    """Usage of one call of a provider, with an estimate of its cost until its bill comes.
+    """The usage of one call of a provider, with an estimate of its cost until the bill arrives.
 
     Attributes:
-        guess: estimate of the tokens that it reads.
-        written: tokens of a draft so far.
+        guess: estimated number of tokens that the call reads.
+        written: number of tokens that a draft has written so far.
     """
 
     __slots__ = ("_budget", "_drafts", "_ledger", "guess", "written")
@@ -41,15 +41,16 @@ class Spending(Usage):
         self.written = 0
 
     def sent(self, now: float) -> None:
-        """Record that a request goes out; see `Usage`. It counts here until the call is over; its time counts in the
-        ledger at once.
+        """Record that a request is sent; see `Usage`.
+
+        The ledger records its time at once. The request itself counts here until the call is over.
         """
         super().sent(now)
         self._ledger.sent(now)
         self._ledger.requests -= 1
 
     def answered(self, now: float) -> None:
-        """Record that the first token or answer has come; see `Usage`."""
+        """Record that the first token or answer has arrived; see `Usage`."""
         super().answered(now)
         self._ledger.answered(now)
 
@@ -60,15 +61,15 @@ class Spending(Usage):
 
     @property
     def unbilled(self) -> int:
-        """Tokens that the call has most likely cost beyond its bill; 0 before it was sent."""
+        """The estimated number of tokens that the call has cost beyond its bill; 0 before a request is sent."""
         if not self.requests + self.retries:
             return 0
-        # A draft is one request, whose bill replaces the guess; a question may take several requests.
+        # A draft is one request, so its bill replaces the guess. A question may take several requests.
         read = 0 if self._drafts and self.prompt_tokens else max(0, self.guess - self.prompt_tokens)
         return read + max(0, self.written - self.completion_tokens)
 
     def settle(self) -> None:
-        """Add the call's bill to the endpoint's, when it is over."""
+        """Add the bill of the completed call to the endpoint's ledger."""
         ledger = self._ledger
         ledger.requests += self.requests
         ledger.retries += self.retries
@@ -80,18 +81,19 @@ class Spending(Usage):
 class Budget:
     """The limits of one answer, checked before every request.
 
-    No request is sent after a limit is reached. Tokens count as the servers bill them. Requests in flight count by
-    estimate until billed: a draft's tokens as they come, and read text at the rate of the endpoint's earlier bills.
-    Before an endpoint's first bill, the prompt counts as the draft's endpoint counts it, if it does, else at four bytes
-    a token; places in one question read their text once. Requests that are never billed, because the server reports
-    nothing or because they were cancelled, stay estimated. So requests in flight can overshoot a limit, as can too low
-    an estimate; after too high an estimate the answer ends a little early.
+    No request is sent after a limit is reached. Tokens count as the servers bill them. A request in flight counts by an
+    estimate until it is billed: the tokens that a draft has written, and the tokens of the text that the request reads,
+    at the rate of the endpoint's earlier bills. Before the first bill of an endpoint, text counts as four bytes per
+    token, and only once for all places of a question; the draft's text counts at the rate at which its endpoint counts
+    the prompt, if it can. A request that is never billed, because the server reports nothing or because the request was
+    cancelled, keeps its estimate. So an answer can exceed a limit by its requests in flight, or because an estimate was
+    too low. If an estimate was too high, the answer ends a little early.
 
     Args:
-        ledgers: the draft's first, then the assistants'.
-        max_requests: generation requests, retries included. Requests that discover a server's properties count nowhere:
-            not here, not as tokens, and not in `FusionResult.usage`.
-        max_billed_tokens: tokens read and written.
+        ledgers: the ledgers of the draft and the assistants, in this order.
+        max_requests: limit on generation requests, retries included. Requests that discover a server's properties count
+            neither here nor as tokens, and `FusionResult.usage` leaves them out.
+        max_billed_tokens: limit on tokens read and written.
     """
 
     def __init__(
@@ -102,30 +104,30 @@ class Budget:
         self._max_billed_tokens = max_billed_tokens
         self._under_way: list[Spending] = []
         self.counts_tokens = max_billed_tokens is not None
-        self._never_billed = [0] * len(ledgers)  # tokens, estimated
-        self._unreported = [0] * len(ledgers)  # tokens of complete calls whose reading was not reported
-        self._rates: dict[int, float] = {}  # tokens in a byte of text, as billed
+        self._never_billed = [0] * len(ledgers)  # estimated tokens
+        self._unreported = [0] * len(ledgers)  # estimated tokens read by complete calls that did not report them
+        self._rates: dict[int, float] = {}  # billed tokens per byte of text
 
     @property
     def unreported(self) -> list[int]:
-        """An estimate of the tokens read, for each endpoint that does not report them; 0 for the others."""
+        """An estimate of the tokens read, for each endpoint that does not report them; 0 for other endpoints."""
         return [0 if ledger.prompt_tokens else n for ledger, n in zip(self._ledgers, self._unreported, strict=True)]
 
     @property
     def never_billed(self) -> list[int]:
-        """An estimate, for each endpoint, of the tokens of calls that are over and will not be billed."""
+        """An estimate, for each endpoint, of the tokens of completed calls that will not be billed."""
         return [*self._never_billed]
 
     def expect(self, prompt: int, size: int, *, counted: bool) -> None:
-        """Check, before any request is sent, that some answer can keep the limits.
+        """Check, before any request is sent, that an answer within the limits is possible.
 
         Args:
-            prompt: tokens of the prompt that the draft reads.
-            size: bytes of the prompt.
-            counted: whether the endpoint counted the tokens.
+            prompt: number of tokens of the prompt that the draft reads.
+            size: size of the prompt in bytes.
+            counted: whether the endpoint counted the tokens; otherwise `prompt` is a guess.
 
         Raises:
-            BudgetError: the limit is below the least that an answer can cost.
+            BudgetError: the limit is lower than the cost of the cheapest answer.
         """
         if counted:
             self._rates[0] = prompt / size
@@ -139,9 +141,9 @@ class Budget:
         """Account for one call while it is in progress.
 
         Args:
-            endpoint: its index in `ledgers`.
-            sizes: bytes of each text that it continues.
-            drafts: whether it is a draft.
+            endpoint: index of the endpoint in `ledgers`.
+            sizes: size in bytes of each text that the call reads.
+            drafts: whether the call is a draft.
         """
         rate = self._rates.get(endpoint)
         guess = -(-max(sizes, default=0) // BYTES) if rate is None else round(rate * sum(sizes))
@@ -152,7 +154,7 @@ class Budget:
             yield call
             whole = True
         except ProviderError:
-            refused = not call.written  # most likely no text was read
+            refused = not call.written  # the server most likely read nothing
             raise
         finally:
             self._under_way.remove(call)
@@ -164,7 +166,7 @@ class Budget:
                 self._unreported[endpoint] += call.guess if whole and call.requests else 0
 
     def answered_by(self, endpoint: int, strategy: str) -> None:
-        """Count a place that a strategy has answered, whenever its request was sent."""
+        """Count a place as answered by a strategy."""
         self._ledgers[endpoint].answered_by(strategy, 1)
 
     def check(self) -> None:
@@ -179,7 +181,7 @@ class Budget:
         self.check_tokens()
 
     def check_tokens(self) -> None:
-        """Check the limit of tokens before a request is sent, and as a draft comes.
+        """Check the limit of tokens, before a request is sent and while a draft arrives.
 
         Raises:
             BudgetError: the limit of tokens is reached.
@@ -195,7 +197,7 @@ class Budget:
 
 
 def timed_out(seconds: float, *, started: bool) -> BudgetTimeoutError:
-    """The error for an answer that took too long; an answer that was not `started` has no text to end with."""
+    """The error for an answer that took too long; `started` is False if the servers were not yet identified."""
     if started:
         words = f"the answer took longer than timeout={seconds:g} seconds"
         hint = f"Allow more (generate(timeout=...), or --timeout), {_OR}"
@@ -215,35 +217,38 @@ def _reached(limit: str, words: str, hint: str = f"Allow more, {_OR}") -> Budget
 
 @dataclass
 class SharedLimit:
-    """Limit of billed tokens of many answers, shared by the answers in progress.
+    """A limit on the billed tokens of many answers, shared by the answers in progress.
 
     Attributes:
-        most: the limit; None without one.
+        most: the limit; None means no limit.
         billed: returns the number of tokens billed so far.
-        workers: number of answers that may be in progress at a time, now.
-        reached: whether the rest of the limit was not enough for an answer.
+        workers: current number of workers, each of which has up to one answer in progress.
+        reached: whether the rest of the limit was too small for an answer.
     """
 
     most: int | None
     billed: Callable[[], int]
     workers: int = 0
     reached: bool = False
-    _reserved: int = field(default=0, init=False)  # tokens that the answers in flight may bill
-    _flying: int = field(default=0, init=False)  # answers in progress
-    _largest: dict[str, int] = field(default_factory=dict[str, int], init=False)  # bill of an answer, by kind
-    _landed: anyio.Event = field(default_factory=anyio.Event, init=False)  # set, and replaced, when an answer has come
+    _reserved: int = field(default=0, init=False)  # tokens that the answers in progress may bill
+    _flying: int = field(default=0, init=False)  # number of answers in progress
+    _largest: dict[str, int] = field(default_factory=dict[str, int], init=False)  # largest bill of each kind of answer
+    _landed: anyio.Event = field(default_factory=anyio.Event, init=False)  # set and replaced when an answer is over
 
     async def share(self, name: str, guess: int, least: int, goes_on: Callable[[], bool]) -> int | None:
-        """The tokens that an answer may bill: an equal share of the rest, or all of the rest once nothing is in flight.
+        """Determine the number of tokens that the next answer may bill.
 
-        If the share might not be enough, the call waits for the answers in flight. None if there is no limit, or if the
-        rest is not enough: then the limit is reached.
+        The share is an equal part of the rest of the limit. If it might be too small, the call waits for the answers in
+        progress; when none is in progress any more, the share is the whole rest.
 
         Args:
-            name: kind of the answer: answers of one kind bill about as much.
-            guess: tokens that its first answer may bill.
-            least: tokens without which the answer need not be tried.
+            name: kind of the answer. Answers of one kind are expected to have similar bills.
+            guess: expected bill of an answer of a kind that has none yet.
+            least: smallest share with which the answer is worth trying.
             goes_on: returns whether any answer is still wanted.
+
+        Returns:
+            None if there is no limit, if no answer is wanted any more, or if the rest is too small (see `reached`).
         """
         if self.most is None:
             return None
@@ -267,26 +272,26 @@ class SharedLimit:
         self._reserved += 0 if share is None else share + _SPILL
 
     def give_back(self, share: int | None) -> None:
-        """Count an answer as no longer in progress, whatever its outcome."""
+        """Count an answer as over, whatever its outcome, and release its share."""
         self._flying -= 1
         self._reserved -= 0 if share is None else share + _SPILL
         self._notify()
 
     def ended(self) -> None:
-        """Count a worker as gone."""
+        """Count one worker less."""
         self.workers -= 1
         self._notify()
 
     def note(self, name: str, billed: int) -> None:
-        """Note the bill of an answer of a kind."""
+        """Record the bill of an answer of one kind."""
         self._largest[name] = max(self._largest.get(name, 0), billed)
 
     def words(self) -> str:
-        """The reason why no more answers are requested, once the limit is reached."""
+        """The reason why no more answers are requested after the limit is reached."""
         words = f"max_billed_tokens={self.most} is reached ({self.billed():,} were billed)"
-        return f"{words}: allow more, and what is known is not asked again"
+        return f"{words}: allow more; answers that are known already are not requested again"
 
     def _notify(self) -> None:
-        """Wake the tasks that wait for a part of the limit."""
+        """Wake the tasks that wait for a share of the limit."""
         self._landed.set()
         self._landed = anyio.Event()

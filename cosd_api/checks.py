@@ -1,4 +1,4 @@
-"""Checks of a caller's values: each check returns the value, or raises a `SettingError` with a remedy."""
+"""Checks of a caller's values; a failed check raises a `SettingError` with a remedy."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ Prompt = str | Sequence[Message | Mapping[str, Any]]
 """Text that all models continue, or a conversation."""
 
 OwnMessages = Mapping[str, str | Sequence[Message | Mapping[str, Any]]]
-"""Messages of single models, by the endpoint's name (`"draft"`, `"assistant"`); text is a system message."""
+"""Messages for single models, by the name of the endpoint (`"draft"`, `"assistant"`); text is a system message."""
 
 
 def missing_members(given: object) -> list[str]:
-    """The members of `cosd_providers.Provider` that `given` lacks, in their order, methods with `()`."""
-    entered = ("__aenter__", "__aexit__")
+    """The members of `cosd_providers.Provider` that `given` lacks, in the order of the protocol; methods have `()`."""
+    entered = ("__aenter__", "__aexit__")  # Python looks these up in the class
     members = [name for name in vars(Provider) if name in entered or not name.startswith("_")]
     lacks = [name for name in members if not hasattr(type(given) if name in entered else given, name)]
-    return [name if name == "name" else f"{name}()" for name in lacks]  # Python looks `entered` up in the class
+    return [name if name == "name" else f"{name}()" for name in lacks]
 
 
 def takes_text(provider: Provider) -> bool:
-    """True if its `generate` takes a prompt and a text, as in providers before `contract.Context`."""
+    """Test whether a provider's `generate` accepts a prompt and a text, as providers did before `contract.Context`."""
     return list(inspect.signature(provider.generate).parameters)[:2] == ["prompt", "text"]
 
 
 def check_verifier(verifier: Verifier) -> Verifier:
-    """The verifier as given.
+    """Check a verifier and return it.
 
     Raises:
         SettingError: it is not a verifier.
@@ -50,10 +50,10 @@ def check_verifier(verifier: Verifier) -> Verifier:
 
 
 def check_hedge(hedge: int, draft: Provider) -> None:
-    """Check that a draft can be hedged.
+    """Check that the provider of the draft supports hedges, if there are any.
 
     Raises:
-        SettingError: its provider takes no `alternatives`, such as one written for an earlier version.
+        SettingError: its `generate` accepts no `alternatives`, because it was written for an earlier version.
     """
     taken = inspect.signature(draft.generate).parameters
     if hedge and "alternatives" not in taken and all(one.kind is not one.VAR_KEYWORD for one in taken.values()):
@@ -62,7 +62,7 @@ def check_hedge(hedge: int, draft: Provider) -> None:
 
 
 def check_unit(unit: Unit | None) -> Unit | None:
-    """The unit as given; None compares the endpoints' tokenizers.
+    """Check a unit and return it; None compares the endpoints' tokenizers.
 
     Raises:
         SettingError: it is invalid.
@@ -73,15 +73,15 @@ def check_unit(unit: Unit | None) -> Unit | None:
 
 
 def check_installed(module: str, needed: str, extra: str) -> None:
-    """Check that a package of an extra can be imported, before long work.
+    """Check that an optional package can be imported, before any long work starts.
 
     Args:
-        module: its name, such as `"sklearn"`.
-        needed: its use, for the message, such as `"training a tree needs scikit-learn"`.
-        extra: the extra that contains it.
+        module: name of the module, such as `"sklearn"`.
+        needed: beginning of the message, such as `"training a tree needs scikit-learn"`.
+        extra: the extra that installs the package.
 
     Raises:
-        SettingError: it is missing; the message names the extra.
+        SettingError: the package is missing; the message names the extra.
     """
     try:
         import_module(module)
@@ -92,7 +92,7 @@ def check_installed(module: str, needed: str, extra: str) -> None:
 
 
 def check_choice(name: str, given: str, choices: object) -> None:
-    """Check that a setting is one of the words of a `Literal`.
+    """Check that a setting is one of the values of a `Literal`.
 
     Raises:
         SettingError: it is not.
@@ -148,10 +148,10 @@ def check_between(name: str, value: float, low: float, high: float) -> None:
 
 
 def check_temperature(value: float) -> float:
-    """The temperature as given: 0 for the most probable tokens, 1 for draws from the models' own distributions.
+    """Check a temperature and return it: 0 for the most probable tokens, 1 to draw from the models' own distributions.
 
     Raises:
-        SettingError: it is neither: at another temperature a server changes the probabilities that are compared.
+        SettingError: it is another number, at which servers would change the probabilities that are compared.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or value not in (0, 1):
         words = "0 takes the most probable tokens, 1 draws from the models' own distributions, and servers change the"
@@ -160,7 +160,7 @@ def check_temperature(value: float) -> float:
 
 
 def check_count(name: str, value: int, *, least: int = 1) -> int:
-    """The number as given: whole, and at least `least`.
+    """Check that a number is whole and at least `least`, and return it.
 
     Raises:
         SettingError: it is not.
@@ -171,10 +171,10 @@ def check_count(name: str, value: int, *, least: int = 1) -> int:
 
 
 def check_prompt(prompt: Prompt) -> str | tuple[Message, ...]:
-    """The prompt as given; messages as such.
+    """Check a prompt and return it; a conversation becomes a tuple of `Message`.
 
     Raises:
-        SettingError: it is neither text nor a conversation, or it is empty.
+        SettingError: the prompt is neither text nor a conversation, or it is empty or invalid.
     """
     if not isinstance(prompt, str):
         if isinstance(prompt, Message | Mapping | bytes | bytearray) or not isinstance(prompt, Sequence):
@@ -194,10 +194,10 @@ def check_prompt(prompt: Prompt) -> str | tuple[Message, ...]:
 
 
 def check_own(own: OwnMessages | None) -> dict[str, tuple[Message, ...]]:
-    """The messages of single models; an empty mapping without any.
+    """Check the messages for single models and return them as tuples, by the name of the endpoint.
 
     Raises:
-        SettingError: it is no mapping, or a message is invalid.
+        SettingError: `own` is not a mapping, or a message is invalid.
     """
     if own is None:
         return {}
@@ -215,10 +215,10 @@ def check_own(own: OwnMessages | None) -> dict[str, tuple[Message, ...]]:
 
 
 def check_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Stop strings as a tuple; one string alone is one stop string.
+    """Check stop strings and return them as a tuple; a single string is one stop string.
 
     Raises:
-        SettingError: a stop string is empty or not a string.
+        SettingError: a stop string is empty, not a string, or not valid Unicode.
     """
     if not (stop is None or isinstance(stop, str | Sequence)):
         raise SettingError(f"stop must be a string or several, not {stop!r}")

@@ -1,4 +1,4 @@
-"""A circuit breaker for assistants: after a failure, not every answer of a fusion waits for the failed assistant."""
+"""A circuit breaker for assistants, so that not every answer of a fusion waits for an assistant that is down."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 from cosd_providers.errors import ProviderError
 
 OPEN_SECONDS = 30.0
-"""After a failure an assistant is left out for this long; then one answer tries it again."""
+"""Time for which an assistant is left out after a failure; then one answer tries it again."""
 
 
 class CircuitBreaker:
     """The state of each assistant of a fusion.
 
-    *Closed*: it is asked. A failure *opens* its circuit: answers that start in the next `OPEN_SECONDS` leave it out.
-    Then it is *half-open*: the next answer tries it, and other answers leave it out meanwhile; `answered` closes it,
-    `failed` opens it again.
+    While the circuit of an assistant is *closed*, the assistant is asked. A failure *opens* the circuit: answers that
+    start in the next `OPEN_SECONDS` leave the assistant out. Then the circuit is *half-open*: the next answer tries the
+    assistant, while other answers still leave it out. `answered` closes the circuit, `failed` opens it again.
 
     Args:
         clock: a monotonic clock, in seconds.
@@ -35,9 +35,9 @@ class CircuitBreaker:
         self._opened.pop(assistant, None)
 
     def left_out(self) -> dict[int, ProviderError]:
-        """The assistants that an answer which starts now leaves out, with the reason.
+        """The assistants that an answer leaves out if it starts now, with the reasons.
 
-        This answer tries the assistants whose time is over, and no other answer does so for the next `OPEN_SECONDS`.
+        This answer tries each assistant whose time is over. For the next `OPEN_SECONDS` no other answer tries it.
         """
         now = self._clock()
         left_out: dict[int, ProviderError] = {}

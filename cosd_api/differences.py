@@ -1,13 +1,14 @@
-"""The first difference of a unit, and the two probabilities there: the same judgement in answers and in training. Pure.
+"""The first difference between a draft and an assistant in a unit, in pure functions for answers and for training.
 
-An assistant agrees with a unit of the draft's path if at every place of the unit its most probable token is its own
-token there (`paths.PathUnit`). An assistant that takes text only agrees if its text from the unit's start spells the
-draft's text (`text_paths.spelled`). They differ at the first place where the assistant writes another token::
+An assistant agrees with a unit of the draft's path if at each place of the unit (`paths.PathUnit`) its most probable
+token is the token of its own encoding of the draft's text. An assistant that takes text only agrees if its text from
+the unit's start spells the draft's text (`text_paths.spelled`). Otherwise the two differ at the first place where the
+assistant writes another token, with these probabilities::
 
-    q   the least probability of the assistant's choices at the places since the unit's start
-    p   the least probability of the draft's tokens from the unit's start that begin before the differing token's end
+    q   the lowest probability among the assistant's choices from the unit's start to this place
+    p   the lowest probability among the draft's tokens from the unit's start that begin before the differing token ends
 
-After a difference that is kept, the next unit begins at the first common boundary after the differing token.
+If the draft is kept at a difference, the next unit begins at the first common boundary after the differing token.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ AskedPlace = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A token that an assistant would not write as the draft did.
+    """The first difference in a unit: a place at which an assistant would write something other than the draft did.
 
     Attributes:
-        at: byte offset in the answer at which the token begins.
-        end: the draft's tokens that begin before this byte are replaced, or kept, together.
-        ids: the assistant's ids before the token; None if the assistant takes text only.
-        walked: the assistant's tokens from the unit's start on, up to and including the token that it would write.
-        own: the token that it would write, and its known tokens after that.
+        at: byte offset of the place in the answer.
+        end: byte offset; the draft's tokens that begin before it are kept or replaced together.
+        ids: the assistant's ids before the place; None if the assistant takes text only.
+        walked: the assistant's tokens from the unit's start to the token that it would write, inclusive.
+        own: the token that it would write, and the known tokens of its continuation.
     """
 
     at: int
@@ -45,7 +46,7 @@ class Difference:
 
     @property
     def theirs(self) -> Token:
-        """The token that it would write."""
+        """The token that the assistant would write."""
         return self.own[0]
 
 
@@ -54,11 +55,11 @@ class Walk:
     """One pass over the places of a unit, as far as answers are known.
 
     Attributes:
-        heard: the assistant's choice at each place, in order; if it takes text only, its tokens in the unit.
-        difference: the first difference, at the last of these places; None if they agree so far.
-        missing: the first place that is not answered.
+        heard: the assistant's choice at each answered place, in order; if it takes text only, its tokens in the unit.
+        difference: the first difference, at the last answered place; None if there is none so far.
+        missing: the first place that still waits for an answer, if any.
         silent: whether the assistant could not answer at the next place.
-        tied: whether a choice counts as its own token by a tie.
+        tied: whether the assistant agrees at some place only by a tie.
     """
 
     heard: tuple[Token, ...]
@@ -69,7 +70,7 @@ class Walk:
 
 
 def asked_places(unit: PathUnit, bound: int) -> list[AskedPlace]:
-    """The places of a unit before byte `bound`; empty if its bytes are kept unjudged."""
+    """The places of a unit before byte `bound`; empty if the unit's bytes are kept unjudged."""
     encoding = unit.encoding
     return [] if encoding is None else [(at, encoding.ids[:count]) for at, count in unit.places(bound)]
 
@@ -77,14 +78,14 @@ def asked_places(unit: PathUnit, bound: int) -> list[AskedPlace]:
 def walk(
     draft: DraftPath, unit: PathUnit, bound: int, answers: Mapping[tuple[int, ...], Token | None], tie: float
 ) -> Walk:
-    """Compare an assistant's choices with its own tokens, at one place of a unit after the other.
+    """Compare an assistant's choices with its own encoding of the draft's text, place by place.
 
     Args:
         draft: the draft's path.
         unit: the unit.
-        bound: byte offset before which places are judged.
-        answers: the assistant's most probable token after the ids before each place; None if it has no answer there.
-        tie: difference of log probabilities within which its two most probable ids count as equal.
+        bound: byte offset; only places before it are judged.
+        answers: for the ids before a place, the assistant's most probable token; None if it could not answer there.
+        tie: largest difference of log probabilities at which the assistant's two most probable ids count as equal.
     """
     heard, tied = list[Token](), False
     for at, ids in asked_places(unit, bound):
@@ -94,7 +95,7 @@ def walk(
         if theirs is None:
             return Walk(tuple(heard), silent=True, tied=tied)
         heard.append(theirs)
-        assert unit.encoding is not None  # it has places
+        assert unit.encoding is not None  # a unit with places has one
         own = None if draft.tokens[unit.first].end else unit.encoding.ids[len(ids)]
         if is_own(theirs, own):
             continue
@@ -107,13 +108,13 @@ def walk(
 
 
 def walk_text(draft: DraftPath, unit: PathUnit, bound: int, tokens: Sequence[Token]) -> Walk | None:
-    """Compare the draft's text with the tokens that an assistant writes from the start of a unit, by text only.
+    """Compare the draft's text with the text that an assistant writes from the start of a unit.
 
     Args:
         draft: the draft's path.
         unit: the unit.
-        bound: byte offset before which differences count; a difference at the draft's end of sequence always counts.
-        tokens: the assistant's tokens, in answer to `text_paths.unit_question`; empty if it has no answer.
+        bound: byte offset; a difference counts if it lies before this offset or at the draft's end of sequence.
+        tokens: the assistant's answer to `text_paths.unit_question`; empty if it could not answer.
 
     Returns:
         None if the draft has not written far enough.
@@ -125,7 +126,7 @@ def walk_text(draft: DraftPath, unit: PathUnit, bound: int, tokens: Sequence[Tok
     if known < len(tokens) and (starts[known] < bound or unit.start == unit.end):
         at, heard = starts[known], tuple(tokens[: known + 1])
         reached = min(max(starts[known + 1], at + 1), unit.end)
-        end = draft.offset(begun_before(draft, unit.first, reached))  # whole tokens are recorded
+        end = draft.offset(begun_before(draft, unit.first, reached))  # only whole tokens can be recorded
         return Walk(heard, Difference(at, end, None, heard, tokens[known:]))
     if not tokens or (known == len(tokens) and starts[-1] < unit.end):
         return Walk((), silent=True)
@@ -134,12 +135,12 @@ def walk_text(draft: DraftPath, unit: PathUnit, bound: int, tokens: Sequence[Tok
 
 
 def is_own(theirs: Token, own: int | None) -> bool:
-    """Test whether a model's choice is its own token at a place, by its id; `own` is None for the end of sequence."""
+    """Test whether a model's choice has the id of its own token at a place; `own` is None for the end of sequence."""
     return theirs.end if own is None else theirs.id == own
 
 
 def ties(theirs: Token, own: int | None, tie: float) -> bool:
-    """Test whether its own token is a model's second choice and its log probability within `tie` of the first."""
+    """Test whether a model's second choice is its own token, with a log probability within `tie` of the first."""
     second = next(iter(theirs.alternatives), None)
     if second is None or not (theirs.prob and second.prob):
         return False
@@ -149,15 +150,15 @@ def ties(theirs: Token, own: int | None, tie: float) -> bool:
 
 
 def begun_before(draft: DraftPath, first: int, end: int) -> int:
-    """Index after the last draft token that begins before byte `end`; at least the token `first` does."""
+    """Index after the last draft token that begins before byte `end`; the token `first` always counts."""
     tokens = range(first, len(draft.tokens))
     return next((at for at in tokens if draft.ends[at] >= end), len(draft.tokens) - 1) + 1
 
 
 def next_start(draft: DraftPath, unit: PathUnit, end: int) -> int:
-    """Index of the draft token at which the next unit begins, after a kept difference that ends at byte `end`.
+    """Index of the draft token at which the next unit begins after a kept difference that ends at byte `end`.
 
-    The next unit begins at the first common boundary from there on within this unit, else at its end.
+    That is the first common boundary at or after `end` in this unit, or the end of the unit if there is none.
     """
     if unit.encoding is None:
         return unit.last

@@ -1,4 +1,4 @@
-"""The servers of a fusion: opened together, discovered once, closed together."""
+"""The servers of a fusion, which are opened and closed together, and discovered once."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ from cosd_providers.same_ids import Vocabulary, vocabulary
 from cosd_providers.tokenizers import fingerprint
 
 OwnByName: TypeAlias = Mapping[str, Sequence[Message]]
-"""Messages of single models, by the endpoint's name."""
+"""Messages for single models, by the name of the endpoint."""
 
 _NOBODYS: OwnByName = MappingProxyType({})
 _OTHER_TOKENS = 'Leave unit out, or give unit="word": such models are compared by words, each asked on its own path.'
 _ONE_TOKENIZER = 'If you know that they have, give unit="token"; method="cosd" fuses models with any tokenizers.'
 _CONTINUES = "Else use a server that continues a text or a partial reply, such as vLLM or llama.cpp's."
-_SPECIAL = 8  # special tokens that a server may put around a prompt, at most
-_COUNTED = 16  # characters of a prompt's start that are counted first, for each token of room
+_SPECIAL = 8  # the highest number of special tokens that a server may put around a prompt
+_COUNTED = 16  # characters of a prompt's start whose tokens are counted first, for each token of room
 _COUNTED_AT_LEAST = 1024
 _CUT = 24  # extra tokens allowed if a text is cut inside a token
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about the servers, for one answer.
+    """Facts about the servers that apply to one answer.
 
     Attributes:
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
-        unit: the tokens judged together.
-        ids: whether all models have the same ids, and take the answer's.
-        shares: of each assistant, whether it has the draft's ids; empty if that is not known.
-        warnings: for any answer.
-        cues: for each chat model its name and the text that its template writes before an answer.
-        without: the assistants that the answer leaves out, by their index, with the reason.
+        unit: the tokens that are judged together.
+        ids: whether all models have the same ids and their servers accept ids.
+        warnings: warnings that apply to every answer.
+        cues: for each chat model, its name and the text that its template writes before an answer.
+        shares: for each assistant, whether it has the draft's ids; empty if that is not known.
+        without: the assistants that the answer leaves out, by index, with the reason.
     """
 
     draft: Endpoint
@@ -74,11 +74,11 @@ class Facts:
     without: Mapping[int, ProviderError] = field(default_factory=dict[int, ProviderError])
 
     def across(self, method: Method) -> bool:
-        """True if a method judges the models across tokenizers: some have ids of their own, or take none."""
+        """Test whether a method judges the models across tokenizers, because they have different ids or take no ids."""
         return method.asks_by_ids and not self.ids and self.unit == "word"
 
     def warnings_for(self, prompt: str | Sequence[Message]) -> tuple[str, ...]:
-        """Warnings about the answer to `prompt` that are known before it."""
+        """The warnings about the answer to `prompt` that are known before it starts."""
         if not isinstance(prompt, str):
             return self.warnings
         raw = tuple(
@@ -91,22 +91,23 @@ class Facts:
 
 
 class Endpoints:
-    """A draft and its assistants.
+    """The servers of one fusion: a draft and its assistants.
 
     Args:
-        draft: URL or provider.
-        assistant: one or several of them.
-        unit: the tokens judged together; None compares the tokenizers.
+        draft: a URL or a provider.
+        assistant: one or more URLs or providers.
+        unit: the tokens that are judged together; None compares the tokenizers to choose.
         method: the method that the models serve.
         spares: whether an answer continues without an assistant that is down (`on_assistant_error="draft"`).
-        tokens: whether single tokens are wanted, so that models that take no ids are compared by their encodings.
+        tokens: whether single tokens are wanted: if so, models that take no ids are compared by their encodings of a
+            test text.
 
     Attributes:
-        breaker: the assistants that have failed lately.
-        lateness: of this process, measured by its verdicts.
-        speeds: of the models, in the answers so far.
-        room: tokens that a prompt may have at most: the least number among the models that an answer needs. None before
-            their discovery, and if no number is known.
+        breaker: circuit breaker, which knows the assistants that have failed lately.
+        lateness: how late this process hears verdicts.
+        speeds: speeds of the models in the answers so far.
+        room: the highest number of tokens that a prompt may have: the lowest limit among the models that an answer
+            needs. None before the servers are discovered, and if no limit is known.
 
     Raises:
         SettingError: a server is neither a URL nor a provider.
@@ -141,7 +142,7 @@ class Endpoints:
         self.names = ["assistant"] if count == 1 else [f"assistant {i}" for i in range(1, count + 1)]
         self._stack: AsyncExitStack | None = None
         self._facts: Facts | None = None
-        self._infos: dict[int, ServerInfo] = {}  # of the assistants
+        self._infos: dict[int, ServerInfo] = {}  # descriptions of the assistants, by index
         self._discovering = anyio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -159,10 +160,10 @@ class Endpoints:
             await stack.aclose()
 
     async def discover(self) -> Facts:
-        """Discover the servers, for an answer that starts now; each describes itself once.
+        """Discover the servers for an answer that starts now. Each server is asked to describe itself only once.
 
         Raises:
-            FusionClosedError: they are not open.
+            FusionClosedError: the servers are not open.
             UnsupportedError: a server cannot serve the method.
             ProviderError: a server failed, and no answer continues without it.
         """
@@ -179,10 +180,10 @@ class Endpoints:
             return replace(self._facts, without=without)
 
     async def _describe(self, at: int, without: dict[int, ProviderError]) -> None:
-        """Let one assistant describe itself; if it is down it is left out (`without`)."""
+        """Let one assistant describe itself; add it to `without` if it is down and answers may continue without it."""
         try:
             self._infos[at] = await self.assistants[at].describe()
-        except (ModelChoiceError, UnsupportedError):  # a mistake of the user, which waiting does not correct
+        except (ModelChoiceError, UnsupportedError):  # a mistake of the user, which another try does not mend
             raise
         except ProviderError as error:
             if not self.spares:
@@ -215,9 +216,9 @@ class Endpoints:
             if unit == "token":
                 self._refuse_other_tokens(named, vocabularies)
         ids = bool(shares) and all(shares)
-        if unit is None and self.method.compares_tokenizers:  # words, if one that is down leaves a doubt
+        if unit is None and self.method.compares_tokenizers:  # words if a model is down and leaves the choice open
             unit = "token" if ids else "word"
-            if not ids and everybody and self._compared:  # by their encodings of the test text
+            if not ids and everybody and self._compared:  # compare their encodings of the test text instead
                 unit = await _common_unit([self.draft, *self.assistants], infos)
             if self.method.one_tokenizer and everybody and unit == "word":
                 words = f"the method {self.method.name!r} compares tokens"
@@ -231,7 +232,7 @@ class Endpoints:
     def _refuse_other_tokens(
         self, named: Sequence[tuple[str, ServerInfo]], vocabularies: Sequence[Vocabulary | None]
     ) -> None:
-        """Refuse single tokens as the unit of models with other ids than the draft's, if words would do."""
+        """Refuse `unit="token"` for models with other ids than the draft's, if the method could judge words."""
         first, *others = vocabularies
         if self._compared:
             return
@@ -245,7 +246,7 @@ class Endpoints:
                 raise UnsupportedError(words, endpoint=info.endpoint, hint=_OTHER_TOKENS)
 
     async def _vocabularies(self, infos: Sequence[ServerInfo]) -> list[Vocabulary | None]:
-        """The fingerprints of the models' vocabularies; None for a model that takes no ids."""
+        """Fetch the fingerprints of the models' vocabularies; None for a model that takes no ids."""
         everybody = zip([self.draft, *self.assistants], infos, strict=True)
         return await concurrently([partial(vocabulary, *one) for one in everybody])
 
@@ -256,20 +257,20 @@ class Endpoints:
         facts: Facts,
         own: OwnByName = _NOBODYS,
     ) -> tuple[list[RenderedPrompt], Facts]:
-        """Render `prompt` for the draft and each assistant; an assistant found to be down is left out.
+        """Render `prompt` for the draft and each assistant, and leave out an assistant that turns out to be down.
 
         Args:
             prompt: text, or a conversation.
             on_special_tokens: see `Fusion`.
-            facts: about the endpoints.
-            own: messages of single models for this answer, by name.
+            facts: the facts about the endpoints.
+            own: messages for single models in this answer, by name.
 
         Returns:
-            The draft's and the assistants' prompts, and the updated facts.
+            The prompts of the draft and the assistants, and the updated facts.
 
         Raises:
-            SettingError: the prompt is text, and a model has messages of its own; or no model has such a name.
-            UnsupportedError: a model takes no messages, or not these.
+            SettingError: the prompt is text, but a model has messages of its own; or `own` names an unknown model.
+            UnsupportedError: a model accepts no messages, or not these messages.
             ProviderError: a model failed.
         """
         everybody = [self.draft, *self.assistants]
@@ -292,21 +293,22 @@ class Endpoints:
         return turns, replace(facts, without=without)
 
     def apart(self, method: Method, turns: Sequence[RenderedPrompt], facts: Facts) -> Facts:
-        """The facts of one answer: models have the same path only if their templates write the same text before it.
+        """Adapt the facts to the text that the models' templates write before this answer.
 
-        If tokens are compared without the user's request, such models are judged as models with other ids.
+        Models with the same ids share a path only if their templates write the same text before the answer. If they do
+        not, and the user did not set the unit, they are judged by words like models with different ids.
 
         Args:
-            method: of the answer.
-            turns: the draft's and the assistants' prompts.
-            facts: about the endpoints.
+            method: the method of the answer.
+            turns: the prompts of the draft and the assistants.
+            facts: the facts about the endpoints.
         """
         leads = [turn.lead for turn in turns]
         if len({lead for at, lead in enumerate(leads, -1) if at not in facts.without}) == 1:
             return facts
         unit = facts.unit
         if facts.ids and self.unit is None and not method.one_tokenizer:
-            with suppress(UnsupportedError):  # a verifier may look at single tokens
+            with suppress(UnsupportedError):  # some verifiers judge only single tokens
                 method.examine_unit("word", facts.draft.endpoint)
                 unit = "word"
         shares = tuple([share and lead == leads[0] for share, lead in zip(facts.shares, leads[1:], strict=False)])
@@ -315,27 +317,25 @@ class Endpoints:
     async def render(
         self, at: int, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens, own: OwnByName = _NOBODYS
     ) -> RenderedPrompt:
-        """Render a conversation for one model, by its index, after its own messages; 0 is the draft.
+        """Render a conversation, preceded by the model's own messages, for the model at an index; 0 is the draft.
 
         Raises:
-            UnsupportedError: it takes no messages, or not these.
+            UnsupportedError: the model accepts no messages, or not these messages.
         """
         whole = after_own(own.get([DRAFT, *self.names][at], ()), messages)
         return await _turn([self.draft, *self.assistants][at], whole, on_special_tokens)
 
     def named(self, endpoint: str) -> str:
-        """The name of the model whose server an error names, the draft's first; `"unknown"` if no model has this
-        server.
-        """
+        """The name of the first model on the server that an error names; `"unknown"` if no model is on that server."""
         several = zip([DRAFT, *self.names], [self.draft, *self.assistants], strict=True)
         told = {endpoint, urlsplit(endpoint).netloc} - {""}
         return next((name for name, one in several if {one.name, one.name.rpartition("@")[2]} & told), "unknown")
 
     def check_own(self, own: Mapping[str, object]) -> None:
-        """Refuse own messages of an unknown model.
+        """Refuse messages for an unknown model.
 
         Raises:
-            SettingError: no model has such a name; the message lists the names.
+            SettingError: no model has this name; the message lists the names.
         """
         names = [DRAFT, *self.names]
         for name in own:
@@ -343,29 +343,29 @@ class Endpoints:
                 raise SettingError(f"own has messages for {name!r}, and the models are {', '.join(names)}")
 
     def _refuse_own(self, own: OwnByName) -> None:
-        """Refuse a text as the prompt if a model has messages of its own: only templates put these into a prompt."""
+        """Refuse text as the prompt if a model has messages of its own, which only a template can put into a prompt."""
         for name, provider in zip([DRAFT, *self.names], [self.draft, *self.assistants], strict=True):
             if own.get(name) or (isinstance(provider, OwnMessages) and provider.own_messages):
                 words = f"{name} has messages of its own, and the prompt is text, which no template renders"
                 raise SettingError(f'{words}: give a list of messages, [{{"role": "user", "content": ...}}]')
 
     def plain(self, prompt: str | Sequence[Message]) -> list[RenderedPrompt]:
-        """The prompt's text for the draft and each assistant, without any chat template."""
+        """The prompt as plain text for the draft and each assistant, without any chat template."""
         text = prompt if isinstance(prompt, str) else "\n\n".join(message.content for message in prompt)
         return [RenderedPrompt(provider, text) for provider in [self.draft, *self.assistants]]
 
     async def check_messages(self, prompt: str | Sequence[Message], facts: Facts, own: OwnByName = _NOBODYS) -> Facts:
         """Refuse a conversation that is far too long for a model, before any template renders it.
 
-        This checks only conversations of many times the bytes that a model has room for, and only by their start;
-        `check_length` checks all others, once they are rendered. Every rendered prompt holds the messages of the user
-        and the system (a conversation is refused if a template leaves out some of them). An assistant's messages do not
-        count here, because templates leave out its thoughts.
+        Only a conversation that is many times longer than a model has room for is checked here, by the tokens of its
+        start. `check_length` checks every other conversation after it is rendered. The messages of the user and the
+        system count, because every rendered prompt contains them (a template that leaves out some of them is an error).
+        The assistant's messages do not count, because templates may leave out its thoughts.
 
         Args:
-            prompt: as for `turns`; a text is not rendered, and not checked here.
-            facts: about the endpoints.
-            own: messages of single models for this answer, by name.
+            prompt: see `turns`; a prompt that is text is not checked here.
+            facts: the facts about the endpoints.
+            own: messages for single models in this answer, by name.
 
         Returns:
             The updated facts; see `check_length`.
@@ -385,16 +385,16 @@ class Endpoints:
         return await self._checked(check, facts)
 
     async def check_length(self, turns: Sequence[RenderedPrompt], facts: Facts) -> Facts:
-        """Check that every model has room for its prompt and one token, if its room is known.
+        """Check that every model whose limit is known has room for its prompt and one more token.
 
-        Assistants that the answer leaves out are not checked. An assistant without room is left out, too, if the answer
-        may continue without it.
+        Assistants that the answer leaves out are not checked. An assistant without room is left out as well, if the
+        answer may continue without it.
 
         Returns:
-            The facts as they are then.
+            The updated facts.
 
         Raises:
-            ContextLengthError: the prompt is too long for a model; nothing was drafted yet.
+            ContextLengthError: the prompt is too long for a model; nothing has been drafted yet.
         """
         counts = _Counts()
 
@@ -405,7 +405,7 @@ class Endpoints:
         return await self._checked(check, facts)
 
     async def _checked(self, check: Callable[[int, str], Awaitable[None]], facts: Facts) -> Facts:
-        """Check each model of the answer; an assistant that has no room, or is down, is left out if possible."""
+        """Run a check for each model of the answer; if possible, leave out assistants that have no room or are down."""
         without = dict(facts.without)
 
         async def tried(at: int, name: str) -> None:
@@ -433,14 +433,14 @@ async def _turn(provider: Provider, messages: Sequence[Message], on_special_toke
 
 
 class _Counts:
-    """Numbers of tokens of texts, each counted once, by any of the models with the same ids."""
+    """The token counts of texts; each text is counted once, by any of the models with the same ids."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
         self._counting = anyio.Lock()
 
     async def of(self, provider: Provider, text: str) -> int:
-        """The number of a text's tokens; if a model fails to count, the next model does."""
+        """The number of tokens of a text; if one provider fails to count it, the next caller's provider does."""
         async with self._counting:
             if text not in self._known:
                 self._known[text] = await token_count(provider, text)
@@ -451,10 +451,10 @@ async def _check_length(name: str, turn: RenderedPrompt, counts: _Counts) -> Non
     provider, prompt = turn.provider, turn.prompt
     info = await provider.describe()
     room = _room(info)
-    # No token is shorter than a byte, so most prompts need not be counted.
+    # A token has at least one byte, so the tokens of most prompts need not be counted.
     if room is None or len(prompt.encode()) + _SPECIAL <= room or not info.capabilities.tokenize:
         return
-    with suppress(UnsupportedError):  # the tokens' bytes are not known, as for a normalised text
+    with suppress(UnsupportedError):  # tokens cannot be counted, for example because the tokenizer normalises text
         if await _starts_with_more(provider, prompt, room, _CUT, counts):
             raise _too_long(name, info, f"more than {room}", room)
         count = await counts.of(provider, prompt)
@@ -463,14 +463,14 @@ async def _check_length(name: str, turn: RenderedPrompt, counts: _Counts) -> Non
 
 
 async def _check_start(name: str, provider: Provider, contents: Sequence[str]) -> None:
-    """Refuse a conversation that is far too long, by the start of the text that is in any rendered form of it."""
+    """Refuse a conversation that is far too long, by the start of the text that every rendered form contains."""
     info = await provider.describe()
     room = _room(info)
     size = sum(map(len, contents))
     if room is None or size <= _start_of(room) or not info.capabilities.tokenize:
         return
     with suppress(UnsupportedError):
-        # Between two messages there are other tokens than in the prompt, as at a cut of a text.
+        # A template puts other tokens between two messages than the new lines here, so allow for a cut at each message.
         if await _starts_with_more(provider, "\n\n".join(contents), room, _CUT * len(contents), _Counts()):
             raise _too_long(name, info, f"more than {room}", room)
 
@@ -489,12 +489,12 @@ async def _starts_with_more(provider: Provider, text: str, room: int, cuts: int,
 
 
 def _start_of(room: int) -> int:
-    """Characters of a text that are counted first: nearly every text of that length has more tokens than `room`."""
+    """The length in characters at which nearly every text has more than `room` tokens; it is counted first."""
     return _COUNTED * room + _COUNTED_AT_LEAST
 
 
 def _room(info: ServerInfo) -> int | None:
-    """Tokens that a prompt may have at most; None if the number is not known."""
+    """The highest number of tokens that a prompt may have; None if it is not known."""
     limits = [limit for limit in (info.longest_prompt, (info.context or 0) - 1) if limit is not None and limit >= 0]
     return min(limits, default=None)
 
@@ -505,7 +505,7 @@ def _too_long(name: str, info: ServerInfo, found: str, room: int) -> ContextLeng
 
 
 async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo]) -> Unit:
-    """`"token"` if all models encode the test text alike and report probabilities; else, or in doubt, `"word"`."""
+    """`"token"` if all models encode the test text alike and report probabilities; else, or if in doubt, `"word"`."""
     if not all(info.capabilities.tokenize and info.capabilities.probs for info in infos):
         return "word"
     first, *others = [await fingerprint(provider, info) for provider, info in zip(providers, infos, strict=True)]
@@ -513,7 +513,7 @@ async def _common_unit(providers: Sequence[Provider], infos: Sequence[ServerInfo
 
 
 def _unknown(name: str, provider: Provider, error: ProviderError) -> Endpoint:
-    """The record of an assistant that was never reached."""
+    """The record of an assistant that could not be reached."""
     return Endpoint(name=name, endpoint=error.endpoint or provider.name, engine="unknown", model="unknown")
 
 
@@ -531,7 +531,7 @@ def _provider(role: str, given: object) -> Provider:
 
 def _not_a_provider(role: str, given: object) -> str:
     missing = missing_members(given)
-    if not isinstance(given, type) and missing != missing_members(None):  # the class has most of a provider's methods
+    if not isinstance(given, type) and missing != missing_members(None):  # it has some of a provider's methods
         words = f"{role} is not a whole provider: {type(given).__name__} lacks {', '.join(missing)}"
         return f"{words}. A class that wraps a provider derives from cosd_providers.ForwardingProvider"
     more = ": connect(url, report=report) makes a provider of it" if isinstance(given, Snapshot) else ""

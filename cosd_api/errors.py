@@ -1,4 +1,4 @@
-"""The errors of a fusion itself, as one tree; the errors of an endpoint are in `cosd_providers.errors`.
+"""The errors of the fusion itself; `cosd_providers.errors` has the errors of endpoints.
 
 ::
 
@@ -23,12 +23,12 @@ class SettingError(FusionError, ValueError):
 
 
 class FusionClosedError(FusionError, RuntimeError):
-    """A fusion or a stream that is not open."""
+    """A fusion or a stream that is used while it is not open."""
 
 
 class GradingError(FusionError):
-    """An answer that a grader can call neither right nor wrong; the message has the reason and a remedy."""
+    """An answer that cannot be graded as right or wrong; the message has the reason and a remedy."""
 
 
 class TraceError(FusionError, ValueError):
-    """A trace that cannot be read or is inconsistent; the message has the place."""
+    """A trace that cannot be read, or that is inconsistent; the message says where."""

@@ -40,11 +40,11 @@ class EndpointEstimate(_Model):
     """The cost of one answer at one endpoint.
 
     Attributes:
-        prompt_tokens: of the prompt, for this model.
-        counted: whether the endpoint counted them; otherwise the number is a guess from the prompt's bytes.
-        requests: generation requests.
-        billed_tokens: tokens read, from a cache or not, and written.
-        written_tokens: the written tokens, a part of `billed_tokens.expected`.
+        prompt_tokens: number of tokens of the prompt, for this model.
+        counted: whether the endpoint counted these tokens; otherwise their number is a guess from the prompt's bytes.
+        requests: number of generation requests.
+        billed_tokens: number of tokens read, whether cached or not, and written.
+        written_tokens: the number of written tokens in `billed_tokens.expected`.
     """
 
     prompt_tokens: int
@@ -57,15 +57,16 @@ class EndpointEstimate(_Model):
 class Estimate(_Model):
     """The cost of one answer, without retries.
 
-    `low` is an answer of one token about which no assistant is asked. `high` is the worst case of the method. For CoSD
-    every token is replaced, and each time the longest possible draft after it is written, asked about and thrown away:
-    requests grow with the square of `max_tokens`, tokens with the cube (with `max_ahead` less). Few answers come near
-    this: plan with `expected`, and set `max_billed_tokens` to bound a bill.
+    `low` is the cost of an answer of one token about which no assistant is asked. `high` is the worst case of the
+    method. In CoSD's worst case every token is replaced, after the longest possible draft was written and asked about
+    only to be thrown away: requests grow with the square of `max_tokens` and tokens with the cube, or less with
+    `max_ahead`. Few answers come near this. So plan with `expected`, and set `max_billed_tokens` to limit a bill.
 
     Attributes:
-        max_tokens: of the answer.
-        endpoints: by name, as in `FusionResult.usage`; empty if the method makes no forecast.
-        answers: number of past answers of this fusion that `expected` is based on; 0 uses the assumptions alone.
+        max_tokens: maximum number of tokens in the answer.
+        endpoints: the estimates by endpoint, as in `FusionResult.usage`; empty if the method makes no forecast.
+        answers: number of past answers of this fusion on which `expected` is based; with 0 it rests on the assumptions
+            alone.
         assumptions: the basis of the numbers, in words; or a note that there are no numbers.
     """
 
@@ -76,12 +77,12 @@ class Estimate(_Model):
 
     @property
     def forecast(self) -> bool:
-        """True if there are numbers; False if the method makes no forecast (`Method.cost`)."""
+        """Test whether there are numbers, that is, whether the method makes a forecast (`Method.cost`)."""
         return bool(self.endpoints)
 
     @property
     def requests(self) -> Range:
-        """Over all endpoints.
+        """The number of generation requests to all endpoints.
 
         Raises:
             SettingError: the method makes no forecast.
@@ -90,7 +91,7 @@ class Estimate(_Model):
 
     @property
     def billed_tokens(self) -> Range:
-        """Over all endpoints.
+        """The number of tokens that all endpoints bill.
 
         Raises:
             SettingError: the method makes no forecast.
@@ -110,7 +111,7 @@ class Estimate(_Model):
 
 @dataclass(slots=True)
 class PastCost:
-    """The cost of past answers at one endpoint: requests, tokens read and tokens written."""
+    """The total cost of past answers at one endpoint: requests, tokens read and tokens written."""
 
     requests: int = 0
     read: int = 0
@@ -119,14 +120,14 @@ class PastCost:
 
 @dataclass(slots=True)
 class Past:
-    """The past answers of a fusion, added up.
+    """Totals over the past answers of a fusion.
 
     Attributes:
-        answers: their number.
-        tokens: their tokens.
-        size: their bytes.
-        looked_back: the sum over all tokens of the bytes before each, which a request there has to read.
-        spent: by endpoint.
+        answers: number of answers.
+        tokens: number of tokens in the answers.
+        size: number of bytes in the answers.
+        looked_back: number of bytes before each token, summed over all tokens; a request at a token has to read them.
+        spent: cost by endpoint.
     """
 
     answers: int = 0
@@ -136,7 +137,7 @@ class Past:
     spent: dict[str, PastCost] = field(default_factory=dict[str, PastCost])
 
     def add(self, prompt: str, result: FusionResult) -> None:
-        """Add one more answer."""
+        """Add an answer to the totals."""
         size = len(result.text.encode())
         self.answers += 1
         self.tokens += len(result.tokens)
@@ -155,7 +156,7 @@ async def estimate(
     """Estimate the cost of an answer to a prompt.
 
     Raises:
-        ProviderError: an endpoint failed to describe itself, or to count the tokens of the prompt.
+        ProviderError: an endpoint could not describe itself or count the tokens of the prompt.
     """
     turns, facts = await endpoints.turns(asked, settings.on_special_tokens, await endpoints.discover())
     facts = endpoints.apart(settings.method, turns, facts)
@@ -174,7 +175,7 @@ async def estimate(
     )
     found: dict[str, EndpointEstimate] = {}
     for model, (name, turn) in enumerate(zip([DRAFT, *endpoints.names], turns, strict=True)):
-        prompt = turn.prompt or turns[0].prompt  # unknown for an assistant that is down
+        prompt = turn.prompt or turns[0].prompt  # the prompt of an assistant that is down is unknown
         count = None if model - 1 in facts.without else await counted(turn.provider, prompt)
         guess = guessed(prompt) if count is None else count
         most = (len(prompt.encode()) if count is None else count) + SPECIAL
@@ -199,7 +200,7 @@ async def estimate(
 
 
 def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[float, float, float] | None:
-    """Requests, billed tokens and written tokens, at the cost of past answers for each token."""
+    """The expected requests, billed tokens and written tokens, at the cost per token of past answers."""
     spent = past.spent.get(name)
     if spent is None or not past.looked_back:
         return None
@@ -212,24 +213,26 @@ def _from_past(past: Past, name: str, prompt: str, max_tokens: int) -> tuple[flo
 
 def _assumptions(words: Assumptions, past: Past) -> tuple[str, ...]:
     bounds = (
-        f"high: nothing is sent again; a model reads and writes at most {FINER} tokens for one of the answer's, and "
-        f"adds at most {SPECIAL} to a prompt; {words.high}"
+        f"high: no retries; a model reads and writes at most {FINER} tokens for each token of the answer, and adds at "
+        f"most {SPECIAL} to a prompt; {words.high}"
     )
     if past.answers:
         return (
-            f"expected: for each token what past answers cost, and as long as they were ({past.answers} seen)",
+            f"expected: the length, and the cost of each token, of past answers ({past.answers} seen)",
             bounds,
         )
     return f"expected: {words.expected}", bounds
 
 
 def guessed(prompt: str) -> int:
-    """The prompt's tokens, guessed from its bytes."""
+    """The number of the prompt's tokens, guessed from its bytes."""
     return max(1, len(prompt.encode()) // BYTES)
 
 
 def prompt_tokens(turns: Sequence[RenderedPrompt], spans: Sequence[RequestSpan]) -> int:
-    """The tokens of the prompt alone, by the bills of requests in which models wrote, the draft's first.
+    """The number of tokens of the prompt alone, according to the bill of a request in which a model wrote.
+
+    A request of the draft is preferred. Without such a bill the number is a guess from the prompt's bytes.
 
     Args:
         turns: the prompts of the draft and the assistants.
@@ -249,7 +252,7 @@ def prompt_tokens(turns: Sequence[RenderedPrompt], spans: Sequence[RequestSpan])
 
 
 async def counted(provider: Provider, prompt: str) -> int | None:
-    """The prompt's tokens, if the endpoint encodes text."""
+    """Let the endpoint count the prompt's tokens; None if it does not tokenize text."""
     if (await provider.describe()).capabilities.tokenize:
         with suppress(UnsupportedError):
             return len(await provider.tokenize(prompt))

@@ -1,4 +1,4 @@
-"""A process of our own, such as a `cosd` command: its event loop, and its garbage collector."""
+"""The event loop and the garbage collector of a process that the library owns, such as a `cosd` command."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Args = TypeVarTuple("Args")
 
 
 def event_loop_name() -> str:
-    """The event loop of a command, with its version if it is a library's."""
+    """The name of the event loop of a command, with its version unless it is asyncio's."""
     name = event_loop()
     return name if name == "asyncio" else f"{name} {metadata.version(name)}"
 
 
 def run_async(function: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
-    """Run a function as `anyio.run` does, in a process of our own."""
+    """Run a function like `anyio.run`, in a process that the library owns."""
     with own_process() as loop:
         return anyio.run(function, *args, backend_options={"use_uvloop": loop == "uvloop"})
 
 
 @contextmanager
 def own_process() -> Iterator[EventLoop]:
-    """A block in which the process is our own; gives the name of the event loop to run.
+    """Tune the process, which the library owns, for the time of the block; yields the name of the event loop to run.
 
-    In the block the garbage collector begins after 10,000 new objects, not after 700 (2,000 in later Pythons), and
-    skips objects from before the block. Fusions leave next to no garbage in cycles, but many objects that live for a
-    while: the collector would visit them again and again, and stop all streams meanwhile.
+    Inside the block the garbage collector starts after 10,000 new objects instead of 700 (2,000 in later Pythons), and
+    skips objects that are older than the block. Fusions leave hardly any reference cycles, but many objects that live
+    for a while. The collector would visit these objects again and again, and each visit stops all streams.
     """
     _log.debug("event loop: %s", event_loop_name())
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()

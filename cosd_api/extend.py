@@ -1,7 +1,7 @@
-"""Parts for new methods, verifiers and applications, beside `cosd_api`, `cosd_api.types` and `cosd_providers`.
+"""Parts for new methods, verifiers and applications, in addition to `cosd_api`, `cosd_api.types` and `cosd_providers`.
 
-The comparison, the trainings, the gateway, batches, the command line, reports and integrations use only these four
-modules. Names here may change with any release before 1.0; the changelog lists the changes.
+The library's own applications (comparison, training, gateway, batches, command line, reports and integrations) use
+only these four modules. Names in this module may change with any release before 1.0; the changelog lists the changes.
 """
 
 from __future__ import annotations

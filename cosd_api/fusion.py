@@ -1,6 +1,7 @@
-"""`Fusion`: two or more models that write one text. `fuse` and `fuse_sync` give one answer without it.
+"""`Fusion`, in which two or more models write one text, and functions for a single answer.
 
-`log_likelihood` and `log_likelihood_sync` do the same for one log-likelihood.
+`fuse` and `fuse_sync` return one answer, `log_likelihood` and `log_likelihood_sync` one log-likelihood; each opens and
+closes a `Fusion` of its own.
 """
 
 from __future__ import annotations
@@ -44,47 +45,50 @@ if TYPE_CHECKING:
 class Fusion:
     """A draft model, assistants that judge its text, and a verifier that decides between them.
 
-    A fusion owns the connections to endpoints given as URLs and remembers properties of the servers, so keep one for
-    many prompts. It can answer many prompts at once. Constructing it does no I/O.
+    A fusion owns the connections to endpoints that are given as URLs, and remembers the properties of the servers. So
+    use one fusion for many prompts; it can answer many of them at once. Constructing it does no I/O.
 
     Args:
         draft: URL of a server, or a provider (`cosd_api.connect`).
-        assistant: the same, or several of them: every assistant judges every unit, and the most confident of the
-            assistants that would replace the unit does so.
-        models: instead of both, two or more models, for methods in which all models are equal. In results the first is
-            called the draft, and the others assistants.
-        method: the way to fuse: an object such as `CoSD(verifier=..., unit=...)`, or its name, for its defaults.
-            `verifier` and `unit` are short for the arguments of `CoSD`, the default.
-        verifier: `RuleVerifier()` by default; `RuleVerifier.paper()` has the paper's thresholds. `AgreementVerifier`
-            is for an assistant that does not report the probabilities of its tokens.
-        unit: the draft tokens judged together: `"token"` (Algorithm 1 to the letter), or `"word"` for models with
-            different tokenizers. By default the two encodings of a test text are compared; `"word"` when in doubt.
-        tie: difference of two log probabilities within which an assistant that has the draft's ids is in agreement,
-            if the draft's token is its second choice. The same model gives a token slightly different probabilities
-            when it reads and when it writes the token; `cosd probe` measures the difference. By default 0.02. 0 counts
-            equal probabilities only. Verifiers that replace every differing token have no tie.
-        draft_length: draft in rounds of this many tokens, each followed by its verification. By default one draft
-            streams on and verification keeps up with it. This setting changes the cost only: the text is the same.
+        assistant: one URL or provider, or a list of them. Every assistant judges every unit; if several would replace
+            it, the most confident one does.
+        models: two or more URLs or providers, in place of `draft` and `assistant`, for methods in which all models are
+            equal. Results call the first model the draft and the others assistants.
+        method: the way to fuse: an object such as `CoSD(verifier=..., unit=...)`, or a name such as `"cosd"` for the
+            method with its default settings. `CoSD` is the default; `verifier` and `unit` are short for its arguments.
+        verifier: `RuleVerifier()` by default; `RuleVerifier.paper()` has the paper's thresholds. Use
+            `AgreementVerifier` for an assistant that does not report the probabilities of its tokens.
+        unit: the draft tokens that are judged together: `"token"` (Algorithm 1 to the letter), or `"word"` for models
+            with different tokenizers. By default the library compares the tokenizers, and uses `"word"` if in doubt.
+        tie: largest difference of two log probabilities that counts as a tie (0.02 by default). An assistant with the
+            draft's ids agrees if the draft's token is its second choice and ties with its first. The same model gives
+            a token slightly different probabilities when it reads the token and when it writes it; `cosd probe`
+            measures the difference. With 0 only equal probabilities tie. Verifiers that replace every differing token
+            ignore ties.
+        draft_length: number of tokens in a drafting round; each round is verified before the next one starts. By
+            default one draft streams without pausing, and verification keeps up with it. This setting changes only the
+            cost, never the text.
         ask: `"contestable"` asks an assistant only if its answer could change the text; `"all"` asks about every unit,
-            which shows its answers everywhere. The text is the same.
-        on_assistant_error: `"raise"` ends an answer with the error when it waits for an assistant that has failed for
-            good; the error's `partial` is the result so far. `"draft"` continues without the assistant: tokens that it
-            might have changed have `token.verified` False, and a warning has the first place and the reason. Its
-            answers about later positions are discarded and drafting restarts there, so the result depends on the place
-            of the failure, not its time. An assistant that is down from the start is left out of the whole answer; an
-            assistant that cannot be used at all (no such model, say) is an error either way. If a failure may pass, the
-            answers of the next 30 seconds leave out the assistant; then one answer tries it again. An assistant that
-            hangs has failed after its `connect(timeout=...)`.
-        on_special_tokens: if a message holds a special token of a model as text (`<|im_end|>`), it stays text with an
-            endpoint that takes token ids. If an endpoint takes only text, its model reads it as the token: `"warn"`
-            adds a warning to the result, `"refuse"` raises before the first token.
-        tuning: requests and drafted tokens traded for time, see `Tuning`. The text is the same.
-        temperature: 1 draws every token from the models' own distributions, by methods that can; 0 is greedy. The
-            setting is the method's own, as is its default: see the method's settings.
+            so that the result shows the assistant's answer everywhere. The text is the same.
+        on_assistant_error: `"raise"` ends an answer as soon as it has to wait for an assistant that has failed for
+            good; the `partial` of the error is the result so far. `"draft"` continues without that assistant: tokens
+            that it might have changed have `verified` set to False, and a warning names the first such token and the
+            reason. The assistant's answers about later positions are discarded and drafting restarts there, so the
+            result depends on where the assistant failed, not on when. An assistant that is down from the start is left
+            out of the whole answer. If a failure is temporary, answers that start in the next 30 seconds leave the
+            assistant out; then one answer tries it again. An assistant that cannot be used at all (because there is no
+            such model, for example) is an error in either mode. An assistant that hangs counts as failed after its
+            `connect(timeout=...)`.
+        on_special_tokens: what to do if a message contains the text of a special token (`<|im_end|>`). An endpoint
+            that takes token ids reads it as text. An endpoint that takes only text reads it as the special token: then
+            `"warn"` adds a warning to the result, and `"refuse"` raises before the first token.
+        tuning: more requests and drafted tokens in exchange for less time, see `Tuning`. The text is the same.
+        temperature: 1 draws every token from the models' own distributions, if the method can; 0 is greedy. It sets
+            the method's own `temperature`; the default is the method's, too.
 
     Attributes:
-        settings: as given, checked.
-        limits: the defaults for an answer's limits, from a settings file.
+        settings: the checked settings.
+        limits: default limits for each answer, from a settings file.
         endpoints: the servers.
 
     Raises:
@@ -115,16 +119,16 @@ class Fusion:
 
     @classmethod
     def load(cls, path: str | PathLike[str] | FusionConfig, **overrides: Any) -> Self:
-        """Make a fusion of a settings file (`FusionConfig` describes its fields). Sends nothing yet.
+        """Create a fusion from a settings file (`FusionConfig` describes its fields), without sending any request.
 
         Args:
-            path: the path of the file, in YAML or JSON; or its content, a `FusionConfig`.
-            overrides: arguments of `Fusion`, and limits of an answer, that replace the file's. A `method` replaces the
-                file's method with all of its settings.
+            path: path of a YAML or JSON file, or the parsed content as a `FusionConfig`.
+            overrides: arguments of `Fusion`, and limits of an answer, that replace those in the file. A `method`
+                replaces the file's method together with all of its settings.
 
         Raises:
-            OSError: the file, or a file that it names, cannot be read.
-            SettingError: it is invalid, or an override is; the message has the file, the line and the field.
+            OSError: the file, or another file that it names, cannot be read.
+            SettingError: the file or an override is invalid; for the file, the message has the line and the field.
         """
         from cosd_api.config.file import FusionConfig  # noqa: PLC0415 - imports every method
 
@@ -141,23 +145,23 @@ class Fusion:
             roles = {**config.servers(overrides)}
         fusion = cls(**{**roles, **given, **overrides})
         fusion.limits = {**config.answer_options(), **limits}  # type: ignore[typeddict-item]
-        AnswerLimits.checked(**fusion.limits).seeded(fusion.settings.method)  # refuses
+        AnswerLimits.checked(**fusion.limits).seeded(fusion.settings.method)  # only to raise its errors now
         return fusion
 
     def save(self, path: str | PathLike[str], *, comment: str = "") -> None:
-        """Write a settings file that `load` reads, and that `cosd fuse --config` takes.
+        """Write a settings file for `load` and `cosd fuse --config`.
 
-        Keys, headers and HTTP clients are not in it: `connect` finds keys in the environment. A trained tree or gate is
-        written beside it, as a file of its own.
+        The file contains no keys, headers or HTTP clients; `connect` finds keys in the environment. A trained tree or
+        gate is written to a separate file in the same folder.
 
         Args:
-            path: YAML, or JSON if the name ends in `.json`.
-            comment: lines at the top of the file, in YAML.
+            path: path of the file; it is written as JSON if the name ends in `.json`, else as YAML.
+            comment: text for comment lines at the top of a YAML file.
 
         Raises:
             OSError: a file cannot be written.
-            SettingError: a provider, a verifier or an argument of `connect` is an object of your own, or `extra_body`
-                holds a key: nothing is written. Or PyYAML is missing.
+            SettingError: PyYAML is missing; or a provider, a verifier or an argument of `connect` is an object of your
+                own, or `extra_body` contains a key, and nothing is written.
         """
         from cosd_api.config.saving import config_of  # noqa: PLC0415 - imports every method
 
@@ -182,7 +186,7 @@ class Fusion:
 
     @spell_out_options(AnswerOptions, AnswerLimits)
     def stream(self, prompt: Prompt, **limits: Unpack[AnswerOptions]) -> FusionStream:
-        """Stream an answer token by token, each as it becomes final::
+        """Stream an answer token by token, each token as soon as it is final::
 
             async with fusion.stream(prompt) as stream:
                 async for token in stream:
@@ -192,37 +196,40 @@ class Fusion:
         Leaving the block early cancels the requests at every server.
 
         Args:
-            prompt: text that all models continue; or a conversation, a list of messages (`Message`, or dictionaries
-                with `role` and `content`), which each model reads through its own chat template. A last message of the
-                assistant is continued.
-            max_tokens: of the answer, its end of sequence included; 256 by default.
-            stop: strings; the answer ends before the first one.
-            timeout: seconds for the whole answer.
-            max_requests: generation requests to all endpoints together, retries included.
-            max_billed_tokens: tokens read and written by all endpoints together, as they bill them; see
-                `cosd_api.budget.Budget` for the exact count.
-            on_budget: at one of these three limits `"raise"` raises `BudgetError`; `"end"` ends the answer with its
-                verified text (`finish_reason="budget"`, and `stop_reason` names the limit), unless no server is known
-                yet.
-            seed: of the random draws, if the method draws. The same seed and prompt give the same answer from servers
-                that repeat themselves, and each prompt has draws of its own. By default a random seed, which the result
-                records.
-            own: messages of single models for this answer, by name (`"draft"`, `"assistant"`, `"assistant 1"`): text is
-                a system message, or a list of messages. They precede the conversation, go to that model's server alone,
-                and are in no result. The messages of `connect(url, system=..., messages=...)` precede them.
-            alternatives: other tokens to list with each token of the answer (`FusedToken.alternatives`), 0 to 20, if
-                `cosd` (or `defer`) judges models with the same token ids. They change neither the text nor a decision.
+            prompt: text that all models continue, or a conversation: a list of messages (`Message`, or dictionaries
+                with `role` and `content`), which each model reads through its own chat template. If the last message
+                is the assistant's, the models continue it.
+            max_tokens: maximum number of tokens in the answer, its end of sequence included; 256 by default.
+            stop: one or more strings; the answer ends before the first one that would appear in it.
+            timeout: limit in seconds for the whole answer.
+            max_requests: limit on generation requests to all endpoints together, retries included.
+            max_billed_tokens: limit on tokens read and written by all endpoints together, as the endpoints bill them;
+                `cosd_api.budget.Budget` describes the exact count.
+            on_budget: what happens at one of these three limits. `"raise"` raises `BudgetError`. `"end"` ends the
+                answer with its verified text: `finish_reason` is `"budget"` and `stop_reason` names the limit. If
+                the timeout passes before the servers are known, the error is raised in either case.
+            seed: seed of the random draws, for methods that draw. The same seed and prompt give the same answer if the
+                servers' output is reproducible; each prompt has its own draws. The default is a random seed, which the
+                result records.
+            own: extra messages for single models in this answer, by name (`"draft"`, `"assistant"`, `"assistant 1"`):
+                a string, which becomes a system message, or a list of messages. They precede the conversation, are
+                sent only to that model's server, and appear in no result. Messages that `connect(url, system=...,
+                messages=...)` gave the model come before them.
+            alternatives: number of other tokens to list with each token of the answer (`FusedToken.alternatives`), 0 to
+                20. It needs models with the same token ids, and the method `cosd` or `defer`. The list changes neither
+                the text nor a decision.
 
         Raises:
             SettingError: a limit is invalid, or means nothing to the method.
-            ProviderError: while reading; its `partial` is the result so far, None before the first request.
+            ProviderError: raised while the stream is read; its `partial` is the result so far, or None before the first
+                request.
         """
         refuse_settings(limits, Fusion.stream)
         return self._stream(prompt, self._checked(limits))
 
     @spell_out_options(AnswerOptions, AnswerLimits)
     async def generate(self, prompt: Prompt, **limits: Unpack[AnswerOptions]) -> FusionResult:
-        """Generate a whole answer. Arguments and errors are the same as in `stream`."""
+        """Generate a whole answer. It accepts the same arguments and raises the same errors as `stream`."""
         refuse_settings(limits, Fusion.generate)
         return await self._generate(prompt, self._checked(limits))
 
@@ -269,15 +276,15 @@ class Fusion:
     ) -> AsyncGenerator[FusionResult | ProviderError | SettingError, None]:
         """Answer many prompts, up to `concurrency` at once.
 
-        `prompts` is read as needed. Leaving the loop cancels the answers in progress. Limits apply to each answer.
+        `prompts` is read lazily. Leaving the loop cancels the answers in progress. Limits apply to each answer.
 
         Args:
-            prompts: see `stream`, as are the limits.
-            concurrency: answers in progress at a time, also while an earlier answer is slow: up to three times as many
-                complete answers wait for their turn.
-            order: `"given"` keeps the order of the prompts; `"completed"` gives each answer as soon as it is complete.
-            on_error: `"raise"` ends the loop with the first error; `"return"` gives a `ProviderError` (its `partial` is
-                the result so far), or the `SettingError` of an invalid prompt, in place of the answer.
+            prompts: the prompts; `stream` describes a prompt, and the limits.
+            concurrency: number of answers in progress at a time. While the next answer in order is slow, up to three
+                times as many complete answers wait for their turn.
+            order: `"given"` keeps the order of the prompts; `"completed"` yields each answer as soon as it is complete.
+            on_error: `"raise"` ends the loop with the first error. `"return"` yields the error in place of the answer:
+                a `ProviderError`, whose `partial` is the result so far, or the `SettingError` of an invalid prompt.
         """
         refuse_settings(limits, Fusion.map)
         if isinstance(prompts, str):
@@ -286,7 +293,7 @@ class Fusion:
         check_choice("order", order, Order)
         check_choice("on_error", on_error, Literal["raise", "return"])
         checked = self._checked(limits)
-        checked.seeded(self.settings.method)  # refuses
+        checked.seeded(self.settings.method)  # only to raise its errors now
         work = (self._generate(prompt, checked) for prompt in prompts)
         async with aclosing(together(work, concurrency, order)) as complete:
             async for answer in complete:
@@ -300,29 +307,31 @@ class Fusion:
     async def log_likelihood(
         self, prompt: Prompt, continuation: str, **limits: Unpack[LikelihoodOptions]
     ) -> LogLikelihood:
-        """The log-likelihood of `continuation` after `prompt`, under the distribution that the fusion decodes greedily.
+        """Compute the log-likelihood of `continuation` under the distribution that the fusion decodes greedily.
 
-        CoSD with `unit="token"` writes the most probable token of the *gated mixture*: the assistant's distribution
-        if the two models' most probable tokens differ and the verifier replaces, else the draft's. It is defined for
-        models with one tokenizer. Models with the same ids read the draft's encoding of the continuation after their
-        prompts, and after the white space that their chat templates write before every answer; other models, and
-        servers that take no ids, read prompt and continuation as one text. Each model gets one scoring request, and one
-        question more if the tokens that it lists leave its most probable token open. Without an assistant it would be
-        another distribution, so `on_assistant_error` means nothing here.
+        CoSD with `unit="token"` writes the most probable token of the *gated mixture*. Its next-token distribution is
+        the assistant's if the two models' most probable tokens differ and the verifier replaces, else the draft's. The
+        gated mixture is defined for models with one tokenizer.
+
+        Models with the same ids read the draft's encoding of the continuation after their prompts. That encoding
+        begins with the white space that their chat templates write before every answer. Other models, and servers that
+        take no ids, read prompt and continuation as one text. Each model gets one scoring request, and one more
+        question if the tokens that it lists do not show its most probable token. Leaving out an assistant would change
+        the distribution, so `on_assistant_error` has no effect here.
 
         Args:
-            prompt: see `stream`; empty text for models that have a beginning-of-sequence token.
-            continuation: text; it may be empty with `end=True`.
-            end: whether the answer ends after it: the end of sequence then counts as its last token.
-            timeout: seconds.
-            max_requests: requests to all endpoints together, retries included.
-            max_billed_tokens: tokens read and written by all endpoints together, as they bill them.
+            prompt: see `stream`; it may be an empty string for models that have a beginning-of-sequence token.
+            continuation: the text to score; it may be empty with `end=True`.
+            end: whether the answer ends after it; if so, the end of sequence counts as its last token.
+            timeout: limit in seconds.
+            max_requests: limit on requests to all endpoints together, retries included.
+            max_billed_tokens: limit on tokens read and written by all endpoints together, as the endpoints bill them.
 
         Raises:
             SettingError: the method is not CoSD, or judges words; or an argument is invalid.
-            UnsupportedError: an endpoint does not report the needed data; the tokenizers, or that white space, differ;
-                or, after text, a place has no distribution: one character of several tokens, or a token that begins in
-                the prompt.
+            UnsupportedError: an endpoint does not report the data that this needs; or the tokenizers differ, or the
+                white space before an answer does; or, for models that read text, the continuation contains a character
+                of several tokens, or its first token begins in the prompt: neither has a next-token distribution.
             BudgetError: a limit is reached.
         """
         refuse_settings(limits, Fusion.log_likelihood)
@@ -331,10 +340,10 @@ class Fusion:
         return await log_likelihood_of(self.endpoints, self.settings, context, continuation, checked)
 
     async def estimate(self, prompt: Prompt, *, max_tokens: int | None = None, **refused: Never) -> Estimate:
-        """Estimate the cost of an answer to `prompt` at each endpoint: see `Estimate`.
+        """Estimate the cost of an answer to `prompt` at each endpoint; see `Estimate`.
 
-        Nothing is generated. The servers count the tokens of the prompt, and at first report their properties (some by
-        a few requests of one token).
+        No answer is generated. The servers count the tokens of the prompt. Before the first answer they also report
+        their properties, for which some servers need a few requests of one token.
         """
         refuse_settings(refused, Fusion.estimate)
         if max_tokens is None:
@@ -349,10 +358,10 @@ def _roles(
     models: Sequence[str | Provider] | None,
     method: Method,
 ) -> tuple[str | Provider, str | Provider | Sequence[str | Provider]]:
-    """The draft and the assistants, as they were given or as `models`.
+    """The draft and the assistants, given under these names or as `models`.
 
     Raises:
-        SettingError: they were given twice, or not at all, or more or fewer than the method takes.
+        SettingError: they are given twice or not at all, or the method takes another number of models.
     """
     if models is not None:
         if draft is not None or assistant is not None:
@@ -383,7 +392,7 @@ async def fuse(
     models: Sequence[str | Provider] | None = None,
     **settings: Unpack[FuseOptions],
 ) -> FusionResult:
-    """Fuse one answer: open and close a `Fusion` for it. It takes the arguments of `Fusion` and `Fusion.stream`."""
+    """Fuse one answer with a `Fusion` of its own. It accepts the arguments of `Fusion` and `Fusion.stream`."""
     refuse_settings(settings, fuse)
     limits: AnswerOptions = {}
     own: FusionOptions = {}
@@ -405,9 +414,9 @@ async def log_likelihood(
     assistant: str | Provider | Sequence[str | Provider],
     **settings: Unpack[LogLikelihoodOptions],
 ) -> LogLikelihood:
-    """The log-likelihood of one continuation: open and close a `Fusion` for it.
+    """Compute the log-likelihood of one continuation with a `Fusion` of its own.
 
-    It takes the arguments of `Fusion` and `Fusion.log_likelihood`.
+    It accepts the arguments of `Fusion` and `Fusion.log_likelihood`.
     """
     refuse_settings(settings, log_likelihood)
     limits: LikelihoodOptions = {}

@@ -1,4 +1,4 @@
-"""Log-likelihoods: the probability of a given text under the distribution whose greedy decoding is Algorithm 1.
+"""Log-likelihoods of a given text under the distribution whose greedy decoding is Algorithm 1.
 
 With `unit="token"` Algorithm 1 is greedy decoding of the **gated mixture**, a distribution over next tokens::
 
@@ -7,17 +7,17 @@ With `unit="token"` Algorithm 1 is greedy decoding of the **gated mixture**, a d
     P_F(. | x) = M_q(. | x)      if x^ != x~ and the verifier replaces (max M_p, max M_q)
                  M_p(. | x)      otherwise
 
-If several assistants would replace, the most confident assistant's distribution counts, ties to the first listed. The
-gated mixture is this library's, not the paper's.
+If several assistants would replace, the distribution of the most confident one counts; if they are equally confident,
+that of the first in the list. The gated mixture is this library's own extension, not part of the paper.
 
-Each model scores the text once, and lists the most probable tokens beside each of its tokens. A second request to a
-model is needed only if the list leaves its choice open: if two tokens are equally probable, or an unlisted token (part
-of a character, say) could be more probable than all listed tokens.
+Each model scores the text once, and lists the most probable tokens at each position. A second request to a model is
+needed only if its list leaves its choice open: if two tokens are equally probable, or if an unlisted token (such as
+part of a character) could be more probable than all listed tokens.
 
-Models with the same ids, on servers that take ids, read the draft's encoding of the text after each model's prompt, as
-in a fusion; other models read prompt and text as one text. White space that their chat templates write before every
-answer is the first part of that encoding, and of its probability; with different such space they have no path in
-common, and no likelihood.
+Models with the same ids, on servers that take ids, read the draft's encoding of the text after their own prompts, as in
+a fusion. Other models read prompt and text as one text. If chat templates write white space before every answer, that
+white space is the first part of the encoding and counts in the probability. Models whose templates write different
+white space have no path in common, and therefore no likelihood.
 """
 
 from __future__ import annotations
@@ -59,27 +59,27 @@ from cosd_providers.text import readable
 from cosd_providers.usage import Usage
 
 _LISTED = 20
-"""Alternatives to request: as many as servers usually list. The more there are, the fewer places are asked about again.
-"""
+"""Number of alternatives to request, which most servers can list. Longer lists leave fewer places open."""
 
 _ANOTHER = "the draft's server read another text than the continuation"
 _OTHER = "Each model by itself can score such a text: Provider.score."
 
 
 class LikelihoodToken(Record):
-    """One token of a text with a requested log-likelihood.
+    """One token of a scored continuation.
 
     Attributes:
-        text: its text; empty for the end of sequence. If models are asked after ids, the characters that it completes,
-            so that the texts join to the continuation; no text holds the white space before the answer.
-        end: whether it is the end of sequence.
+        text: text of the token; empty for the end of sequence. If models are asked after ids, the text is the
+            characters that the token completes, so that the texts join to the continuation. The white space that a
+            template writes before an answer is left out.
+        end: whether the token is the end of sequence.
         source: the model whose distribution counts here: `"draft"`, or an assistant's name.
-        logprob: natural logarithm of its probability there; `-inf` for probability 0.
-        is_greedy: whether the fusion would write it here.
+        logprob: natural logarithm of the token's probability; `-inf` for probability 0.
+        is_greedy: whether the fusion would write the token here.
         draft_text: the draft's most probable token here (x~); empty for the end of sequence.
-        draft_prob: its probability (max M_p).
-        decisions: one for each assistant, about its most probable token (x^); empty if no assistant could replace the
-            draft's token.
+        draft_prob: probability of that token (max M_p).
+        decisions: the decision about each assistant's most probable token (x^); empty if no assistant could replace
+            the draft's token.
     """
 
     text: str
@@ -97,13 +97,13 @@ class LogLikelihood(Record):
 
     Attributes:
         total: natural logarithm of the continuation's probability given the prompt: the sum over its tokens.
-        is_greedy: whether the fusion would write exactly these tokens: each is the most probable token of the gated
-            mixture. Of equally probable tokens it is the token that the server takes.
-        tokens: the continuation, token by token, and the end of sequence if requested.
-        usage: requests and billed tokens per endpoint, by name.
+        is_greedy: whether the fusion would write exactly these tokens, because each is the most probable token of the
+            gated mixture. Of equally probable tokens, the one that the server would choose counts.
+        tokens: the continuation, token by token, with the end of sequence if requested.
+        usage: requests and billed tokens, by the name of the endpoint.
         requests: the requests, in the order in which they were sent.
-        seconds: the time it took.
-        warnings: in words.
+        seconds: duration of the computation.
+        warnings: warnings, one sentence each.
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
     """
@@ -120,7 +120,7 @@ class LogLikelihood(Record):
 
     @property
     def perplexity(self) -> float:
-        """The exponential of the mean negative log-probability of a token."""
+        """The exponential of the mean negative log probability of a token."""
         mean = -self.total / len(self.tokens)
         return math.inf if mean == math.inf else math.exp(mean)
 
@@ -132,7 +132,7 @@ async def log_likelihood_of(
     continuation: str,
     limits: LikelihoodLimits,
 ) -> LogLikelihood:
-    """The log-likelihood of a continuation under a fusion. See `Fusion.log_likelihood` for arguments and errors."""
+    """Compute a log-likelihood. See `Fusion.log_likelihood` for arguments and errors."""
     _check(settings, continuation, end=limits.end)
     ledgers = {name: Usage() for name in [DRAFT, *endpoints.names]}
     with fusion_span(f"{settings.method.name} log_likelihood", prompt) as span:
@@ -140,7 +140,7 @@ async def log_likelihood_of(
             try:
                 return await _found(endpoints, settings, prompt, continuation, limits, ledgers, span)
             except BudgetError as error:
-                error.hint = "Allow more."  # there is no answer that could end earlier
+                error.hint = "Allow more."  # the usual hint is about ending an answer early, and there is no answer
                 raise
             finally:
                 span.billed(_usage(ledgers))
@@ -182,7 +182,7 @@ async def _found(
     facts = await endpoints.discover()
     turns, facts = await endpoints.turns(prompt, settings.on_special_tokens, facts)
     names = [*ledgers]
-    for error in facts.without.values():  # without an assistant it would be another distribution
+    for error in facts.without.values():  # leaving out an assistant would change the distribution
         raise error
     await _check_endpoints(turns, names, facts)
     facts = endpoints.apart(settings.method, turns, facts)
@@ -218,10 +218,10 @@ def _usage(ledgers: Mapping[str, Usage]) -> dict[str, EndpointUsage]:
 
 
 async def _check_endpoints(turns: Sequence[RenderedPrompt], names: Sequence[str], facts: Facts) -> None:
-    """Refuse models that do not report the data of the gated mixture.
+    """Refuse models that do not report the data for the gated mixture.
 
     Raises:
-        UnsupportedError: the message names a remedy.
+        UnsupportedError: a model does not, or the models are not known to share a tokenizer; the message has a remedy.
     """
     if facts.unit != "token":
         words = "the models are not known to have one tokenizer, and a mixture of their tokens is not defined"
@@ -244,14 +244,14 @@ async def _check_endpoints(turns: Sequence[RenderedPrompt], names: Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class _Preferred:
-    """A model's most probable token at a place."""
+    """A model's most probable token at a place, with its probability."""
 
     token: Token
     prob: float
 
 
 def _has_no_distribution(token: Token) -> bool:
-    """True for a token without alternatives: one character of several tokens, or a token that begins in the prompt."""
+    """Test for a token without a distribution, which is a character of several tokens or begins in the prompt."""
     return token.prob is None or (token.prob < 1 and not token.alternatives)
 
 
@@ -259,11 +259,11 @@ class _GatedMixture:
     """The gated mixture along one continuation.
 
     Args:
-        calls: the models, within the limits.
-        settings: of the fusion; its verifier gates.
-        names: of the models, the draft's first.
+        calls: access to the models, within the limits.
+        settings: the settings of the fusion; their verifier is the gate.
+        names: names of the models, the draft's first.
         text: the continuation.
-        ends: ids that end one of the models, if they are asked after ids; None if they are asked after texts.
+        ends: end-of-sequence ids of all models, if they are asked after ids; None if they are asked after text.
     """
 
     def __init__(
@@ -282,11 +282,11 @@ class _GatedMixture:
         self._prompt = digest_of(calls.turns[0].prompt)
         self._names = names
         self._text = text
-        self._given: list[list[Token]] = []  # by model: the tokens of the continuation, with their alternatives
+        self._given: list[list[Token]] = []  # for each model, the tokens of the continuation with their alternatives
         self._starts: list[int] = []  # byte offset of each token
 
     async def tokens(self, *, end: bool) -> list[LikelihoodToken]:
-        """Each token under the distribution that counts in its place."""
+        """Score each token under the distribution that counts at its place."""
         everybody = range(len(self._names))
         if self._ends is not None:
             self._path = await self._encoded()
@@ -300,14 +300,14 @@ class _GatedMixture:
         return [self._token(at, drafted[at], [one.get(at) for one in heard], texts[at]) for at in sorted(drafted)]
 
     def _texts(self) -> list[str]:
-        """The text of each token; if models are asked after ids, the characters that it completes."""
+        """The text of each token; if models are asked after ids, the characters that the token completes."""
         if self._path is None:
             return [readable(token.data) for token in self._given[0]]
         characters = codecs.getincrementaldecoder("utf-8")()
         return [characters.decode(token.data) for token in self._given[0]]
 
     async def _encoded(self) -> Path:
-        """The draft's encoding of the continuation, which all models with its ids follow."""
+        """The draft's encoding of the continuation, which all models read."""
         turn = self._calls.turns[0]
         with self._located(0):
             found = await Encoder(by_ids(turn.on_path).encode, turn.lead).upto(self._text, len(self._text))
@@ -323,18 +323,18 @@ class _GatedMixture:
             return [self._known_end(token) for token in found]
 
     def _known_end(self, token: Token) -> Token:
-        """A token as an end of sequence, if its id ends one of the models; likewise its alternatives."""
+        """The token with its alternatives, where each id that ends one of the models counts as the end of sequence."""
         beside = tuple(self._known_end(one) for one in token.alternatives)
         if self._ends is not None and token.id in self._ends:
             return replace(token, data=b"", end=True, alternatives=beside)
         return replace(token, alternatives=beside)
 
     def _key(self, token: Token) -> tuple[bytes | int | None, bool]:
-        """The identity of a token: its bytes or, if models are asked after ids, its id; all ends are one."""
+        """The identity of a token: its bytes or, if models are asked after ids, its id. All ends have the same key."""
         return key_of(token) if self._path is None or token.end else (token.id, False)
 
     def _check_tokens(self) -> None:
-        """Refuse models that read the continuation as different tokens."""
+        """Refuse models that split the continuation into different tokens."""
         mine = [key_of(token) for token in self._given[0]]
         if b"".join(token.data for token in self._given[0]) != self._text:
             raise self._refusal(0, _ANOTHER)
@@ -347,11 +347,11 @@ class _GatedMixture:
                 raise self._refusal(model, f"{words}, from byte {self._starts[place]} on", hint)
 
     async def _choices(self, model: int, places: Mapping[int, Token | None]) -> dict[int, _Preferred]:
-        """A model's most probable token at each of some places; of equally probable tokens its own choice.
+        """Find a model's most probable token at each place; among equally probable tokens, the model chooses.
 
         Args:
-            model: its index.
-            places: the places, each with the token to prefer among equally probable tokens.
+            model: index of the model.
+            places: the places, each with the token to prefer among equally probable tokens, if any.
         """
         found: dict[int, _Preferred] = {}
         for place, wish in places.items():
@@ -372,7 +372,7 @@ class _GatedMixture:
         return found
 
     def _listed(self, given: Token) -> list[Token]:
-        """All equally most probable tokens in a place; empty if the list does not show them."""
+        """All tokens that are equally the most probable at a place; empty if the list does not show them."""
         if _has_no_distribution(given):
             return []
         if self._path is None:
@@ -382,7 +382,7 @@ class _GatedMixture:
         return [replace(one, alternatives=tuple(others)) for one in (first, *equal)]
 
     def _choice(self, model: int, place: int, proposal: Proposal | None) -> _Preferred:
-        """A model's own token at a place."""
+        """A model's own token at a place, from its answer to a question."""
         if proposal is None:
             words = f"the {self._names[model]} could not say what it would write {self._where(place)}"
             raise self._refusal(model, words)
@@ -393,7 +393,7 @@ class _GatedMixture:
         return _Preferred(token, token.prob)
 
     def _token(self, place: int, drafted: _Preferred, heard: Sequence[_Preferred | None], text: str) -> LikelihoodToken:
-        """One token of the continuation under the gated mixture."""
+        """Score one token of the continuation under the gated mixture."""
         decisions: list[Decision] = []
         verifier = self._at(place)
         coin = coin_of(verifier)
@@ -409,7 +409,7 @@ class _GatedMixture:
                 decision.tied = tied
                 decisions.append(decision)
         firing = [one for one in decisions if one.fired]
-        winner = max(firing, key=lambda one: one.q or 0.0, default=None)  # of equals the first listed
+        winner = max(firing, key=lambda one: one.q or 0.0, default=None)  # the first of equally confident assistants
         model, choice = 0, drafted
         if winner is not None:
             model = 1 + winner.assistant

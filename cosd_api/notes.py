@@ -8,12 +8,12 @@ from cosd_api.decoding.commands import Loss
 from cosd_api.records import DRAFT, EndpointUsage, FusedToken
 from cosd_api.verification import Verifier
 
-_TIMES = 10  # a warning is due if asking weighs this many times as much as drafting
-_CACHED = 0.1  # weight of a token that was read from a cache: it takes little time, and services charge about as little
+_TIMES = 10  # a warning is due if asking has more than this many times the weight of drafting
+_CACHED = 0.1  # weight of a token read from a cache, which takes little time and costs little at most services
 
 
 def reencoded(seen: bool) -> list[str]:
-    """A warning that the draft endpoint read its own text back as other tokens than those it wrote."""
+    """A warning that the draft endpoint read its own text back as other tokens than it wrote."""
     note = (
         "the draft endpoint takes text only and read its own text back as other tokens than it wrote: "
         "the answer may depend on draft_length, max_ahead and hedge"
@@ -22,18 +22,16 @@ def reencoded(seen: bool) -> list[str]:
 
 
 def unanswered(places: int) -> list[str]:
-    """Places at which an assistant had no answer."""
-    return [f"an assistant could not answer at {places} places: the draft stands there"] if places else []
+    """A warning about places at which an assistant had no answer."""
+    return [f"an assistant could not answer at {places} places: the draft's tokens are kept there"] if places else []
 
 
 def losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[FusedToken]) -> list[str]:
-    """The assistants without which the answer continued, with the place and the reason."""
+    """A warning for each assistant without which the answer continued, with the place and the reason."""
     notes: list[str] = []
     for assistant, loss in sorted(lost.items()):
         unverified = sum(not token.verified for token in tokens[loss.token :])
-        stand = (
-            "token that it could have changed stands" if unverified == 1 else "tokens that it could have changed stand"
-        )
+        stand = "token that it could have changed is" if unverified == 1 else "tokens that it could have changed are"
         if loss.before:
             since = f"failed before this answer began and was not asked; {unverified}"
         else:
@@ -43,22 +41,22 @@ def losses(lost: Mapping[int, Loss], names: Sequence[str], tokens: Sequence[Fuse
 
 
 def unreported(read: Mapping[str, int]) -> list[str]:
-    """The endpoints that do not report the number of tokens read, with an estimate of it."""
+    """A warning for each endpoint that does not report the number of tokens read, with an estimate of it."""
     return [
-        f"{name} does not report how many tokens it has read: about {tokens} of them, by the length of the text, are "
-        "in no bill here, and count as an estimate where max_billed_tokens is given"
+        f"{name} does not report how many tokens it has read: about {tokens}, estimated from the length of the text, "
+        "are missing from its bill; max_billed_tokens counts the estimate"
         for name, tokens in read.items()
         if tokens
     ]
 
 
 def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: Verifier | None) -> list[str]:
-    """A warning that asking has cost many times as much as drafting, with remedies. Tokens from a cache weigh a tenth.
+    """A warning with remedies, if asking has cost many times as much as drafting. A cached token counts a tenth.
 
     Args:
-        usage: of the endpoints, by name.
-        read: the estimated tokens that they have read without reporting them.
-        verifier: of the method; None if it has none.
+        usage: usage of each endpoint, by name.
+        read: estimated number of tokens that each endpoint has read without reporting them.
+        verifier: the verifier of the method; None if it has none.
     """
     mine, others = usage[DRAFT], [one for name, one in usage.items() if name != DRAFT]
     drafting, asking = _weight([mine]) + read[DRAFT], _weight(others)
@@ -81,5 +79,5 @@ def cost(usage: Mapping[str, EndpointUsage], read: Mapping[str, int], verifier: 
 
 
 def _weight(several: Sequence[EndpointUsage]) -> float:
-    """Tokens read and written, with less weight for tokens from a cache."""
+    """The number of tokens read and written, in which cached tokens have less weight."""
     return sum(one.billed_tokens - (1 - _CACHED) * one.cached_tokens for one in several)

@@ -1,12 +1,12 @@
 r"""Paths of models with different ids through one answer: encodings, lookahead, units, and restarts after a word.
 
-A model is asked after ids: after its own encoding of the answer, never after a text that ends at the place. Models have
-often not seen the encoding of a text's end: GPT-2's tokenizer makes two tokens of the new lines in `"end.\n\nThe"`, but
-one of new lines that end a text. So a place is encoded together with the text that the draft wrote after it (`look`),
-and only the boundaries of the assistant's own tokens are places (equation 3 of the paper, made exact).
+A model is asked after the ids of its own encoding of the answer, never after a text that ends at the place. A tokenizer
+may encode the end of a text in a way that the model has never seen inside a text. For example, GPT-2's tokenizer makes
+two tokens of the new lines in `"end.\n\nThe"`, but one token of new lines that end a text. So the text before a place
+is encoded together with the text that the draft wrote after it (`look`), and only the boundaries of the assistant's own
+tokens are places (equation 3 of the paper, made exact).
 
-All offsets are in bytes of the answer. Everything is a function of the draft's path alone, independent of earlier
-requests.
+All offsets are in bytes of the answer. All results depend only on the draft's path, not on earlier requests.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from cosd_providers.contract import Piece, Token
 from cosd_providers.text import continues_word, first_character, whole
 
 FARTHEST = 64
-"""Characters of lookahead, and of a unit, at most."""
+"""The highest number of characters in a lookahead, and in a unit."""
 _WITHOUT_SPACES = 32  # characters of lookahead if none of them is white space
-_WINDOW = 4 * FARTHEST  # bytes that hold as many characters
+_WINDOW = 4 * FARTHEST  # enough bytes for this many characters
 _SPACES = (
     rb"\xc2[\x85\xa0]",
     rb"\xe1\x9a\x80",
@@ -34,7 +34,7 @@ _SPACES = (
     rb"\xe3\x80\x80",
 )
 """White space beyond ASCII, in UTF-8."""
-_VISIBLE = (  # decided by the first bytes of a character
+_VISIBLE = (  # the first bytes of a character decide
     rb"[\x21-\x7f\xc3-\xe0\xe4-\xff]|\xc2[^\x85\xa0]|\xe1(?:[^\x9a]|\x9a[^\x80])"
     rb"|\xe2(?:[^\x80\x81]|\x80[^\x80-\x8a\xa8\xa9\xaf]|\x81[^\x9f])|\xe3(?:[^\x80]|\x80[^\x80])"
 )
@@ -42,21 +42,21 @@ _SAFE_CUT = re.compile(
     rb"(?<=[^\s\x00-\x20])" + b"".join(b"(?<!" + one + b")" for one in _SPACES) + b"(?= (?:" + _VISIBLE + b"))",
     re.DOTALL,
 )
-_INSIDE = bytes(range(0x80, 0xC0))  # bytes inside a character
+_INSIDE = bytes(range(0x80, 0xC0))  # UTF-8 bytes that continue a character
 
 Encode = Callable[[str], Awaitable[Sequence[Piece]]]
-"""A model's encoding of a response that begins with a text; see `contract.IdContexts.encode`."""
+"""A function that returns a model's encoding of the text of a response; see `contract.IdContexts.encode`."""
 
 
 def look(text: bytes, at: int, *, ended: bool) -> int | None:
-    """The end of the lookahead of a place: no text after it can change the tokens before the place.
+    """The end of the lookahead of a place; later text cannot change the tokens before the place.
 
     The lookahead ends after the first character of the second word that begins after the place, after 64 characters (32
-    without any white space), or with the answer.
+    if none of them is white space), or at the end of the answer.
 
     Args:
         text: the draft's text, in whole characters.
-        at: the place, between characters.
+        at: byte offset of the place, which is between characters.
         ended: whether the draft's end of sequence follows the text.
 
     Returns:
@@ -77,22 +77,22 @@ def look(text: bytes, at: int, *, ended: bool) -> int | None:
 
 
 def word_starts(text: bytes, at: int) -> bool:
-    """Test whether a word starts at a place between characters; in scripts without spaces, one starts at each."""
+    """Test whether a word starts at a place between characters; in scripts without spaces, each character is a word."""
     here = first_character(text[at : at + 4])
     return not here or here.isspace() or text[:at][-4:].decode("utf-8", "ignore")[-1:].isspace() or is_unspaced(here)
 
 
 def ends_unit(text: bytes, at: int) -> bool:
-    """Test whether a unit ends at a common boundary: it does if a word starts there.
+    """Test whether a unit ends at a common boundary, which it does if a word starts there.
 
-    Each decision is then about whole words, and a replacement is a whole word. `benchmarks/units.py` measures the
-    alternative, in which every common boundary ends a unit.
+    So each decision is about whole words, and each replacement is a whole word. `benchmarks/units.py` measures the
+    alternative, in which a unit ends at every common boundary.
     """
     return word_starts(text, at)
 
 
 def word_around(text: bytes, at: int) -> tuple[int, int]:
-    """The word that holds byte `at`: its start, and the start of the next word or the end of the text."""
+    """The start of the word that contains byte `at`, and its end, where the next word starts or the text ends."""
     start, end = at, at + 1
     while start and not _starts(text, start):
         start -= 1
@@ -107,21 +107,20 @@ def _starts(text: bytes, at: int) -> bool:
 
 
 def is_safe_cut(text: bytes, at: int) -> bool:
-    """Test for a single space between two visible characters: all tokenizers that know words cut there."""
+    """Test for a single space between two visible characters, where every tokenizer that knows words cuts."""
     return _SAFE_CUT.match(text, at) is not None
 
 
 @dataclass(slots=True)
 class DraftPath:
-    """The draft model's own path, as far as it has written it.
+    """The draft model's own path, as far as the model has written it.
 
     Attributes:
-        tokens: as the model wrote them, parts of characters included; an end of sequence comes last.
-        ends: byte offset of the end of each.
-        text: their bytes.
-        kept: number of tokens at the start that no restart encodes again, for any replacement of later tokens.
-        over: true if no more tokens come though there is no end of sequence: the context is full, or a limit is
-            reached.
+        tokens: the tokens that the model wrote, parts of characters included; an end of sequence comes last.
+        ends: byte offset of the end of each token.
+        text: bytes of all tokens.
+        kept: number of tokens at the start that no restart encodes again, whichever later token is replaced.
+        over: whether the path ends without an end of sequence, because the context is full or a limit is reached.
     """
 
     tokens: list[Token] = field(default_factory=list[Token])
@@ -132,16 +131,16 @@ class DraftPath:
 
     @property
     def ended(self) -> bool:
-        """The model has ended."""
+        """Test whether the path ends with an end of sequence."""
         return bool(self.tokens) and self.tokens[-1].end
 
     @property
     def written(self) -> bytes:
-        """The text in whole characters; no encoding holds bytes that never complete a character."""
+        """The text without an incomplete character at its end, which could not be encoded."""
         return bytes(self.text[: whole(bytes(self.text))])
 
     def add(self, token: Token) -> None:
-        """Take one more token."""
+        """Append a token."""
         self.tokens.append(token)
         self.text += token.data
         self.ends.append(len(self.text))
@@ -156,9 +155,9 @@ class DraftPath:
         return whole(bytes(self.text[max(0, end - 4) : end])) == end - max(0, end - 4)
 
     def fixed(self, first: int) -> int:
-        """The number of tokens that no replacement of the token `first` changes: all before the last word before it.
+        """The number of leading tokens that stay as they are if the token `first` is replaced.
 
-        At most eight tokens before it may be encoded again.
+        A replacement encodes the tokens before it again, back to the last safe cut, but at most eight of them.
         """
         found, text = first, bytes(self.text[: self.offset(first)])
         while found > self.kept and found + LONGEST > first and not is_safe_cut(text, self.offset(found)):
@@ -166,7 +165,7 @@ class DraftPath:
         return max(found, self.kept)
 
     def cut_back(self, count: int) -> None:
-        """Forget all but the first `count` tokens."""
+        """Remove all tokens but the first `count`."""
         del self.tokens[count:], self.ends[count:]
         del self.text[self.offset(count) :]
         self.over = False
@@ -174,11 +173,11 @@ class DraftPath:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One model's encoding of a text, in continuation position.
+    """One model's encoding of a text as the continuation of its prompt.
 
     Attributes:
-        ids: of its tokens.
-        ends: byte offset of the end of each.
+        ids: ids of the tokens.
+        ends: byte offset of the end of each token.
     """
 
     ids: tuple[int, ...]
@@ -197,14 +196,14 @@ class Encoded:
 
 
 class Encoder:
-    """The encodings of an answer by one model; only the text after a safe cut is encoded again.
+    """One model's encodings of a growing answer; when the text grows, only the part after a safe cut is encoded again.
 
-    A safe cut counts only if the encoding has shown a boundary there.
+    A safe cut is used only if the earlier encoding has a token boundary there.
 
     Args:
-        encode: the model's own.
-        lead: white space before every answer, with which the model's path begins. A token of only this white space ends
-            at byte 0; a token that continues into the answer ends at its own end there.
+        encode: the model's encoding of a text.
+        lead: white space that precedes every answer and begins the model's path. A token that lies within this white
+            space ends at byte 0; a token that continues into the answer ends at its end there.
     """
 
     def __init__(self, encode: Encode, lead: str = "") -> None:
@@ -212,10 +211,10 @@ class Encoder:
         self._lead = lead
         self._text: bytes | None = None if lead else b""  # the text whose encoding is known
         self._known = Encoded((), ())
-        self._cuts: tuple[tuple[int, int], ...] = ((0, 0),)  # byte offset and tokens before
+        self._cuts: tuple[tuple[int, int], ...] = ((0, 0),)  # safe cuts: byte offset, and number of tokens before it
 
     async def upto(self, text: bytes, end: int) -> Encoded | None:
-        """The encoding of the first `end` bytes, which are whole characters; None if its tokens do not spell them.
+        """Encode the first `end` bytes, which are whole characters; None if the tokens do not spell these bytes.
 
         Raises:
             ProviderError: the server failed.
@@ -235,7 +234,7 @@ class Encoder:
             return None
         pieces = await self._encode(tail) if tail else ()
         if sum(len(piece.data) for piece in pieces) != end - start:
-            return None  # the tokenizer normalises the text, so its tokens have no places there
+            return None  # the tokenizer normalises the text, so its tokens have no byte offsets in it
         sizes = accumulate(len(piece.data) for piece in pieces)
         found = Encoded(
             known.ids[:count] + tuple([piece.id for piece in pieces]),
@@ -243,12 +242,12 @@ class Encoder:
         )
         starts = [match.start() for match in _SAFE_CUT.finditer(given, cut + 1)]
         more = [(at, tokens) for at in starts if (tokens := found.count(at)) is not None]
-        if self._text is before:  # else a concurrent call has encoded another text
+        if self._text is before:  # otherwise a concurrent call has encoded another text meanwhile
             self._text, self._known, self._cuts = given, found, (*cuts, *more)
         return found
 
     async def apart(self, text: bytes) -> Encoded | None:
-        """The encoding of a text by itself; None if its tokens do not spell the text.
+        """Encode a text by itself; None if the tokens do not spell the text.
 
         Raises:
             ProviderError: the server failed.
@@ -257,11 +256,11 @@ class Encoder:
 
 
 def common(one: bytes | bytearray, other: bytes | bytearray) -> int:
-    """The length in bytes of the common beginning of two texts."""
+    """The length in bytes of the common prefix of two texts."""
     most = min(len(one), len(other))
     if one[:most] == other[:most]:
         return most
-    low, high = 0, most  # the first `low` are the same, the first `high` are not
+    low, high = 0, most  # the first `low` bytes are equal, the first `high` bytes are not
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle)
@@ -273,11 +272,12 @@ class PathUnit:
     """Draft tokens that one assistant judges together, at the boundaries of the assistant's own tokens.
 
     Attributes:
-        first, last: indices of its first draft token and of the draft token after its last.
-        start, end: byte offsets in the answer.
-        encoding: the assistant's; None if the bytes are kept unjudged, because they begin inside one of its tokens.
-        count: how many of its tokens lie before the unit.
-        cut: whether the text had to be cut at its start, so that the assistant is asked after a cut text.
+        first, last: indices of the unit's first draft token and of the draft token after its last.
+        start, end: byte offsets of the unit in the answer.
+        encoding: the assistant's encoding of the answer; None if the assistant takes text only, or if the bytes are
+            kept unjudged because they begin inside one of its tokens.
+        count: number of the assistant's tokens before the unit.
+        cut: whether the text had to be cut at the unit's start, so that the assistant is asked after a cut text.
         by_text: whether the assistant takes text only, and continues from the unit's start.
     """
 
@@ -292,11 +292,11 @@ class PathUnit:
 
     @property
     def judged(self) -> bool:
-        """False if its bytes are kept, whatever the assistant would write."""
+        """False if the unit's bytes are kept whatever the assistant would write."""
         return self.by_text or self.encoding is not None
 
     def places(self, bound: int) -> list[tuple[int, int]]:
-        """The places before byte `bound`: each byte offset, with the number of the assistant's tokens before it."""
+        """The places before byte `bound`: their byte offsets, each with the number of the assistant's tokens before."""
         if self.encoding is None:
             return []
         count = self.count
@@ -310,28 +310,29 @@ class PathUnit:
 
 
 async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool = False) -> PathUnit | None:
-    """The unit that begins with a draft token.
+    """Find the unit that begins with a draft token.
 
-    It ends after the first draft token at whose end the assistant's encoding has a boundary, if a word starts there or
-    eight tokens have passed. If the unit begins inside a token of that encoding, the bytes up to the first common
-    boundary are kept unjudged. If there is no common boundary within eight tokens, or the unit does not end within 64
-    characters, the text is cut at its start. After the assistant's own word the text is always cut: the assistant ended
-    the word there, whatever the draft writes directly after it.
+    A common boundary is a place at which a draft token and a token of the assistant's encoding end. The unit ends at
+    the first common boundary at which a word starts, or at the first one after at least eight draft tokens. If the unit
+    begins inside one of the assistant's tokens, the bytes up to the first common boundary are kept unjudged. If there
+    is none within eight tokens, or if the unit is still open after eight tokens and 64 characters, the text is cut at
+    the unit's start. It is also cut, if needed, directly after a word that the assistant wrote: the assistant ended its
+    word there, whatever the draft writes next.
 
     Args:
         draft: the draft model's path.
-        first: index of the token.
-        encoder: the assistant's.
-        own: whether the assistant wrote the word before.
+        first: index of the draft token.
+        encoder: the encoder of the assistant.
+        own: whether the assistant wrote the word before the unit.
 
     Returns:
-        None if the draft has not written far enough. If it never does, `next_unit` never gives a unit.
+        None if the draft has not written far enough. If the draft never does, there is no further unit.
 
     Raises:
         ProviderError: the server that encodes failed.
     """
     start, text = draft.offset(first), draft.written
-    written, ended = len(draft.tokens), draft.ended  # as of this text: the draft may write more during an encoding
+    written, ended = len(draft.tokens), draft.ended  # read together with the text: the draft may grow while we encode
     if draft.tokens[first].end:
         at = len(text)
         encoding = await encoder.upto(text, at)
@@ -364,21 +365,21 @@ async def next_unit(draft: DraftPath, first: int, encoder: Encoder, *, own: bool
             encoding = await _cut_at(encoder, text, start, seen)
             count = encoding.count(start) if encoding else None
             return PathUnit(first, last, start, end, encoding, count or 0, cut=True)
-    if ended:  # in the middle of a character
+    if ended:  # the text ends in the middle of a character
         last = written - 1
         return PathUnit(first, last, start, draft.offset(last))
     return None
 
 
 def next_token(draft: DraftPath, first: int) -> PathUnit:
-    """The unit of an assistant with the draft's ids: one token, on the draft's own path (equations 1 and 2)."""
+    """The unit of an assistant with the draft's ids: one token on the draft's own path (equations 1 and 2)."""
     ids = tuple([token.id or 0 for token in draft.tokens])
     end = draft.offset(first + 1)
     return PathUnit(first, first + 1, draft.offset(first), end, Encoded(ids, tuple(draft.ends)), first)
 
 
 async def _cut_at(encoder: Encoder, text: bytes, at: int, end: int) -> Encoded | None:
-    """The encoding of a text, made of the encodings of its parts before and after a place."""
+    """Encode a text in two parts, before and after a place, and join the encodings."""
     before, behind = await encoder.upto(text, at), await encoder.apart(text[at:end])
     if before is None or behind is None:
         return None
@@ -390,11 +391,11 @@ class Restart:
     """The draft's path after a replacement.
 
     Attributes:
-        keep: how many of its tokens stay.
-        ids: of the tokens after them, in the draft model's own encoding; None for each if it takes text only.
-        ends: byte offset of the end of each.
-        text: the answer, to the end of the replacement.
-        cut: whether the draft's encoding had to be cut there.
+        keep: number of leading draft tokens that stay.
+        ids: ids of the tokens after them, in the draft model's own encoding; each is None if the draft takes text only.
+        ends: byte offset of the end of each of these tokens.
+        text: the answer up to the end of the replacement.
+        cut: whether the draft has to continue after a cut text.
     """
 
     keep: int
@@ -405,7 +406,7 @@ class Restart:
 
 
 def end_of_word(tokens: Sequence[Token]) -> int:
-    """The number of tokens that complete the word of the first, at most eight; the end of sequence is in no word."""
+    """The number of tokens, at most eight, that complete the first word; the end of sequence belongs to no word."""
     count = 1
     while count < min(len(tokens), LONGEST) and not completes(tokens, count):
         count += 1
@@ -413,7 +414,7 @@ def end_of_word(tokens: Sequence[Token]) -> int:
 
 
 def completes(tokens: Sequence[Token], count: int) -> bool:
-    """Test whether a word ends after the first tokens, at a boundary between characters."""
+    """Test whether a word ends, at a boundary between characters, after the first `count` tokens."""
     data = b"".join(token.data for token in tokens[:count])
     if whole(data) != len(data):
         return False
@@ -425,20 +426,21 @@ def completes(tokens: Sequence[Token], count: int) -> bool:
 
 
 async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token], encoder: Encoder) -> Restart | None:
-    """The draft's path after an assistant's word was put into it.
+    """Compute the draft's path after an assistant's word is put into it.
 
-    The word is the fewest tokens (eight at most) that complete it and end at a boundary of the draft's encoding of the
-    answer and the assistant's next words; else the most tokens that end between characters.
+    The word is the shortest run of at most eight tokens that completes a word and ends at a boundary of the draft's
+    encoding, in which the assistant's next words follow. If there is no such run, the longest run of at most eight
+    tokens that ends between characters is the word.
 
     Args:
         draft: the draft model's path.
         first: index of the first token of the unit.
-        at: the place: byte offset in the answer.
-        tokens: the assistant's continuation from there, lookahead included; without an end of sequence.
-        encoder: the draft model's.
+        at: byte offset of the place in the answer.
+        tokens: the assistant's continuation from the place, lookahead included, without an end of sequence.
+        encoder: the encoder of the draft model.
 
     Returns:
-        None if no such tokens end between characters, or the draft's encoding does not spell the text.
+        None if none of these tokens ends between characters, or if the draft's encoding does not spell the text.
 
     Raises:
         ProviderError: the server that encodes failed.
@@ -473,6 +475,6 @@ async def restart(draft: DraftPath, first: int, at: int, tokens: Sequence[Token]
         encoding = Encoded(own + behind.ids, (*draft.ends[:keep], *(start + one for one in behind.ends)))
     begin, count = encoding.count(draft.offset(keep)), encoding.count(end)
     assert begin is not None and count is not None
-    if keep and not draft.offset(keep):  # the tokens of a lead stay
+    if keep and not draft.offset(keep):  # only the tokens of a lead stay, and all of them end at byte 0
         begin = bisect_right(encoding.ends, 0)
     return Restart(keep, encoding.ids[begin:count], encoding.ends[begin:count], text[:end], cut)

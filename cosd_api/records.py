@@ -29,11 +29,11 @@ Measure = Annotated[
     Field(ge=0, allow_inf_nan=True),
     PlainSerializer(lambda value: value if math.isfinite(value) else "Infinity", float | str, when_used="json"),
 ]
-"""A perplexity, say; infinite for a text of probability 0."""
+"""A measure such as a perplexity, which is infinite for a text of probability 0."""
 
 
 class Record(BaseModel):
-    """A record that goes through JSON and back unchanged."""
+    """A record that a round trip through JSON leaves unchanged."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings", protected_namespaces=(), defer_build=True)
 
@@ -42,9 +42,9 @@ _R = TypeVar("_R", bound=Record)
 
 
 def _slim(record: _R) -> _R:
-    """A record with all fields given, which shares the set of their names with all records of its kind.
+    """Let all records of one kind share the set of the names of their fields.
 
-    A set of its own would take more memory than the rest of the record.
+    Pydantic gives each record a set of its own, which would take more memory than the rest of the record.
     """
     object.__setattr__(record, "__pydantic_fields_set__", _all_fields(type(record)))
     return record
@@ -56,25 +56,28 @@ def _all_fields(kind: type[Record]) -> set[str]:
 
 
 class TokenDecision(Record):
-    """One assistant's answer about the place of a fused token, and the decision on it.
+    """One assistant's answer at the place of a fused token, and the verifier's decision about it.
 
     Attributes:
-        assistant: its name.
-        text: its text there; empty for its end of sequence.
-        prob: its probability of its least probable token there, in [0, 1]; None if not reported.
-        agreed: whether it wrote the draft's text, or finds both as probable (`tied`).
-        fired: whether it differed and the verifier replaces. If several decisions fire, the most confident assistant
-            replaces: the token's `source`.
-        reason: the decision in words, e.g. `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
-        draft_text: the draft's text there: the tokens that were judged together.
-        draft_prob: the draft's probability of the least probable of them.
-        coin: the number by which a verifier such as `RandomVerifier` decided: its coin there, or the probability of
-            deferral by `DeferralVerifier` and `CoLLMVerifier`.
-        draft_text_prob: the assistant's probability of the draft's text, or its upper bound, if a verifier such as
+        assistant: name of the assistant.
+        text: the assistant's text there; empty for its end of sequence.
+        prob: probability in [0, 1] that the assistant gives the least probable token of its text; None if it is not
+            reported.
+        agreed: whether the assistant wrote the draft's text, or finds the draft's token as probable as its own
+            (`tied`).
+        fired: whether the two texts differ and the verifier replaces the draft's. If several decisions fire, the most
+            confident assistant replaces it; the token's `source` names this assistant.
+        reason: the decision in words, such as `"0.31 < 0.5 and 0.72 > 0.5 x 0.31"`.
+        draft_text: the draft's text there, which was judged as a whole.
+        draft_prob: probability that the draft gives the least probable token of its text.
+        coin: the number by which a verifier such as `RandomVerifier` decided: its coin at this place, or for
+            `DeferralVerifier` and `CoLLMVerifier` the probability of deferral.
+        draft_text_prob: the assistant's probability of the draft's text, or an upper bound of it, if a verifier such as
             `SurpriseVerifier` uses it.
         strategy: the way in which the assistant was asked (`"list"`, `"echo"`, ...), if its provider reports it.
         request: the `number` of the question among `FusionResult.requests`.
-        tied: whether the draft's token is its second choice, as probable as its own within `settings.tie`.
+        tied: whether the draft's token is the assistant's second choice, as probable as its first within
+            `settings.tie`.
     """
 
     assistant: str
@@ -93,7 +96,7 @@ class TokenDecision(Record):
 
     @classmethod
     def of(cls, decision: Decision, names: Sequence[str], verifier: Verifier) -> Self:
-        """The record of a decision; `names` are the assistants'."""
+        """The record of a decision; `names` are the names of the assistants."""
         if decision.tied:
             reason = "a tie: the assistant finds both as probable"
         elif decision.agreed:
@@ -123,13 +126,13 @@ class TokenDecision(Record):
 
 
 class ListedToken(Record):
-    r"""Another token that the author of a token of the answer listed in the same place.
+    r"""A token that a model listed as an alternative to its own token in the answer.
 
     Attributes:
-        text: its text; empty for the end of sequence. Bytes that are no characters stand as `\xff`.
-        prob: its probability in [0, 1], by the same model.
-        end: whether it is the end of sequence.
-        raw: its bytes in hexadecimal, if they are no characters.
+        text: text of the token; empty for the end of sequence. Bytes that are not valid UTF-8 appear as `\xff`.
+        prob: probability in [0, 1] that the same model gives the token.
+        end: whether the token is the end of sequence.
+        raw: the token's bytes in hexadecimal, if they are not valid UTF-8.
     """
 
     text: str
@@ -139,7 +142,7 @@ class ListedToken(Record):
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
+        """The bytes of the token."""
         return data_of(self.text, self.raw)
 
     @classmethod
@@ -149,39 +152,40 @@ class ListedToken(Record):
 
 
 class DraftToken(ListedToken):
-    """A draft token that an assistant's word replaced, with the draft's probability of it."""
+    """A draft token that an assistant's word replaced; `prob` is the draft's probability."""
 
 
 class FusedToken(Record):
     r"""One token of the answer.
 
     Attributes:
-        text: its text; empty for the end of sequence. Bytes that are no characters are written as `\xff`. If models
-            were asked after ids (`settings.contexts`), the characters that it completes: empty for a part of a
-            character, and the whole character on the part that ends it, so that the texts join to the answer.
-        source: `"draft"`, or the name of the assistant whose word it is.
-        end: whether it is the end of sequence.
-        draft_prob: the draft's probability in [0, 1] of this token, or of the tokens that it replaced (the
-            least probable of them).
-        assistant_prob: the assistant's probability of its text there; None if no assistant was asked or the probability
-            is not reported. With several assistants, the most confident assistant's.
+        text: text of the token; empty for the end of sequence. Bytes that are not valid UTF-8 appear as `\xff`. If
+            models were asked after ids (`settings.contexts`), a token that is part of a character has no text, and the
+            token that completes the character has the whole character, so that the texts join to the answer.
+        source: `"draft"`, or the name of the assistant that wrote the token.
+        end: whether the token is the end of sequence.
+        draft_prob: probability in [0, 1] that the draft gives this token. For a replacement, the draft's probability of
+            the least probable token that was replaced.
+        assistant_prob: probability of the assistant's text there; None if no assistant was asked or the probability is
+            not reported. With several assistants, that of the most confident one.
         replaced: on the first token of a replacement, the draft's text that it replaced.
-        asked: whether an assistant was asked about it; none is asked if no answer could change the text.
-        verified: whether every assistant that could have changed it was heard. It is False only in an answer that
-            continued without a failed assistant (`on_assistant_error="draft"`).
+        asked: whether an assistant was asked about the token; none is asked if no answer could change the text.
+        verified: whether the answers of all assistants that could have changed the token were known. This is False only
+            in an answer that continued without a failed assistant (`on_assistant_error="draft"`).
         reason: the decision in words; None if no assistant was asked.
-        decisions: one for each assistant that was asked. An assistant's decision is missing if it had no answer, if its
-            token reaches beyond the unit (it is judged with the next), or if its answer could no longer matter.
+        decisions: the decision about each assistant that was asked. It is missing for an assistant that had no answer,
+            whose token reaches beyond the unit (so that the next unit judges it), or whose answer could no longer
+            matter.
         replaced_tokens: on the first token of a replacement, the draft's tokens that it replaced.
-        unit: number of its unit in the answer, or of its segment, from 0.
-        round: the drafting round that it belongs to, from 1, as `FusionResult.iterations` counts them.
-        draft: the `number`, among `FusionResult.requests`, of the draft that wrote it or the text it replaced.
-        placed_at: seconds from the start of the answer until it was placed there.
-        final_at: seconds until it was final.
-        raw: its bytes in hexadecimal, if `text` does not show them.
-        id: its id, if the draft was asked after ids.
-        alternatives: other tokens in its place, by the model whose word it is (`source`), the most probable first; as
-            many as were requested (`alternatives=`) and listed.
+        unit: number of the token's unit or segment in the answer, from 0.
+        round: number of the token's drafting round, from 1; `FusionResult.iterations` counts the rounds.
+        draft: the `number`, among `FusionResult.requests`, of the draft that wrote the token or the text it replaced.
+        placed_at: seconds from the start of the answer until the token was placed.
+        final_at: seconds from the start of the answer until the token was final.
+        raw: the token's bytes in hexadecimal, if `text` does not show them.
+        id: the token's id, if the draft was asked after ids.
+        alternatives: other tokens that the model in `source` listed at this place, the most probable first, up to the
+            requested number (`alternatives=`).
     """
 
     text: str
@@ -206,7 +210,7 @@ class FusedToken(Record):
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
+        """The bytes of the token."""
         return data_of(self.text, self.raw)
 
     @classmethod
@@ -220,10 +224,15 @@ class FusedToken(Record):
         characters: str | None = None,
         alternatives: int = 0,
     ) -> Self:
-        """The record of a token that the decoder placed, final by `now`; `names` are the assistants'.
+        """Make the record of a token that the decoder placed.
 
-        `characters`: the characters that a token by id completes; None for a token of whole characters. `alternatives`
-        is the number of other tokens to list with it, at most.
+        Args:
+            placed: the token.
+            names: names of the assistants.
+            verifier: the verifier, which gives the reasons of decisions.
+            now: seconds from the start of the answer until the token was final.
+            characters: the characters that the token completes, if models were asked after ids; else None.
+            alternatives: largest number of other tokens to list.
         """
         data = placed.token.data
         raw = unreadable(data) if characters is None else None if characters.encode() == data else data.hex()
@@ -260,7 +269,7 @@ class FusedToken(Record):
 
 
 def unreadable(data: bytes) -> str | None:
-    """Bytes in hexadecimal, unless they are valid text."""
+    """Bytes in hexadecimal; None if they are valid UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -269,7 +278,7 @@ def unreadable(data: bytes) -> str | None:
 
 
 def data_of(text: str, raw: str | None) -> bytes:
-    """The bytes of a record's text: the hexadecimal bytes, if it has some."""
+    """The bytes of a record: from its hexadecimal `raw` if given, else from its text."""
     return text.encode() if raw is None else bytes.fromhex(raw)
 
 
@@ -283,12 +292,13 @@ class SegmentCandidate(Record):
     """A text that was proposed for a segment.
 
     Attributes:
-        sources: the names of the models that proposed it, in the order given.
-        text: the text; empty for a model that was not chosen, by a method that chooses before any model writes.
-        end: whether the answer ends after it.
-        scores: by model: its measure of the text, such as the perplexity; None if it was not asked or cannot give one.
-        mean: the mean of the scores, or another number by which the candidates are compared: the least is taken. None
-            if nothing was measured.
+        sources: names of the models that proposed the text, in the order given.
+        text: the text. It is empty for a model that was not chosen, if the method chooses before any model writes.
+        end: whether the answer ends after the text.
+        scores: each model's measure of the text, such as a perplexity; None if the model was not asked or cannot
+            measure.
+        mean: the mean of the scores, or another number by which the candidates are compared; the lowest wins. None if
+            nothing was measured.
     """
 
     sources: tuple[str, ...]
@@ -299,12 +309,12 @@ class SegmentCandidate(Record):
 
 
 class Segment(Record):
-    """One segment of an answer, of a method that decides segment by segment.
+    """One segment of an answer, for methods that decide segment by segment.
 
     Attributes:
-        candidates: the texts that were proposed.
-        winner: index of the candidate that was taken.
-        reason: why, in words.
+        candidates: the proposed texts.
+        winner: index of the chosen candidate.
+        reason: reason for the choice, in words.
     """
 
     candidates: tuple[SegmentCandidate, ...]
@@ -313,7 +323,7 @@ class Segment(Record):
 
     @classmethod
     def of(cls, segment: DecidedSegment, names: Sequence[str]) -> Self:
-        """The record of a segment; `names` are the models', the draft's first."""
+        """The record of a segment; `names` are the names of the models, the draft's first."""
         candidates = tuple(
             SegmentCandidate(
                 sources=tuple(names[source + 1] for source in one.sources),
@@ -331,14 +341,15 @@ class EndpointUsage(Record):
     """Requests to one endpoint during one answer, and the tokens that it billed.
 
     Attributes:
-        requests: generation requests sent.
-        retries: requests repeated.
-        prompt_tokens: tokens read, cached ones included, as the server counts them.
-        completion_tokens: tokens written.
-        cached_tokens: prompt tokens that came from the server's cache.
-        first_token_seconds: from the first request to its first token or answer.
+        requests: number of generation requests, without retries.
+        retries: number of retries.
+        prompt_tokens: number of tokens read, as the server counts them, cached tokens included.
+        completion_tokens: number of tokens written.
+        cached_tokens: number of prompt tokens that came from the server's cache.
+        first_token_seconds: seconds from the first request to the first token or answer.
         busy_seconds: time during which at least one request was in progress.
-        strategies: places that an assistant answered, by the way in which it was asked, e.g. `{"list": 12}`.
+        strategies: number of places that an assistant answered, by the way in which it was asked, such as
+            `{"list": 12}`.
     """
 
     requests: int = 0
@@ -352,7 +363,7 @@ class EndpointUsage(Record):
 
     @property
     def billed_tokens(self) -> int:
-        """Tokens read and written."""
+        """The number of tokens read and written."""
         return self.prompt_tokens + self.completion_tokens
 
     @classmethod
@@ -362,22 +373,24 @@ class EndpointUsage(Record):
 
 
 class Request(Record):
-    """One request of an answer: a draft, or a question to an assistant about one or many places.
+    """One request of an answer: a draft, or a question to an assistant about one or more places.
 
-    It may be several HTTP requests: `EndpointUsage.requests` counts these.
+    It may consist of several HTTP requests, which `EndpointUsage.requests` counts.
 
     Attributes:
-        number: drafts are counted from 1, and so are questions, watches and scores together.
+        number: number of the request, from 1. Drafts have one series of numbers; questions, watches and scores share
+            another.
         endpoint: `"draft"`, or the assistant's name.
         kind: `"draft"`; `"hedge"`, a draft that was started ahead of a verdict; `"question"`; `"watch"`, a stream of an
             assistant that answers each place that it passes; or `"score"`, a request for the probability of a text.
-        at: byte offset in the answer, at that time, which it continues; for a question, its first place.
-        start: seconds from the start of the answer until it was sent.
-        first: seconds until its first token; None for questions, and if none came.
-        end: seconds until it was over.
-        tokens: tokens that it wrote, of a draft or a watch.
-        places: number of places that it asked about, or answered.
-        outcome: `"cancelled"` if it could no longer matter, such as a draft after a replacement.
+        at: byte offset in the answer, as it then was, from which the request continues; for a question, its first
+            place.
+        start: seconds from the start of the answer until the request was sent.
+        first: seconds from the start of the answer until its first token; None for questions, and if no token came.
+        end: seconds from the start of the answer until the request was over.
+        tokens: number of tokens that a draft or a watch wrote.
+        places: number of places that the request was about, or that a watch answered.
+        outcome: result of the request: `"cancelled"` if it could no longer matter, such as a draft after a replacement.
     """
 
     number: int
@@ -393,7 +406,7 @@ class Request(Record):
 
     @classmethod
     def of(cls, span: RequestSpan, names: Sequence[str]) -> Self:
-        """The record of a span; `names`: of all endpoints, the draft's first."""
+        """The record of a span; `names` are the names of all endpoints, the draft's first."""
         return _slim(
             cls(
                 number=span.number,
@@ -411,7 +424,7 @@ class Request(Record):
 
 
 class Endpoint(Record):
-    """One model of one server, as it was when the answer was made.
+    """One model on one server, as it described itself when the answer was made.
 
     `engine` and `model` are `"unknown"` for an assistant that was down (`on_assistant_error="draft"`).
     """
@@ -425,7 +438,7 @@ class Endpoint(Record):
 
     @classmethod
     def of(cls, name: str, info: ServerInfo) -> Self:
-        """The record of a provider's description of itself."""
+        """The record of an endpoint, from the provider's description of it."""
         fields = cls.model_fields.keys() - {"name"}
         return cls(name=name, **{field: getattr(info, field) for field in fields})
 
@@ -434,11 +447,11 @@ class Timings(Record):
     """The times of an answer, in seconds.
 
     Attributes:
-        total: from its start to its end.
-        first_token: until its first token was final; None without one.
-        per_token: per token, without `discovery`; None without tokens.
+        total: time from the start of the answer to its end.
+        first_token: time until the first token was final; None if the answer has no token.
+        per_token: mean time per token, without `discovery`; None if the answer has no token.
         discovery: the part of `total` in which the servers described themselves. Only the first answer of a `Fusion`
-            waits for that.
+            waits for it.
     """
 
     total: Seconds

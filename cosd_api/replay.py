@@ -1,4 +1,4 @@
-"""A recorded answer, judged again: from the recorded tokens and probabilities of the models to the text."""
+"""Replay of a recorded answer: its text is built again from the recorded tokens and probabilities."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _ROUNDING = 1e-9  # relative to the larger of two means, as in the methods
 def replayed(
     tokens: Sequence[FusedToken], verifier: Verifier, assistants: Sequence[str], *, stops: bool, drawn: bool = False
 ) -> bytes:
-    """Build the text from the recorded decisions, judged again unit by unit (Algorithm 1, lines 8 to 14).
+    """Build the text from the recorded decisions, and judge each of them again (Algorithm 1, lines 8 to 14).
 
     Args:
-        tokens: of the whole answer.
-        verifier: judges each decision again, by the recorded probabilities.
-        assistants: their names, in the order given.
-        stops: whether a stop string may have ended it.
-        drawn: whether tokens were drawn; then a replacement may be any token of the assistant.
+        tokens: the tokens of the whole answer.
+        verifier: the verifier that judges each decision again, from the recorded probabilities.
+        assistants: names of the assistants, in the order given.
+        stops: whether a stop string may have ended the answer.
+        drawn: whether tokens were drawn; if so, a replacement may be any token of the assistant.
 
     Returns:
-        The answer's bytes.
+        The answer as bytes.
 
     Raises:
-        TraceError: the verifier decides otherwise than recorded, or the record is inconsistent.
+        TraceError: a decision differs from the record, or the record is inconsistent.
     """
     text = b""
     numbered = enumerate(tokens, 1)
@@ -42,7 +42,7 @@ def replayed(
         firing = [decision for number, token in found for decision in _fired(token, number, verifier, assistants)]
         winner = max(firing, key=lambda one: (one.prob or 0.0, -assistants.index(one.assistant)), default=None)
         word = _replacement(found)
-        # A stop string may have removed a replacement, but not the decisions about the tokens before it.
+        # A stop string may have removed a replacement, while the decision is still on the tokens before it.
         cut = stops and last == len(tokens)
         if winner is None and word:
             number, token = word[0]
@@ -59,10 +59,10 @@ def replayed(
 
 
 def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> bytes:
-    """Put together the text from the chosen segments, each chosen again.
+    """Build the text from the chosen segments, and check each choice again.
 
-    If the models' measures are recorded, the least mean wins, and of equal means the first listed. A stop string, a
-    limit or an error may have cut the text back, over several segments.
+    If the models' measures are recorded, the lowest mean wins; of equal means, the first listed. A stop string, a limit
+    or an error may have cut off the end of the text, even over several segments.
 
     Raises:
         TraceError: another text should have been chosen, or the tokens are not the chosen text.
@@ -91,16 +91,16 @@ def rewritten(tokens: Sequence[FusedToken], segments: Sequence[Segment]) -> byte
 
 
 def _least(means: Sequence[float]) -> int:
-    """The index of the least mean, of equal means the first; a difference of rounding does not count."""
+    """The index of the lowest mean; means that differ only by rounding are equal, and the first of them wins."""
     least = min(means)
     return next(at for at, one in enumerate(means) if one == least or one - least <= _ROUNDING * abs(least))
 
 
 def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, FusedToken]]:
-    """The tokens of a unit, with their numbers, that are an assistant's word: all from the first replaced token on."""
+    """The numbered tokens of a unit that are an assistant's word: all tokens from the first replacement on."""
     start = next((at for at, (_, token) in enumerate(unit) if token.replaced is not None), len(unit))
     for at, (number, token) in enumerate(unit):
-        spelled = token.id is not None or readable(token.data) == token.text  # a part of a character has no text
+        spelled = token.id is not None or readable(token.data) == token.text  # text by ids may lack parts of characters
         if not spelled or (token.end and token.data):
             raise TraceError(f"token {number} ({token.text!r}) has bytes that differ from its text")
         if at > start and token.replaced is not None:
@@ -116,7 +116,7 @@ def _replacement(unit: Sequence[tuple[int, FusedToken]]) -> Sequence[tuple[int, 
 
 
 def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Sequence[str]) -> list[TokenDecision]:
-    """The decisions at a token that fire, each judged again."""
+    """Judge each decision at a token again, and return those that fire."""
     for decision in token.decisions:
         p, q = decision.draft_prob, decision.prob
         where = f"token {number} ({token.text!r}): {decision.draft_text!r}"
@@ -139,7 +139,7 @@ def _fired(token: FusedToken, number: int, verifier: Verifier, assistants: Seque
 
 
 def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *, whole: bool, drawn: bool) -> None:
-    """Check that the replacement is the word of the decision that won."""
+    """Check that the replacement is the word that the winning decision chose."""
     number, token = word[0]
     if token.source != winner.assistant:
         words = f"is the word of {token.source}, but {winner.assistant} was more confident"
@@ -152,7 +152,6 @@ def _check_word(winner: TokenDecision, word: Sequence[tuple[int, FusedToken]], *
     if drawn or (stands.startswith(winner.text) and bool(stands) == bool(winner.text)):
         return
     cut = winner.text.startswith(stands) or winner.text.encode().startswith(data)  # perhaps inside a character
-    if (
-        whole or (not stands and token.end) or not cut
-    ):  # the last token may have been cut, within a template's white space
+    # Only the last word may have been cut, even within the white space that a template writes before an answer.
+    if whole or (not stands and token.end) or not cut:
         raise TraceError(f"token {number} is {token.text!r}, but the decision put {winner.text!r} there")

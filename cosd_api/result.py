@@ -1,4 +1,4 @@
-"""The result of a fusion: the text, the source of each token, the cost; and its trace as a file."""
+"""The result of a fusion: the text, the source of each token and the cost, and the trace that a file can keep."""
 
 from __future__ import annotations
 
@@ -20,59 +20,59 @@ from cosd_providers.text import readable, sendable
 
 
 class FusionResult(Record):
-    """A fused answer, which goes through `model_dump_json` and `model_validate_json` unchanged.
+    """A fused answer; `model_dump_json` and `model_validate_json` round-trip it unchanged.
 
     Attributes:
         schema_version: version of this format; see the changelog.
         text: the answer.
-        finish_reason: `"stop"` (end of sequence or a stop string), `"length"`, `"content_filter"`, `"budget"` (a limit
-            of the caller's), or `"error"` (only in the `partial` of an error).
-        stop_reason: the details: the end token, the stop string, `"max_tokens"`, `"context"`, `"repetition"`,
-            `"max_requests"`, the error's name, ...
-        tokens: the answer, token by token; their texts together are `text`, except where two models wrote parts of one
-            character.
-        acceptance_rate: draft tokens kept / (kept + replaced): the paper's proportion of draft tokens that were not
-            replaced. Tokens without a question count as kept, unverified tokens (`unverified_tokens`) do not count. 1.0
-            for an empty answer, None if all of it is unverified. This and the next four are None for methods in which
-            no draft is judged.
+        finish_reason: `"stop"` (end of sequence or a stop string), `"length"`, `"content_filter"`, `"budget"` (one of
+            the caller's limits), or `"error"` (only in the `partial` of an error).
+        stop_reason: the details of `finish_reason`: the end token, the stop string, `"max_tokens"`, `"context"`,
+            `"repetition"`, `"max_requests"`, the error's name, ...
+        tokens: the answer, token by token. Their texts join to `text`, unless two models wrote parts of one character.
+        acceptance_rate: draft tokens kept / (kept + replaced), as in the paper. Tokens about which no assistant was
+            asked count as kept. Unverified tokens (`unverified_tokens`) do not count. The rate is 1.0 for an empty
+            answer and None if all tokens are unverified. `acceptance_rate`, `replacements`, `iterations`,
+            `kept_tokens` and `replaced_tokens` are None for methods that do not judge a draft.
         replacements: number of times that an assistant's word replaced the draft's word.
-        iterations: drafting rounds: one, plus the replacements (and losses of an assistant) after which drafting
-            continued.
-        kept_tokens: draft tokens in the answer, unverified ones included.
-        replaced_tokens: draft tokens that were replaced.
-        drafted_tokens: tokens that the draft wrote in all, discarded ones included. Depends on timing.
-        ties: places at which the draft's token was kept because an assistant found it as probable as its own, within
-            `settings.tie`; None if no assistant was asked after ids.
+        iterations: number of drafting rounds: one, plus one for each replacement (or lost assistant) after which
+            drafting continued.
+        kept_tokens: number of draft tokens in the answer, unverified tokens included.
+        replaced_tokens: number of draft tokens that were replaced.
+        drafted_tokens: number of tokens that the draft wrote, discarded tokens included. Depends on timing.
+        ties: number of places at which the draft's token was kept because an assistant found it as probable as its own
+            first choice, within `settings.tie`; None if no assistant was asked after ids.
         units: number of units in which the answer was judged; None if the method judges none.
-        off_path: units that an assistant was asked about after a text cut at their start, which its server encodes
-            again, perhaps as other tokens than the model would write; 0 if models were asked after ids.
-        unjudged: units of models with different ids that were kept though an assistant could have changed them: they
-            begin inside a token of its own, or the draft could not write far enough; None if models are asked
-            otherwise.
-        wasted_tokens: tokens of `drafted_tokens` that are not in the answer. Depends on timing.
-        hedged_drafts: drafts that were started ahead of a verdict (`hedge`). Depends on timing, as the next two do.
-        hedge_hits: number of hedged drafts that became the draft. The restarts that could have been hits are these and
-            `draft_requests - hedged_drafts - 1` more.
-        hedged_tokens: tokens of `drafted_tokens` that hedged drafts wrote before their verdict, most of them discarded.
-        draft_requests: drafts that were started, hedged drafts included. Depends on timing. In methods in which every
-            model writes, the requests to write to all models.
-        assistant_requests: questions sent to assistants, each about one or many places, and requests to score a text.
-            Depends on timing.
-        usage: per endpoint, by name: `"draft"`, `"assistant"` (or `"assistant 1"`, `"assistant 2"`, ...).
-        timings: in seconds.
-        warnings: in words.
+        off_path: number of units about which an assistant was asked after a cut text. The server encodes such a text
+            again, perhaps as other tokens than the model would write. 0 if models were asked after ids.
+        unjudged: number of units that were kept without a verdict although an assistant could have changed them. They
+            begin inside one of the assistant's tokens, or the draft could not write far enough. None unless models
+            with different ids were judged on their own paths.
+        wasted_tokens: number of drafted tokens that are not in the answer. Depends on timing.
+        hedged_drafts: number of drafts that were started ahead of a verdict (`hedge`). Depends on timing.
+        hedge_hits: number of hedged drafts that became the draft. Depends on timing. Of the restarts that could have
+            been hits, `draft_requests - hedged_drafts - 1` were not.
+        hedged_tokens: number of tokens that hedged drafts wrote before their verdict; most of them are discarded. They
+            are part of `drafted_tokens`. Depends on timing.
+        draft_requests: number of drafts that were started, hedged drafts included. For methods in which every model
+            writes, the number of writing requests to all models. Depends on timing.
+        assistant_requests: number of questions to assistants, each about one or more places, and of requests to score
+            a text. Depends on timing.
+        usage: cost by endpoint: `"draft"`, `"assistant"` (or `"assistant 1"`, `"assistant 2"`, ...).
+        timings: the times of the answer, in seconds.
+        warnings: warnings about the answer, one sentence each.
         draft: the draft endpoint.
         assistants: the assistants, in the order given.
-        settings: verifier, unit, limits.
-        segments: for methods that decide segment by segment: the proposed texts, and the reason for the choice.
-        prompt_tokens: of the prompt alone, as billed by the server of the draft (or of another model that wrote). An
-            estimate by the length of the text if the server billed it only together with text of the answer, or not at
-            all. None in answers of earlier versions.
-        failures: assistants without which the answer continued (`on_assistant_error="draft"`): the kind of each
-            assistant's error, by name, such as `{"assistant": "ConnectError"}`.
-        weights: of the models, by name, if the method measured them for this prompt (`weights="route"`).
+        settings: the settings and limits of the answer.
+        segments: for methods that decide segment by segment, the proposed texts and the reason for each choice.
+        prompt_tokens: number of tokens of the prompt alone, as billed by the draft's server (or that of another model
+            that wrote). It is estimated from the length of the text if the server billed the prompt only together with
+            text of the answer, or not at all. None in answers of earlier versions.
+        failures: the failed assistants without which the answer continued (`on_assistant_error="draft"`), by name, with
+            the kind of error, such as `{"assistant": "ConnectError"}`.
+        weights: the models' weights by name, if the method measured them for this prompt (`weights="route"`).
         requests: all drafts and questions, in the order in which they were started. Depends on timing.
-        library_version: of cosd-api.
+        library_version: version of cosd-api that made the answer.
     """
 
     schema_version: Literal[1, 2] = 2
@@ -111,7 +111,7 @@ class FusionResult(Record):
 
     @property
     def judged(self) -> bool:
-        """True if the method judges a draft."""
+        """Test whether the method judges a draft."""
         return self.kept_tokens is not None
 
     @property
@@ -121,12 +121,12 @@ class FusionResult(Record):
 
     @property
     def verified_kept_tokens(self) -> int:
-        """The number of verified draft tokens in the answer: the kept tokens of `acceptance_rate`."""
+        """The number of verified draft tokens in the answer; `acceptance_rate` counts these as kept."""
         return (self.kept_tokens or 0) - sum(one.source == DRAFT and not one.verified for one in self.tokens)
 
     @property
     def trace(self) -> Trace:
-        """The reasons for each token, in a form that a file can keep."""
+        """The trace of the answer, which can be saved to a file."""
         return Trace(self)
 
     def __str__(self) -> str:
@@ -147,11 +147,12 @@ _LISTS = {"token": "tokens", "segment": "segments", "request": "requests"}
 
 
 class Trace:
-    """The reasons for each token of an answer: a `FusionResult` as JSON lines, one for each token, segment and request.
+    """A `FusionResult` as JSON lines, with the reasons for each token.
 
     Each line has a `type`. The first line is the header (`"kind": "cosd-trace"`, `schema_version`, the endpoints, the
-    settings), the last line the end (the text, the finish reason, the cost). Between them are lines of type `"token"`
-    (`FusedToken`, with its `index` from 0) and `"request"` (`Request`). The prompt is not included.
+    settings), and the last line has the type `"end"` (the text, the finish reason, the cost). Between them, each token,
+    segment and request has a line of type `"token"` (`FusedToken`), `"segment"` (`Segment`) or `"request"` (`Request`),
+    with its `index` from 0. The prompt is not included.
 
     Attributes:
         result: the answer.
@@ -166,7 +167,7 @@ class Trace:
         return f"Trace({len(self.result.tokens)} tokens, {len(self.result.requests)} requests)"
 
     def lines(self) -> Iterator[str]:
-        """The trace as JSON, line by line, without line ends."""
+        """Iterate over the lines of JSON, without line ends."""
         whole = self.result.model_dump(mode="json")
         lists = {kind: whole.pop(name) for kind, name in _LISTS.items()}
         version = {"schema_version": self.schema_version}
@@ -177,7 +178,7 @@ class Trace:
         yield _json({"type": "end", **whole})
 
     def save(self, path: str | Path) -> None:
-        """Write the trace to a file, UTF-8.
+        """Write the trace to a file, in UTF-8.
 
         Raises:
             OSError: the file cannot be written.
@@ -186,11 +187,11 @@ class Trace:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a trace from its file.
+        """Read a trace from a file.
 
         Raises:
             OSError: the file cannot be read.
-            TraceError: the file is not a trace, or of a newer version, or a part of it is missing.
+            TraceError: the file is not a trace, is of a newer version, or is incomplete.
         """
         try:
             return cls._read(Path(path).read_bytes())
@@ -225,14 +226,14 @@ class Trace:
         """Judge every recorded decision again, and build the text from the verdicts.
 
         Args:
-            verifier: by default the recorded one.
+            verifier: the verifier to judge with; by default the recorded verifier.
 
         Returns:
-            The text, which is `result.text`.
+            The text, which equals `result.text`.
 
         Raises:
-            TraceError: a verdict, the choice of a segment, or the text differs from the record; or the verifier was the
-                user's own and is not given.
+            TraceError: a verdict, the choice of a segment, or the text differs from the record; or the answer was
+                judged by a verifier of the user's own, and none is given.
         """
         if self.result.tokens and not self.result.requests:
             raise TraceError("the answer was made by a version of cosd-api that recorded no trace")
@@ -262,11 +263,11 @@ def _json(value: object) -> str:
 
 
 def _object(line: bytes, number: int) -> dict[str, Any]:
-    """One line of a trace."""
+    """Parse one line of a trace."""
     try:
         found = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
         if b"\\u" in line:
-            _json(found).encode()  # half of a character, written as an escape, is no text
+            _json(found).encode()  # fails for half of a surrogate pair, which JSON can escape
     except (ValueError, RecursionError):
         raise TraceError(f"line {number} is not JSON") from None
     if not isinstance(found, dict):

@@ -1,8 +1,8 @@
-"""The settings of a fusion and the limits of one answer: declared here once, checked, and recorded in results.
+"""The settings of a fusion and the limits of one answer, with their checks and their record in results.
 
-Each group has two forms: the keywords that a caller gives (a `TypedDict`, which type checkers look into) and the
-checked values (a dataclass, which has the defaults). A new setting is a line in both, a line in `Settings`, the code
-that obeys it, and an option of the command line.
+Each group has two forms: the keywords that a caller passes (a `TypedDict`, for type checkers) and the checked values
+(a dataclass, with the defaults). A new setting needs a line in both forms, a line in `Settings`, the code that obeys
+it, and an option of the command line.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from cosd_providers.messages import Message, OnSpecialTokens
 from cosd_providers.suggestions import suggestion
 
 Asking = Literal["contestable", "all"]
-"""The places that assistants are asked about: places that could change the text, or all."""
+"""The places that assistants are asked about: only places at which the text could change, or all places."""
 OnBudget = Literal["raise", "end"]
-"""At a limit of one answer: raise `BudgetError`, or end the answer with its verified text."""
+"""The reaction to a limit of one answer: raise `BudgetError`, or end the answer with its verified text."""
 OnAssistantError = Literal["raise", "draft"]
-"""After an assistant has failed for good: end the answer, or continue without it."""
+"""The reaction to an assistant that has failed for good: end the answer, or continue without the assistant."""
 
 DEFAULT_TIE = 0.02
-"""Difference of two log probabilities that a server may give to one token, read or written; see `Fusion`."""
+"""Default width of a tie: two log probabilities that differ by at most this count as equal; see `Fusion`."""
 
 DEFAULT_MAX_TOKENS = 256
 MOST_ALTERNATIVES = 20
-"""Other tokens listed with each token, at most: as many as OpenAI's API and vLLM list."""
+"""The highest number of other tokens to list with each token; OpenAI's API and vLLM list up to this many."""
 
 
 # ------------------------------------------------------------------------------------------------------- one answer
 
 
 class AnswerOptions(TypedDict, total=False):
-    """Keywords that bound one answer; see `Fusion.stream`."""
+    """Keyword arguments that limit one answer; see `Fusion.stream`."""
 
     max_tokens: int
     stop: str | Sequence[str] | None
@@ -63,7 +63,7 @@ class AnswerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerLimits:
-    """The limits of one answer, checked; see `Fusion.stream`."""
+    """The checked limits of one answer; see `Fusion.stream`."""
 
     max_tokens: int = DEFAULT_MAX_TOKENS
     stop: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class AnswerLimits:
 
     @classmethod
     def checked(cls, **given: Unpack[AnswerOptions]) -> Self:
-        """The limits as given.
+        """Check the given limits and return them.
 
         Raises:
             SettingError: a setting is invalid.
@@ -96,10 +96,10 @@ class AnswerLimits:
         return limits
 
     def seeded(self, method: Method) -> Self:
-        """The same limits with the seed of an answer: the given seed, else a random seed if the method draws.
+        """Return the limits for one answer: if the method draws and no seed is given, with a random seed.
 
         Raises:
-            SettingError: a seed is given, and the method draws nothing.
+            SettingError: a seed is given, but the method draws nothing.
         """
         if method.temperature:
             return self if self.seed is not None else replace(self, seed=secrets.randbits(31))
@@ -110,7 +110,7 @@ class AnswerLimits:
 
 
 class LikelihoodOptions(TypedDict, total=False):
-    """Keywords of one log-likelihood; see `Fusion.log_likelihood`."""
+    """Keyword arguments of one log-likelihood; see `Fusion.log_likelihood`."""
 
     end: bool
     timeout: float | None
@@ -120,7 +120,7 @@ class LikelihoodOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LikelihoodLimits:
-    """Bounds of one log-likelihood, checked; see `Fusion.log_likelihood`."""
+    """The checked limits of one log-likelihood; see `Fusion.log_likelihood`."""
 
     end: bool = False
     timeout: float | None = None
@@ -129,7 +129,7 @@ class LikelihoodLimits:
 
     @classmethod
     def checked(cls, **given: Unpack[LikelihoodOptions]) -> Self:
-        """The limits as given.
+        """Check the given limits and return them.
 
         Raises:
             SettingError: a setting is invalid.
@@ -142,7 +142,7 @@ class LikelihoodLimits:
 
 
 def _check_limits(limits: AnswerLimits | LikelihoodLimits) -> None:
-    """Check the bounds of time, requests and tokens."""
+    """Check the limits of time, requests and tokens."""
     if limits.timeout is not None:
         check_seconds("timeout", limits.timeout)
     for name in ("max_requests", "max_billed_tokens"):
@@ -155,18 +155,18 @@ def _check_limits(limits: AnswerLimits | LikelihoodLimits) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Trade requests and drafted tokens for time. None of these changes the text.
+    """Settings that save time at the cost of more requests and more drafted tokens. None of them changes the text.
 
     Attributes:
-        hedge: while a verdict is pending, start up to this many drafts from the tokens that the draft found nearly as
-            probable. If the replacement is one of these tokens, its draft continues without a restart, and the other
-            hedges are cancelled. The draft's endpoint has up to `hedge` more streams at a time and writes more tokens.
-            After two failures in a row this answer starts no more hedges.
-        in_flight: requests to one assistant at a time. With 2, new questions are sent before the first is answered: a
-            little faster, and many more requests.
-        max_ahead: limit on tokens drafted beyond the verified text; it bounds each hedged draft separately. By default
-            there is no limit as long as verdicts are heard in time; if this process is short of processors, a draft is
-            asked for a few tokens at a time (if its endpoint continues it by token ids).
+        hedge: number of hedged drafts to start while a verdict is pending. Each begins with another token that the
+            draft model found nearly as probable as its own. If the replacement is one of these tokens, its draft
+            continues without a restart, and the other hedges are cancelled. The draft's endpoint serves up to `hedge`
+            more streams at a time and writes more tokens. After two failures in a row, an answer starts no more hedges.
+        in_flight: number of requests to one assistant at a time. With 2, new questions are sent before the first one
+            is answered, which is a little faster and takes many more requests.
+        max_ahead: limit on tokens drafted beyond the verified text, for each hedged draft separately. By default there
+            is no limit as long as this process hears verdicts in time. If it is short of CPU time, the draft is
+            requested a few tokens at a time, provided that its endpoint continues it from token ids.
 
     Raises:
         SettingError: a setting is invalid.
@@ -184,7 +184,7 @@ class Tuning:
 
 
 class FusionOptions(TypedDict, total=False):
-    """Keywords of `Fusion` beside its models."""
+    """Keyword arguments of `Fusion` other than its models."""
 
     method: str | Method | None
     verifier: Verifier | None
@@ -199,16 +199,16 @@ class FusionOptions(TypedDict, total=False):
 
 
 class FuseOptions(FusionOptions, AnswerOptions, total=False):
-    """Keywords of `fuse` beside its models."""
+    """Keyword arguments of `fuse` other than its models."""
 
 
 class LogLikelihoodOptions(FusionOptions, LikelihoodOptions, total=False):
-    """Keywords of `log_likelihood` beside its models."""
+    """Keyword arguments of `log_likelihood` other than its models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusionSettings:
-    """The settings of a fusion, checked; the same for all of its answers. See `Fusion`."""
+    """The checked settings of a fusion, which apply to all of its answers; see `Fusion`."""
 
     method: Method = field(default_factory=partial(method_named, DEFAULT_METHOD))
     verifier: Verifier = field(default_factory=RuleVerifier)
@@ -223,10 +223,10 @@ class FusionSettings:
 
     @classmethod
     def checked(cls, **given: Unpack[FusionOptions]) -> Self:
-        """The settings as given.
+        """Check the given settings and return them.
 
         Raises:
-            SettingError: a setting is invalid, or excludes another setting.
+            SettingError: a setting is invalid, or two settings exclude each other.
         """
         defaults = ("method", "verifier", "tuning", "temperature", "tie")
         by_default = {name for name in defaults if given.get(name) is None}
@@ -255,11 +255,11 @@ class FusionSettings:
 
 
 def _check_tuning(settings: FusionSettings) -> None:
-    """Refuse settings for a draft that streams on, if the draft does not."""
+    """Refuse settings of a continuous draft for a draft that is written in rounds."""
     if settings.draft_length is not None and settings.tuning.hedge:
         raise SettingError("hedge is for a draft that streams on: leave out draft_length, which asks in rounds")
     if settings.temperature and settings.tuning != Tuning():
-        words = "tuning is for a draft that is verified while it streams, and one that is drawn is written in rounds"
+        words = "tuning is for a draft that is verified while it streams, but a drawn draft is written in rounds"
         raise SettingError(f"{words}: leave it out, or give draft_length")
 
 
@@ -273,14 +273,14 @@ _MEANINGLESS = {
     "ask": _OF_A_DRAFT,
     "tuning": _OF_A_DRAFT,
 }
-"""Settings that not every method obeys, with the reason."""
+"""Settings that only some methods accept, with the reason that the other methods give."""
 
 
 def _method(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The method that was chosen, and its verifier and unit, if it has them.
+    """The settings that follow from the chosen method: itself, its temperature, and its verifier and unit, if any.
 
     Raises:
-        SettingError: the given value is no method; or another setting means nothing to the method.
+        SettingError: `method` is invalid, or another setting means nothing to it.
     """
     method = DEFAULT_METHOD if given.get("method") is None else given["method"]
     beside = {name: one for name in ("verifier", "unit") if (one := given.get(name)) is not None}
@@ -314,32 +314,31 @@ def _method(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class CustomVerifier(Record):
-    """The record of a verifier of the user's own in a result."""
+    """A user's own verifier, as a result records it."""
 
     kind: Literal["custom"] = "custom"
     description: str
 
 
 def describe_verifier(verifier: Verifier) -> KnownVerifier | CustomVerifier:
-    """The verifier in the form that a result can hold."""
+    """The verifier as a result records it: itself if it is one of the library's, else a description."""
     if isinstance(verifier, KnownVerifier) and type(verifier) in get_args(KnownVerifier):  # a subclass may differ
         return verifier
     return CustomVerifier(description=f"{type(verifier).__module__}.{type(verifier).__qualname__}")
 
 
 class Settings(Record):
-    """Settings and limits of one answer: with the prompt and the same endpoints, enough to repeat it.
+    """The settings and limits of one answer; with the prompt and the same endpoints they suffice to repeat it.
 
     Attributes:
-        method: its name.
-        method_options: its own settings.
-        verifier: None if the method has none.
-        unit: the tokens judged together; None if the method judges no units.
-        temperature: 1 if tokens were drawn.
-        seed: of the draws; None if nothing was drawn.
-        contexts: `"ids"` if all models were asked after ids of the answer, `"text"` if any model was asked after its
-            text.
-        tie: difference of log probabilities within which an assistant's two most probable ids counted as equal.
+        method: name of the method.
+        method_options: the method's own settings.
+        verifier: the verifier; None for methods without one.
+        unit: the tokens that were judged together; None if the method judges no units.
+        temperature: 1 if tokens were drawn, else 0.
+        seed: seed of the draws; None if nothing was drawn.
+        contexts: `"ids"` if all models were asked after token ids, `"text"` if any model was asked after text.
+        tie: largest difference of log probabilities at which an assistant's two most probable ids counted as equal.
     """
 
     method: str = DEFAULT_METHOD
@@ -371,11 +370,20 @@ class Settings(Record):
     def of(
         cls, settings: FusionSettings, limits: AnswerLimits, unit: Unit, *, ids: bool = False, ties: bool = False
     ) -> Self:
-        """The record of one answer, which was judged by `unit`, after `ids` or after text, with `ties` or without."""
+        """Make the record of one answer.
+
+        Args:
+            settings: the settings of the fusion.
+            limits: the limits of the answer.
+            unit: the unit in which the answer was judged.
+            ids: whether all models were asked after ids.
+            ties: whether ties could occur.
+        """
         parts = (settings, settings.tuning, limits)
         values: dict[str, Any] = {one.name: getattr(part, one.name) for part in parts for one in fields(part)}
-        del values["tuning"], values["own"]  # like the prompt, they are not kept
-        del values["alternatives"]  # shown with the tokens, without influence on them
+        del values["tuning"]  # its fields are recorded one by one
+        del values["own"]  # messages are private, like the prompt
+        del values["alternatives"]  # the tokens show them, and they had no influence
         method = settings.method
         values |= {
             "method": method.name,
@@ -391,8 +399,8 @@ class Settings(Record):
 # ------------------------------------------------------------------------------------- refused keywords
 
 _GREEDY = method_class(DEFAULT_METHOD).why_greedy
-_OF_ALL = "it is a statement of the method, the same for all answers: give it to Fusion, or to fuse"
-_OF_ONE = "it is of one answer of a method that draws: give it to generate, stream, map or fuse"
+_OF_ALL = "it is a setting of the method, the same for all answers: give it to Fusion or fuse"
+_OF_ONE = "it belongs to one answer of a method that draws: give it to generate, stream, map or fuse"
 _ONE = "a fusion has one answer: with a greedy draft, every sample would be the same"
 REFUSED_SETTINGS: Mapping[str, str] = {
     **dict.fromkeys(("top_p", "top_k", "min_p", "typical_p", "do_sample", "mirostat"), _GREEDY),
@@ -404,21 +412,21 @@ REFUSED_SETTINGS: Mapping[str, str] = {
         "the verifier compares the models' own probabilities, which this would change",
     ),
     "logprobs": "every token of the result carries its probabilities already",
-    "top_logprobs": "every token of the result carries its probabilities; alternatives=5 lists others in its place",
+    "top_logprobs": "every token of the result carries its probabilities; alternatives=5 also lists other tokens",
     "echo": "the result holds the answer alone; put the prompt before it",
     "stream": "use `async with fusion.stream(prompt)`",
 }
-"""Settings of other libraries that mean nothing here, with the reason."""
+"""Settings of other libraries that a fusion refuses, with the reason."""
 
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
 def spell_out_options(options: type, *defaults: type) -> Callable[[_FunctionT], _FunctionT]:
-    """Let a function with `**keywords: Unpack[options]` show them one by one to `help()` and `inspect.signature`.
+    """Make `help()` and `inspect.signature` list the keywords of a function with `**keywords: Unpack[options]`.
 
     Args:
-        options: the `TypedDict`.
-        defaults: dataclasses with fields of the same names, whose defaults are shown.
+        options: the `TypedDict` of the keywords.
+        defaults: dataclasses whose fields have the same names and the defaults to show.
     """
     known = {one.name: one.default for group in defaults for one in fields(group)}
     keyword: Any = partial(Parameter, kind=Parameter.KEYWORD_ONLY)
@@ -437,11 +445,12 @@ def spell_out_options(options: type, *defaults: type) -> Callable[[_FunctionT], 
 
 
 def refuse_settings(given: Mapping[str, object], function: Callable[..., Any]) -> None:
-    """Refuse keyword arguments that `function` does not take.
+    """Refuse keyword arguments that `function` does not accept.
 
     Raises:
-        SettingError: a setting that other libraries know and a fusion cannot take, with the reason.
-        TypeError: a name that belongs elsewhere, with the place; or an unknown name, with the nearest known name.
+        SettingError: other libraries have this setting and a fusion does not; the message has the reason.
+        TypeError: the argument belongs elsewhere, and the message says where; or the name is unknown, and the message
+            suggests the nearest known name.
     """
     if not given:
         return
@@ -457,7 +466,7 @@ def refuse_settings(given: Mapping[str, object], function: Callable[..., Any]) -
 
 
 def _elsewhere(name: str) -> str:
-    """The right place for an argument that was given in the wrong place; empty if there is no right place."""
+    """Advice on where an argument belongs that was given in the wrong place; empty for an unknown argument."""
     if name in AnswerOptions.__annotations__:
         return "it bounds one answer: give it to generate, stream or map"
     if name in {one.name for one in fields(Tuning)}:

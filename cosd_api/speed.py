@@ -1,4 +1,4 @@
-"""The speed of models, measured on a few tokens, and the time of estimated answers at this speed."""
+"""The speed of models, measured on a few tokens, and the expected time of answers at this speed."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from cosd_providers.usage import Usage
 __all__ = ["MEASURED_TOKENS", "Speed", "expected_time", "measure_speeds"]
 
 MEASURED_TOKENS = 16
-"""Tokens of the longest request in a measurement of speed."""
+"""Number of tokens in the longest request of a speed measurement."""
 
 _TEXT = "1, 2, 3, 4, 5, 6, 7, 8,"
 _MESSAGES = (Message("user", "Count from 1 to 100, with commas."),)
-"""Short prompts whose answers no model ends soon."""
+"""A short prompt, as text and as messages, whose answer is long with any model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Speed of a model, in seconds. With several requests at the same time it is the time until all are answered.
+    """The speed of a model, in seconds. If requests ran at the same time, each time is that until all were answered.
 
     Attributes:
-        request: of a request of one token, after a short or cached prompt.
-        token: of each further token.
-        reading: in addition, of a prompt that is in no cache; 0 if that was not measured.
+        request: time of a request of one token after a short or cached prompt.
+        token: time of each further token.
+        reading: additional time to read a prompt that is not cached; 0 if that was not measured.
     """
 
     request: float
@@ -41,10 +41,11 @@ class Speed:
     reading: float = 0.0
 
     def time_of(self, cost: EndpointEstimate, max_tokens: int) -> float:
-        """The expected seconds of one answer of at most `max_tokens` tokens at this endpoint.
+        """The expected time in seconds that one answer of at most `max_tokens` tokens takes at this endpoint.
 
-        A request that holds several prompts, as llama.cpp's to score a text, counts once for each prompt. Their number
-        comes from the bill, in which each prompt is assumed to have half of the answer after the question.
+        A request that contains several prompts, like those with which llama.cpp scores a text, counts once for each
+        prompt. The number of prompts is estimated from the bill, on the assumption that half of the answer follows the
+        question in an average prompt.
         """
         written = min(cost.written_tokens, cost.billed_tokens.expected)
         prompts = (cost.billed_tokens.expected - written) / (cost.prompt_tokens + max_tokens / 2)
@@ -53,7 +54,7 @@ class Speed:
 
 
 def expected_time(costs: Mapping[str, EndpointEstimate], speeds: Mapping[str, Speed], max_tokens: int) -> float:
-    """The expected seconds of one answer, as if its models worked one after the other; both mappings by endpoint."""
+    """The expected seconds of one answer, if the models work one after the other; both mappings are by endpoint."""
     return sum(speed.time_of(costs[name], max_tokens) for name, speed in speeds.items() if name in costs)
 
 
@@ -65,20 +66,20 @@ async def measure_speeds(
     reading: bool = False,
     on_special_tokens: OnSpecialTokens = "warn",
 ) -> dict[str, Speed]:
-    """Measure the speed of each endpoint, one after the other, on a few tokens: up to 16 in a request.
+    """Measure the speed of each endpoint, one after the other, with up to 16 tokens per request.
 
-    Each endpoint generates one token after a short prompt, which opens a connection and lets a server load its model;
-    then `at_once` simultaneous requests of one token are timed, and as many of 16 tokens.
+    Each endpoint first generates one token after a short prompt, which opens a connection and lets the server load its
+    model. Then `at_once` simultaneous requests of one token are timed, and the same number of requests of 16 tokens.
 
     Args:
         endpoints: the servers.
-        prompt: one of the prompts to answer; the short prompt has the same form, text or messages.
-        at_once: the number of simultaneous requests.
-        reading: whether the prompt itself is read, too, and one token generated.
+        prompt: one of the prompts to answer. The short prompt has the same form, text or messages.
+        at_once: number of simultaneous requests.
+        reading: whether to measure the reading of `prompt`, too, with a request of one token.
         on_special_tokens: see `Fusion`.
 
     Returns:
-        By endpoint, without the assistants that answers leave out.
+        The speeds by endpoint, without the assistants that answers leave out.
 
     Raises:
         ProviderError: an endpoint failed.
@@ -96,7 +97,7 @@ async def measure_speeds(
         await _timed(short[at], 1)
         read = 0.0
         if reading:
-            with suppress(ContextLengthError):  # other prompts may fit
+            with suppress(ContextLengthError):  # this prompt is too long, but others may fit
                 read, _ = await _timed(long[at], 1)
         request, _ = await _timed(short[at], 1, at_once)
         whole, tokens = await _timed(short[at], MEASURED_TOKENS, at_once)
@@ -106,7 +107,7 @@ async def measure_speeds(
 
 
 async def _timed(turn: RenderedPrompt, max_tokens: int, at_once: int = 1) -> tuple[float, float]:
-    """The seconds until all of these requests are answered, and the mean number of tokens that they generated."""
+    """Time `at_once` simultaneous requests: the seconds until all are answered, and the mean number of tokens."""
 
     async def ask() -> int:
         usage = Usage()

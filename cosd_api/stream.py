@@ -33,19 +33,21 @@ from cosd_providers.text import readable, sendable
 from cosd_providers.usage import Usage
 
 _NO_ALTERNATIVES = (
-    "other tokens of each place (alternatives, top_logprobs) are not listed here: it takes models with the same token "
-    "ids, and the method cosd or defer without a temperature. Leave them out; each token has its own probability anyway"
+    "other tokens of each place (alternatives, top_logprobs) are not listed here: that needs models with the same "
+    "token ids, and the method cosd or defer without a temperature. Leave them out; each token has its own probability "
+    "anyway"
 )
 
 
 class FusionStream:
-    """A fused answer in progress; made by `Fusion.stream`.
+    """A fused answer in progress, which `Fusion.stream` creates.
 
-    An async context manager and an async iterator over `FusedToken`. After the last token it has a `result`.
+    It is an async context manager and an async iterator over `FusedToken`. After the last token it has a `result`.
 
     Attributes:
-        most_unread: number of tokens that may wait to be read. Beyond it no model continues until the reader has caught
-            up, so that a slow reader holds little memory and costs nothing. None, the default, is no limit.
+        most_unread: number of tokens that may wait to be read. If more tokens wait, no model continues until the reader
+            has caught up, so that a slow reader takes little memory and the models do not write far ahead of it. None,
+            the default, means no limit.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class FusionStream:
         self._budget: Budget | None = None
         self._all: list[FusedToken] = []
         self._read = 0  # the number of tokens that were read
-        self._news = asyncio.Event()  # set at one token more, or at the end
+        self._news = asyncio.Event()  # set when a token arrives, and at the end
         self._task: asyncio.Task[None] | None = None
         self._result: FusionResult | None = None
         self._first_token: float | None = None
@@ -74,9 +76,9 @@ class FusionStream:
         self._notes: list[str] = []
         self._span = FusionSpan()
         self._ids = False  # whether all models are asked after ids
-        self._same_ids = False  # ... and the ids are the same, so that tokens are judged by ids
-        self._across = False  # Algorithm 1 on models with different ids, or without
-        self._ties = False  # whether an assistant is asked after ids, so that it may find two tokens as probable
+        self._same_ids = False  # whether their ids are also the same, so that tokens are judged by id
+        self._across = False  # whether Algorithm 1 judges models with different ids, or that take no ids
+        self._ties = False  # whether ties can occur, because an assistant is asked after ids
         self._parts = False  # whether tokens may be parts of characters
         self._characters = codecs.getincrementaldecoder("utf-8")("ignore")
         self.most_unread: int | None = None
@@ -84,12 +86,12 @@ class FusionStream:
 
     @property
     def usage(self) -> dict[str, EndpointUsage]:
-        """Tokens billed by each endpoint so far; complete once the stream was left, even before its end."""
+        """The tokens that each endpoint has billed so far; complete after the stream is left, even before its end."""
         return {name: EndpointUsage.of(one) for name, one in zip(self._names, self._ledgers, strict=True)}
 
     @property
     def never_billed(self) -> dict[str, int]:
-        """An estimate of the tokens that each endpoint read and wrote without a bill, as in cancelled requests."""
+        """An estimate of the tokens that each endpoint read and wrote but never billed, as in cancelled requests."""
         guessed = self._budget.never_billed if self._budget is not None else [0] * len(self._ledgers)
         return dict(zip(self._names, guessed, strict=True))
 
@@ -99,7 +101,7 @@ class FusionStream:
 
     @property
     def result(self) -> FusionResult:
-        """The whole answer.
+        """The complete answer.
 
         Raises:
             FusionClosedError: the stream has not ended yet, or was left before its end.
@@ -112,7 +114,7 @@ class FusionStream:
         if self._task is not None:
             raise FusionClosedError("a stream runs once; make another one with fusion.stream(...)")
         self._began = time.perf_counter()
-        # One plain task, so that the stream can be left from any task; inside it all tasks are in task groups.
+        # A plain task, because the stream may be left from another task. All tasks inside it belong to task groups.
         self._task = asyncio.create_task(self._run())  # noqa: TID251
         self._task.add_done_callback(lambda _: self._news.set())
         return self
@@ -142,7 +144,7 @@ class FusionStream:
         return self._all[self._read - 1]
 
     async def finished(self) -> FusionResult:
-        """Wait for the whole answer. Raises the same errors as reading its tokens."""
+        """Wait for the complete answer. This raises the same errors as reading the tokens."""
         assert self._task is not None
         await asyncio.wait([self._task])
         self._read = len(self._all)
@@ -152,7 +154,7 @@ class FusionStream:
 
     @property
     def unread(self) -> int:
-        """The number of tokens that wait to be read: as many reads return at once."""
+        """The number of tokens that can be read without waiting."""
         return len(self._all) - self._read
 
     async def _run(self) -> None:
@@ -160,12 +162,12 @@ class FusionStream:
             try:
                 await self._answer()
             finally:
-                self._span.billed(self.usage)  # also for an answer that was left
+                self._span.billed(self.usage)  # even if the stream was left early
 
     async def _answer(self) -> None:
         timeout = self._limits.timeout
         error: ProviderError | None = None
-        # Kept only here: a run emits to its stream, so that a stream with a run would be garbage for the collector.
+        # A local variable: a run refers to its stream, so storing the run on the stream would make a reference cycle.
         work: tuple[Facts, Budget, Run] | None = None
         with anyio.move_on_after(timeout) as time_limit:
             try:
@@ -175,12 +177,12 @@ class FusionStream:
                 error = failed
         if timeout is not None and time_limit.cancelled_caught:
             error = timed_out(timeout, started=work is not None)
-        if work is None:  # it failed before the first token
+        if work is None:  # preparation failed, so there is no run
             assert error is not None
             raise error
         facts, budget, run = work
         if error is not None:
-            run.stop_here(_finish(error))  # unless it was complete
+            run.stop_here(_finish(error))  # has no effect on a complete answer
         result = self._build(facts, budget, run)
         self._span.answered(result)
         raises = ("error", "budget") if self._limits.on_budget == "raise" else ("error",)
@@ -192,7 +194,7 @@ class FusionStream:
         self._result = result
 
     async def _prepare(self) -> tuple[Facts, Budget, Run]:
-        """The models, the limits and the run of the answer."""
+        """Discover the models, check the prompt, and create the budget and the run of the answer."""
         endpoints, settings, limits = self._endpoints, self._settings, self._limits
         facts = await endpoints.discover()
         self._discovery = time.perf_counter() - self._began
@@ -261,14 +263,14 @@ class FusionStream:
             self._report_failures(run)
 
     def _room(self) -> asyncio.Event | None:
-        """An event to wait for if too many tokens are unread."""
+        """If too many tokens are unread, an event that is set once the reader has caught up; else None."""
         if self.most_unread is None or self.unread <= self.most_unread:
             return None
         self._caught_up.clear()
         return self._caught_up
 
     async def _expect(self, budget: Budget, turn: RenderedPrompt) -> None:
-        """Refuse a limit below the cost of any answer."""
+        """Refuse a limit that is lower than the cost of any answer."""
         if self._limits.max_billed_tokens is None:
             return
         count = await counted(turn.provider, turn.prompt)
@@ -280,7 +282,7 @@ class FusionStream:
             raise
 
     def _report_failures(self, run: Run) -> None:
-        """Report to the circuit breaker the assistants that have failed or answered."""
+        """Report to the circuit breaker which assistants failed and which answered."""
         breaker, lost = self._endpoints.breaker, run.report().lost
         for at, ledger in enumerate(self._ledgers[1:]):
             loss = lost.get(at)
@@ -291,7 +293,7 @@ class FusionStream:
 
     @property
     def _judges_ids(self) -> bool:
-        """True if the draft is judged on the models' own paths: Algorithm 1, with ties."""
+        """True if Algorithm 1 judges the draft on the models' own paths, with ties."""
         return self._same_ids or self._across
 
     def _emit(self, tokens: Sequence[Placed]) -> None:
@@ -366,7 +368,7 @@ class FusionStream:
 
 
 def _rate(kept: int, judged: int, *, empty: bool) -> float | None:
-    """The acceptance rate of the verified tokens; None if no token of an answer was verified."""
+    """The acceptance rate of the verified tokens; None if the answer has tokens but none is verified."""
     if judged:
         return kept / judged
     return 1.0 if empty else None
@@ -380,25 +382,25 @@ def _finish(error: ProviderError) -> Finish:
 
 
 def _ends(infos: Mapping[int, ServerInfo], facts: Facts) -> set[int]:
-    """Ids that end the draft, or an assistant that has its ids; the draft is model -1."""
+    """The end-of-sequence ids of the draft (model -1) and of the assistants that have its ids."""
     sharing = [at for at in infos if at < 0 or (at < len(facts.shares) and facts.shares[at])]
     return {one for at in sharing for one in infos[at].ends}
 
 
 def _is_an_assistants(error: Exception) -> bool:
-    """True for an assistant's own error, not for a limit of the caller or a fault in the caller's code."""
+    """Test whether an error is the assistant's own, and not a limit of the caller or a fault in the caller's code."""
     return isinstance(error, ProviderError) and not isinstance(error, BudgetError)
 
 
 def _may_pass(error: Exception) -> TypeGuard[ProviderError]:
-    """True for a temporary error. Other errors fail at once each time, or concern only this text."""
+    """Test whether an error is temporary. Other errors recur at once, or concern only this text."""
     return isinstance(error, ProviderError) and error.retryable
 
 
 async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Wait until cancelled tasks have cleaned up, even while the caller is being cancelled itself."""
     cancelled: asyncio.CancelledError | None = None
-    with anyio.CancelScope(shield=True):  # against anyio's cancellation; asyncio's own is postponed
+    with anyio.CancelScope(shield=True):  # shields from anyio's cancellation; asyncio's is postponed below
         while waiting := [task for task in tasks if not task.done()]:
             try:
                 await asyncio.wait(waiting)
@@ -406,7 +408,7 @@ async def settled(tasks: Sequence[asyncio.Task[Any]]) -> None:
                 cancelled = error
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # marks it as retrieved; awaiting the task raised it
+            task.exception()  # marks the exception as retrieved; whoever awaited the task has seen it
     if cancelled is not None:
         raise cancelled
 

@@ -1,4 +1,4 @@
-"""The thin synchronous interface: one event loop in one background thread, for the whole process."""
+"""The synchronous interface: one event loop, in one background thread, serves the whole process."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ T = TypeVar("T")
 
 _lock = threading.Lock()
 _open: tuple[int, BlockingPortal, int] | None = None
-"""Process, portal, and the portal's thread."""
+"""The id of the process, the portal, and the id of the portal's thread."""
 
 _END: Final = object()
 
 
 def sync_portal() -> BlockingPortal:
-    """The portal, started at the first call.
+    """Return the portal of this process; the first call starts it.
 
-    There is one portal for the whole process, which stays open: providers keep their connections between calls, and a
-    call works inside a running event loop (a notebook's) too, because another thread does the work.
+    The portal stays open, so providers keep their connections between calls. Its work runs in another thread, so calls
+    also work inside a running event loop, such as a notebook's.
     """
     global _open  # noqa: PLW0603 - one portal for the process
     with _lock:
-        # A forked child has a copy of the object but not its thread.
+        # A forked child process has a copy of the object, but not its thread.
         if _open is None or _open[0] != os.getpid():
             opened: Future[BlockingPortal] = Future()
-            # Not anyio's start_blocking_portal: its copy in a forked child waits for the thread when it is freed.
+            # Not anyio's start_blocking_portal: in a forked child, its copy waits for the missing thread when freed.
             thread = threading.Thread(target=anyio.run, args=(_serve, opened), name="cosd-api", daemon=True)
             thread.start()
             _open = os.getpid(), opened.result(), thread.ident or 0
@@ -60,7 +60,7 @@ def _in_its_thread() -> bool:
 
 
 def synchronous(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Callable[P, T]:
-    """An async function as a plain one called `name`; an interrupt while it waits cancels the work."""
+    """Wrap an async function as a plain function called `name`. Interrupting the call cancels the work."""
 
     @functools.wraps(function)
     def plain(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -77,19 +77,19 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]], name: str) -> Cal
 
     plain.__name__ = plain.__qualname__ = name
     plain.__doc__ = (
-        f"`{function.__name__}` for code that is not async; works inside a running event loop (a notebook's) too."
+        f"`{function.__name__}` for code that is not async; it also works inside a running event loop (a notebook's)."
     )
     return plain
 
 
 def iterate_sync(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]], name: str) -> Generator[T]:
-    """Iterate over the items that `work` emits, for code that is not async; `name` is for errors.
+    """Iterate over the items that `work` emits, in code that is not async.
 
-    Leaving the loop early cancels the work and waits until it has cleaned up.
+    Leaving the loop early cancels the work and waits until it has cleaned up. Error messages call the caller `name`.
     """
     if _in_its_thread():
         raise RuntimeError(f"{name} was called from code that it runs itself; use its async form")
-    items: SimpleQueue[Any] = SimpleQueue()  # of T, and _END
+    items: SimpleQueue[Any] = SimpleQueue()  # items of type T, then _END
 
     async def run() -> None:
         try:
@@ -105,5 +105,5 @@ def iterate_sync(work: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]
         future.result()  # raises the error of `work`
     finally:
         future.cancel()
-        while item is not _END and not _in_its_thread():  # also during garbage collection, which must not wait
+        while item is not _END and not _in_its_thread():  # garbage collection in that thread must not wait
             item = items.get()

@@ -1,12 +1,12 @@
-"""Models that take text only: the units of an assistant and the path of a draft, by safe cuts.
+"""Models that take text only: an assistant's units and a draft's path, from one safe cut to the next.
 
-A server encodes each text that it receives again. If the text ends inside a token that the model would write, the model
-continues as it never would. So the model is asked only at safe cuts (`paths.is_safe_cut`), and at the beginning and the
-end of the answer. If its tokenizer is known (`connect(url, tokenizer=...)`), it is also asked at the boundaries of the
-words into which the tokenizer splits the text. The text between two such places is one unit: the assistant continues
-from the first of them by itself.
+A server encodes each text that it receives from scratch. If the text ends inside a token that the model would write,
+the model continues as it never would on its own. So the model is asked only at safe cuts (`paths.is_safe_cut`), and at
+the beginning and the end of the answer. If its tokenizer is known (`connect(url, tokenizer=...)`), it is also asked at
+the boundaries of the words into which the tokenizer splits the text. The text between two such places is one unit, and
+the assistant writes its own text from the unit's start.
 
-All offsets are in bytes of the answer. Everything is a function of the draft's path alone.
+All offsets are in bytes of the answer. All results depend only on the draft's path.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ from cosd_api.paths import FARTHEST, DraftPath, PathUnit, Restart, completes, is
 from cosd_providers.contract import Question, Token, WordEnds
 from cosd_providers.text import continues_word, whole
 
-_BEHIND = 5  # bytes that show whether a place is a safe cut: a space, and a visible character
+_BEHIND = 5  # bytes after a place that show whether it is a safe cut: a space and one character
 
 
 def next_text_unit(
     draft: DraftPath, first: int, words: WordEnds | None = None, *, own: bool = False
 ) -> PathUnit | None:
-    """The unit that begins with a draft token, of an assistant that takes text only.
+    """Find the unit that begins with a draft token, for an assistant that takes text only.
 
-    It ends at the next place at which a draft token ends, or with the draft's text; the draft's end of sequence is a
-    unit of its own. A token that begins at no place, and a text longer than 64 characters, is kept unjudged.
+    The unit ends at the next place at which a draft token ends, or with the draft's text. The draft's end of sequence
+    is a unit of its own. A token that does not begin at a place is kept unjudged, as is text in which no unit ends
+    within 64 characters.
 
-    A place is a safe cut. If the assistant's tokenizer is known, a place is also the start of a word before which the
-    cut text has the same words as the text with its continuation, for each word is encoded by itself.
+    Every safe cut is a place. If the assistant's tokenizer is known, the start of a word is also a place if the
+    tokenizer splits the text before it into the same words with and without the text after it: each word is encoded by
+    itself.
 
     Args:
         draft: the draft model's path.
-        first: index of the token.
-        words: the assistant's own, if its tokenizer is known.
-        own: whether the assistant wrote the word before: then it is asked there after a cut text, safe or not.
+        first: index of the draft token.
+        words: the assistant's splitting of a text into words, if its tokenizer is known.
+        own: whether the assistant wrote the word before the unit; if so, the unit begins here even without a safe cut.
 
     Returns:
         None if the draft has not written far enough.
@@ -64,7 +66,7 @@ def next_text_unit(
 
 
 def _is_place(draft: DraftPath, text: bytes, at: int, words: WordEnds | None) -> bool | None:
-    """Test whether an assistant can be asked at a place; None if the draft has not written far enough."""
+    """Test whether an assistant can be asked at an offset; None if the draft has not written far enough to know."""
     if not at or is_safe_cut(text, at) or (draft.ended and at == len(text)):
         return True
     behind = text[at : at + _BEHIND]
@@ -79,7 +81,7 @@ def _is_place(draft: DraftPath, text: bytes, at: int, words: WordEnds | None) ->
 
 
 def _is_apart(text: bytes, at: int, seen: int, words: WordEnds) -> bool:
-    """Test whether a tokenizer makes the same words before a place if the text ends there and if it continues."""
+    """Test whether a tokenizer finds the same words before a place, whether the text ends there or continues."""
     start = max(0, at - 4 * FARTHEST)
     start = next((cut for cut in range(at - 1, start, -1) if is_safe_cut(text, cut)), 0)
     before, more = (text[start:end].decode("utf-8", "surrogateescape") for end in (at, seen))
@@ -87,12 +89,13 @@ def _is_apart(text: bytes, at: int, seen: int, words: WordEnds) -> bool:
 
 
 def unit_question(draft: DraftPath, unit: PathUnit) -> Question:
-    """The question to an assistant about a unit: its own text from the unit's start to after the unit.
+    """The question to an assistant about a unit, which asks for its own text from the unit's start.
 
-    The token after the unit, or a space if no token will follow, shows if the assistant's word continues there.
+    The question contains the draft's tokens of the unit, and the draft token after it (a space if no text follows),
+    which shows whether the assistant's word ends with the unit.
     """
     tokens = draft.tokens[unit.first : unit.last]
-    data = [one.data for one in tokens if one.data or one.end]  # tokens of a lead have no bytes
+    data = [one.data for one in tokens if one.data or one.end]  # leaves out tokens of a lead, which have no bytes
     behind = draft.tokens[unit.last : unit.last + 1]
     if unit.start < unit.end:
         data.append(behind[0].data if behind and not behind[0].end else b" ")
@@ -100,11 +103,11 @@ def unit_question(draft: DraftPath, unit: PathUnit) -> Question:
 
 
 def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | None:
-    """The number of an assistant's tokens, from the beginning of a unit, that spell the draft's text.
+    """The number of an assistant's tokens, from the start of a unit, that spell the draft's text.
 
-    All of the tokens, if they spell the unit: a token that begins in the unit is compared whole, also beyond the unit,
-    and the first token after the unit must not continue its word. Only the assistant's own end of sequence spells the
-    draft's.
+    If the tokens spell the whole unit, all of them count. A token that begins in the unit must match the draft's text
+    to its end, even beyond the unit, and the first token after the unit must not continue the unit's last word. Only an
+    end of sequence by the assistant matches that of the draft.
 
     Returns:
         None if the draft has not written far enough.
@@ -126,17 +129,19 @@ def spelled(draft: DraftPath, unit: PathUnit, tokens: Sequence[Token]) -> int | 
 
 
 def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart | None:
-    """The path of a draft that takes no ids after an assistant's word was put into it.
+    """Compute the path of a draft that takes no ids after an assistant's word is put into it.
 
-    The word is the fewest tokens (eight at most) that complete it, else the most tokens that end between characters.
+    The word is the shortest run of at most eight tokens that completes a word. If there is no such run, it is the
+    longest run of at most eight tokens that ends between characters.
 
     Args:
         draft: the draft model's path.
-        at: the place: byte offset in the answer.
-        tokens: the assistant's continuation from there, without an end of sequence.
+        at: byte offset of the place in the answer.
+        tokens: the assistant's continuation from the place, without an end of sequence.
 
     Returns:
-        None if no such tokens end between characters. `Restart.cut`: no safe cut follows the word.
+        The path, with `cut` set unless the word ends at a safe cut; None if none of these tokens ends between
+        characters.
     """
     text = bytes(draft.text[:at]) + b"".join(token.data for token in tokens)
     ends = [at + size for size in accumulate(len(token.data) for token in tokens[:LONGEST])]
@@ -149,9 +154,10 @@ def restart_text(draft: DraftPath, at: int, tokens: Sequence[Token]) -> Restart 
 
 
 def resumed(draft: DraftPath, first: int) -> int | None:
-    """The byte offset from which a draft that takes no ids is asked to continue; it writes the text after it again.
+    """The byte offset from which a draft that takes no ids should continue; it writes the text after the offset again.
 
-    The offset is the last safe cut, or the end of the first `first` tokens, after which the draft was asked before.
+    The offset is the last safe cut after the first `first` tokens, else the end of these tokens, from which the draft
+    was started before.
 
     Returns:
         None if the offset lies more than 64 characters back.

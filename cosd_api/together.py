@@ -1,4 +1,4 @@
-"""Many coroutines, a limited number at a time, each given when it is done: the basis of `Fusion.map` and batches."""
+"""Many coroutines, a limited number at a time: the basis of `Fusion.map` and of batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cosd_api.stream import settled
 __all__ = ["Order", "together"]
 
 Order = Literal["given", "completed"]
-"""The order of many answers: the order of their prompts, or of their completion."""
+"""The order of many answers: that of their prompts, or that of their completion."""
 
 _HELD = 4
-"""Largest number of coroutines that are started and not yet given, as a multiple of `concurrency`."""
+"""Largest number of coroutines that are started and not yet yielded, as a multiple of `concurrency`."""
 
 T = TypeVar("T")
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 async def together(
     work: Generator[Coroutine[Any, Any, T]], concurrency: int, order: Order
 ) -> AsyncGenerator[asyncio.Task[T]]:
-    """Run up to `concurrency` coroutines at a time, and give each as a task that is done.
+    """Run up to `concurrency` coroutines at a time, and yield each one as a completed task.
 
-    `work` is read as needed. Closing the generator cancels the coroutines in progress.
+    `work` is read lazily. Closing the generator cancels the coroutines in progress.
     """
-    # Plain tasks, not a task group: a generator may be closed from another task than the one that runs it.
-    started: dict[asyncio.Task[T], None] = {}  # tasks that are not given yet
+    # Plain tasks, not a task group, because a generator may be closed from another task than the one that runs it.
+    started: dict[asyncio.Task[T], None] = {}  # tasks that have not been yielded yet
     complete: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
     running = 0
 
@@ -42,7 +42,7 @@ async def together(
                 coroutine = next(work)
             except StopIteration:
                 return
-            except Exception as error:  # noqa: BLE001 - an error of `work`: raised in its turn
+            except Exception as error:  # noqa: BLE001 - an error of `work`, which is raised when its turn comes
                 coroutine = fail(error)
             task = asyncio.create_task(coroutine)  # noqa: TID251
             task.add_done_callback(end)

@@ -1,7 +1,7 @@
 """Types of the records that fusions return, for annotations.
 
-The types of arguments are in `cosd_api`. Results are here; a comparison's are in `cosd_api.comparison`, a training's in
-`cosd_api.training`.
+The types of arguments are in `cosd_api`. `cosd_api.comparison` has the types of a comparison's results, and
+`cosd_api.training` the types of a training's results.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The version, kept in one place: the project's metadata."""
+"""The version of the library, read from the metadata of the installed package."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 try:
     __version__ = version("cosd-api")
-except PackageNotFoundError:  # run from a source folder that was never installed
+except PackageNotFoundError:  # the code runs from a source folder that was never installed
     __version__ = "0+unknown"

@@ -8,8 +8,8 @@ from textwrap import fill
 __all__ = ["counted", "duration", "in_words", "paragraph", "with_article", "with_notes"]
 
 _WIDTH = 80
-_SMALL = 100  # seconds or minutes, up to which they are counted
-_EXACT = 10  # hours, up to which tenths are shown
+_SMALL = 100  # fewer seconds, or minutes, than this are not converted to the next unit
+_EXACT = 10  # fewer hours than this have a decimal
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
@@ -18,7 +18,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time, rounded: `1 second`, `45 seconds`, `12 minutes`, `2.5 hours`."""
+    """A rounded duration: `1 second`, `45 seconds`, `12 minutes`, `2.5 hours`."""
     if seconds < _SMALL:
         return counted(max(1, round(seconds)), "second")
     if seconds < _SMALL * 60:
@@ -34,15 +34,15 @@ def in_words(several: Sequence[str]) -> str:
 
 
 def paragraph(words: str) -> str:
-    """The words in lines of at most 80 columns."""
+    """Wrap the words in lines of at most 80 columns."""
     return fill(words, _WIDTH, break_on_hyphens=False)
 
 
 def with_article(name: str) -> str:
-    """A model in a sentence: the draft, the assistant, assistant 1."""
+    """The name of a model, with an article if a sentence needs one: `the draft`, `the assistant`, `assistant 1`."""
     return name if name[-1].isdigit() else f"the {name}"
 
 
 def with_notes(report: str, warnings: Iterable[str]) -> str:
-    """The report, with a paragraph below it for each warning."""
+    """The report, followed by a paragraph for each warning."""
     return "\n\n".join([report, *(paragraph(f"Note: {one}{'' if one.endswith('?') else '.'}") for one in warnings)])

@@ -399,8 +399,8 @@ async def test_what_a_server_does_not_tell_is_estimated_and_said() -> None:
     assert result.usage["draft"].prompt_tokens == 0
     [told, dear] = result.warnings
     assert told == (
-        "draft does not report how many tokens it has read: about 100 of them, by the length of the text, are in no "
-        "bill here, and count as an estimate where max_billed_tokens is given"
+        "draft does not report how many tokens it has read: about 100, estimated from the length of the text, are "
+        "missing from its bill; max_billed_tokens counts the estimate"
     )
     assert "times the draft's 104 (what it has read is an estimate): every place" in dear
 

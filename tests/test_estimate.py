@@ -112,7 +112,7 @@ async def test_the_expected_cost_is_that_of_the_answers_before() -> None:
     assert before.endpoints["draft"].prompt_tokens == len(await writer.tokenize("Q: What?"))
     assert before.endpoints["draft"].counted
     assert "10% of them asked about" in before.assumptions[0]
-    assert after.assumptions[0] == "expected: for each token what past answers cost, and as long as they were (3 seen)"
+    assert after.assumptions[0] == "expected: the length, and the cost of each token, of past answers (3 seen)"
     assert Estimate.model_validate_json(after.model_dump_json()) == after
 
 

@@ -826,7 +826,7 @@ async def test_no_answer_leaves_the_draft_and_is_warned_of() -> None:
 
     result = await fuse("Q:", draft=draft(), assistant=Silent(TextModel(ASSISTANT)))
     assert result.text == " The capital is Rome."
-    assert result.warnings == ("an assistant could not answer at 1 places: the draft stands there",)
+    assert result.warnings == ("an assistant could not answer at 1 places: the draft's tokens are kept there",)
     assert next(token for token in result.tokens if token.text == " Rome").reason == "kept: nothing to judge"
 
 
@@ -1175,7 +1175,7 @@ async def test_the_rest_is_the_drafts_where_the_assistant_failed() -> None:
     assert result.tokens[-3].reason == "kept: an assistant that had failed could not be heard"
     (warning,) = result.warnings
     assert warning == (
-        "assistant failed and was not asked any more from token 7 on, where 2 tokens that it could have changed stand "
+        "assistant failed and was not asked any more from token 7 on, where 2 tokens that it could have changed are "
         "unverified: http://gpu2: the server broke"
     )
     assert result.settings.on_assistant_error == "draft"
@@ -1212,7 +1212,7 @@ async def test_a_lost_assistant_is_asked_again_in_the_next_answer() -> None:
     assert [all(token.verified for token in result.tokens) for result in answers] == [False, False, True, True]
     [note] = second.warnings
     assert note == (
-        "assistant failed before this answer began and was not asked; 1 token that it could have changed stands "
+        "assistant failed before this answer began and was not asked; 1 token that it could have changed is "
         "unverified: scripted: gone"
     )
 
@@ -1266,7 +1266,7 @@ async def test_an_assistant_that_is_down_from_the_start_is_left_out_and_tried_ag
     assert [token.text for token in first.tokens if not token.verified] == [" Rome"]
     [note] = first.warnings
     assert note == (
-        "assistant failed before this answer began and was not asked; 1 token that it could have changed stands "
+        "assistant failed before this answer began and was not asked; 1 token that it could have changed is "
         "unverified: http://gpu2: no connection"
     )
     [known] = first.assistants

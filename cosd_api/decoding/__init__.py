@@ -1,1 +1,1 @@
-"""Decoding methods: Algorithm 1 as a pure state machine, and the loop that feeds it."""
+"""The engine: what to draft, ask and wait for, and the driver that does it."""

@@ -3,15 +3,15 @@
 ::
 
     1   the draft model continues from its own ids, while questions are in progress               `PathDrafts.write`
-    2   each assistant goes through the units of its own encoding of the text                     `PathJudge.judge`
+    2   each assistant judges the text in units of its own encoding                               `PathJudge.judge`
     3   it is asked at the boundaries of its tokens, up to the first that it would not write      `PathJudge._walk`
     4   if the verifier replaces, it writes its word and the next tokens                          `PathJudge._fire`
     5   the draft's path continues after that word, in the draft's own encoding                   `_replace`
-    6   the text before the first open unit of every assistant is final                           `_let_out`
+    6   text that all assistants have judged is final                                             `_let_out`
 
 Units, places and restarts are functions of the draft's path (`paths`), so the text does not depend on timing, on
-batches, or on how far the draft is ahead. The draft continues after the end of the answer as far as the encoding of the
-last place needs (`LOOKAHEAD` tokens at most); these tokens are neither judged nor let out.
+batches, or on how far the draft is ahead. The draft continues after the end of the answer, by at most `LOOKAHEAD`
+tokens, as far as the encoding of the last place needs; these tokens are neither judged nor emitted.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from cosd_api.verification import Verifier
 from cosd_providers.contract import Token
 from cosd_providers.same_ids import by_ids
 
-_Place = tuple[int, int | None]  # the byte at which a token ends, and its id
+_Place = tuple[int, int | None]  # the byte offset at which a token ends, and its id
 
 
 class AcrossTokenizers(AnswerWriter):
-    """The run of one answer.
+    """The run of one answer across tokenizers.
 
     Args:
-        job: the models, the limits and the record; every model takes contexts by ids.
-        verifier: the rule or the tree, say.
+        job: the models, limits, settings and record.
+        verifier: the verifier, such as the rule or a tree.
     """
 
     def __init__(self, job: AnswerJob, verifier: Verifier) -> None:
@@ -58,11 +58,11 @@ class AcrossTokenizers(AnswerWriter):
                 self._answer.hearings[model] = PathHearing(model, encoders[model - 1], shares[model - 1])
         self._drafts = PathDrafts(self._answer, self.calls, self._tasks)
         self._judge = PathJudge(self._answer, verifier, self.calls, self._tasks)
-        self._emitted = 0  # tokens of the path
+        self._emitted = 0  # number of tokens of the path
         self._units = 0
 
     def _encoder(self, model: int) -> Encoder | None:
-        """A model's encodings; None if it takes text only."""
+        """The encoder of a model; None if the model takes text only."""
         takes_ids = model in self.models and self._job.by_ids and self._job.by_ids[model]
         turn = self._job.turns[model]
         return Encoder(by_ids(turn.on_path).encode, turn.lead) if takes_ids else None
@@ -86,14 +86,14 @@ class AcrossTokenizers(AnswerWriter):
                     await path.changed()
 
     def report(self) -> Report:
-        """The answer so far."""
+        """The facts about the answer so far."""
         kept = sum(one.source == DRAFT for one in self._response.tokens)
         return replace(self._answer.counts, text=bytes(self._response.text), kept=kept, lost=self._lost)
 
     # --------------------------------------------------------------------------------------------------- lines 5 and 6
 
     def _advance(self) -> None:
-        """Carry out replacements, and settle final tokens."""
+        """Carry out the replacements that are due, and emit final tokens."""
         while not self.over:
             judging = [*self._answer.hearings.values()]
             stopped = [one for one in judging if not one.open]
@@ -108,7 +108,7 @@ class AcrossTokenizers(AnswerWriter):
             return
 
     def _is_past(self, hearing: PathHearing, stopped: PathHearing) -> bool:
-        """True if an assistant has judged the whole word that the stopped assistant changes, or could not judge."""
+        """Test whether an assistant has judged the whole word at which another one, `stopped`, fires or failed."""
         path, first = self._answer, hearing.first
         if path.is_end(first):
             return True
@@ -116,15 +116,17 @@ class AcrossTokenizers(AnswerWriter):
         return first > self._token(stopped) and path.offset(first) >= end and (end < len(path.text) or path.ended)
 
     def _rank(self, hearing: PathHearing) -> tuple[float, ...]:
-        """The order of the assistants that have stopped: the first word, then those that could not judge it, then the
-        most confident, then the first listed.
+        """The order of the assistants that have stopped.
+
+        The earliest word comes first. Within a word, assistants that failed come first, then the most confident, then
+        the first in the list.
         """
         firing = hearing.firing
         word, _ = word_around(bytes(self._answer.text), self._changed_at(hearing))
         return word, -math.inf if firing is None else -(firing.decision.q or 0.0), hearing.model
 
     def _changed_at(self, hearing: PathHearing) -> int:
-        """Byte offset of the text that a stopped assistant changes, or could not judge."""
+        """Byte offset from which a stopped assistant changes the text, or could not judge it."""
         return self._answer.offset(hearing.first) if hearing.firing is None else hearing.firing.changed
 
     def _token(self, hearing: PathHearing) -> int:
@@ -135,7 +137,7 @@ class AcrossTokenizers(AnswerWriter):
         return bisect_right(ends, firing.changed, lo=hearing.first)
 
     def _give_up(self, hearing: PathHearing) -> None:
-        """Continue without an assistant that has failed, if it may."""
+        """Continue without an assistant that has failed; raise its error if the answer may not."""
         error = hearing.error
         assert error is not None
         if not self._job.survives(error):
@@ -152,7 +154,7 @@ class AcrossTokenizers(AnswerWriter):
         broken = [one for one in path.hearings.values() if one is not hearing and one.first < self._token(hearing)]
         path.counts.unjudged = (path.counts.unjudged or 0) + len(broken)
         old = list(zip(path.tokens, path.ends, strict=True))
-        # The other assistants' decisions about the first token that changes are about the word, too.
+        # Other assistants' decisions that cover the first changed token are recorded with the word.
         there = self._token(hearing)
         others = [
             one
@@ -167,7 +169,7 @@ class AcrossTokenizers(AnswerWriter):
         first = min(kept, firing.unit.first)
         size = path.offset(first)
         winners = [mark.winner for mark in path.marks[:first]]
-        # Other assistants' replacements after this one are not carried out, and not recorded.
+        # Replacements that other assistants wanted are neither carried out nor recorded.
         unheeded = [one.firing.decision for one in path.hearings.values() if one is not hearing and one.firing]
         known = [
             one
@@ -189,7 +191,7 @@ class AcrossTokenizers(AnswerWriter):
         path.tell()
 
     def _put_word(self, source: int, firing: Firing, old: Sequence[tuple[Token, int]], *, same: bool) -> int:
-        """Rewrite the path from a replacement on; `old` are its former tokens, each with the byte at which it ends.
+        """Put a replacement into the path; `old` are the tokens so far, each with the byte offset of its end.
 
         Returns:
             The number of tokens that stay.
@@ -203,7 +205,7 @@ class AcrossTokenizers(AnswerWriter):
         drafts = [mark.draft for mark in path.marks]
         path.cut_back(keep)
         tokens = [*firing.tokens] if same or way is None else self._spelled(way, own, firing)
-        if way is None and path.offset(keep) < firing.at:  # the end comes inside a token of the draft
+        if way is None and path.offset(keep) < firing.at:  # the assistant ends the answer inside a draft token
             part, _ = old[keep]
             path.append(replace(part, data=part.data[: firing.at - path.offset(keep)], id=None), path.mark())
         while tokens and not same and own.get((len(path.text) + len(tokens[0].data), tokens[0].id)) is tokens[0]:
@@ -224,7 +226,7 @@ class AcrossTokenizers(AnswerWriter):
         return keep
 
     def _spelled(self, way: Restart, own: Mapping[_Place, Token], firing: Firing) -> list[Token]:
-        """The tokens of the draft's encoding, with the probabilities of the model that wrote their text."""
+        """The tokens of the draft's encoding, with the probabilities that the authors of their text gave."""
         tokens, start = list[Token](), self._answer.offset(way.keep)
         for id_, end in zip(way.ids, way.ends, strict=True):
             mine = own.get((end, id_))
@@ -236,14 +238,14 @@ class AcrossTokenizers(AnswerWriter):
         return tokens
 
     def _let_out(self, judging: Sequence[PathHearing]) -> None:
-        """Line 6: let out the final tokens, and end the answer where it ends."""
+        """Line 6: emit the final tokens, and end the answer if the draft cannot continue."""
         path = self._answer
         first = min((one.first for one in judging), default=len(path.tokens))
         path.judged = first
         while self._emitted < self._final(first) and not self.over:
             self._put(self._emitted)
             self._emitted += 1
-        # An assistant that has stopped waits for starving assistants.
+        # Continue only if every assistant that still judges has reached the end of the path, or starves.
         if self.over or not all(not one.open or one.first >= len(path.tokens) or one.starving for one in judging):
             return
         if self._drafts.error is not None:
@@ -252,13 +254,11 @@ class AcrossTokenizers(AnswerWriter):
             self.end(cut_short(self._drafts.end))
 
     def _final(self, first: int) -> int:
-        """The number of tokens that can come out when all before `first` are judged: a restart may encode later tokens
-        again.
-        """
+        """The number of final tokens if all tokens before `first` are judged; a restart may encode later ones again."""
         return first if self._answer.is_end(first) else self._answer.fixed(first)
 
     def _put(self, at: int) -> None:
-        """Let one token of the path out."""
+        """Add one token of the path to the response, as final."""
         path = self._answer
         token, mark = path.tokens[at], path.marks[at]
         path.decisions = [one for one in path.decisions if one.last > at]
@@ -287,12 +287,12 @@ async def _write(writer: AnswerWriter) -> None:
 
 
 def _is_outvoted(one: Decision, winner: Decision) -> bool:
-    """Test whether an assistant was less sure of its word than the winner of its own."""
+    """Test whether an assistant was less confident in its word than the winner in its own."""
     return (one.q or 0.0) < (winner.q or 0.0)
 
 
 def _least_over(firing: Firing, start: int, end: int) -> float | None:
-    """The probability of bytes of a replacement: the least of the probabilities of the assistant's tokens there."""
+    """The probability of some bytes of a replacement, which is the lowest among the assistant's tokens there."""
     over, at = list[Token](), firing.at
     for token in firing.tokens:
         if at < end and at + len(token.data) > start:

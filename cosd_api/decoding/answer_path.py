@@ -17,27 +17,27 @@ from cosd_api.paths import DraftPath, Encoder
 from cosd_providers.contract import Token
 
 LOOKAHEAD = 16
-"""Tokens that the draft may write after the end of the answer, so that its last places can be encoded."""
+"""Number of tokens that the draft may write after the end of the answer, so that its last places can be encoded."""
 
 
 class AnswerPath(DraftPath):
     """The draft's path, with facts about its tokens.
 
     Args:
-        job: the models, the limits and the record.
-        encoder: of the draft's encodings; None if it takes text only.
+        job: the models, limits, settings and record.
+        encoder: the draft's encoder; None if the draft takes text only.
 
     Attributes:
         marks: facts about each token.
-        hearings: the assistants in use, by model.
-        decisions: about tokens that are not final yet.
-        counts: for the report.
-        judged: the number of tokens that every assistant has judged.
-        stop_end: byte offset after the stop string that ends the draft.
-        draft: number of the draft in progress, or of the last one.
-        numbers: of drafts and continuations.
-        asks: numbers of questions.
-        news: set at the next change.
+        hearings: the progress of each assistant in use, by the index of the model.
+        decisions: the decisions about tokens that are not final yet.
+        counts: the counts for the report.
+        judged: number of tokens that every assistant has judged.
+        stop_end: byte offset of the end of the stop string that ends the answer; None without one.
+        draft: number of the last draft, which may be in progress.
+        numbers: numbers for drafts, continuations and watches.
+        asks: numbers for questions.
+        news: event that is set at the next change.
     """
 
     def __init__(self, job: AnswerJob, encoder: Encoder | None) -> None:
@@ -64,38 +64,38 @@ class AnswerPath(DraftPath):
         news.set()
 
     async def changed(self) -> None:
-        """Wait for a change; a task that the same change cancels ends here."""
+        """Wait for a change; a task that was cancelled meanwhile ends here."""
         await self.news.wait()
         await anyio.lowlevel.checkpoint_if_cancelled()
 
     # ------------------------------------------------------------------------------------------------- the tokens
 
     def mark(self, source: int = DRAFT, winner: Decision | None = None, replaced: tuple[Token, ...] = ()) -> PathMark:
-        """Facts about one more token."""
+        """The facts about a token that is written now."""
         return PathMark(source, winner, replaced, draft=self.draft, at=self.job.timeline.now())
 
     def append(self, token: Token, mark: PathMark) -> None:
-        """Take one more token."""
+        """Append a token and the facts about it."""
         self.add(token)
         self.marks.append(mark)
 
     def cut_back(self, count: int) -> None:
-        """Forget all but the first `count` tokens."""
+        """Remove all tokens but the first `count`."""
         super().cut_back(count)
         del self.marks[count:]
 
     def known_end(self, token: Token) -> Token:
-        """A token as an end of sequence, if its id ends any of the models with these ids."""
+        """The token, as an end of sequence if its id ends any of the models with these ids."""
         return replace(token, data=b"", end=True) if token.id in self.job.ends else token
 
     def find_stop(self, grown: int) -> None:
-        """Find the stop string that ends within the last `grown` bytes, unless there is an earlier one."""
+        """Look for a stop string that ends within the last `grown` bytes, unless one was found before."""
         if self.stop_end is None and (stop := self._stops.find(self.text, grown)) is not None:
             self.stop_end = len(self.text) - stop.distance + len(stop.text.encode())
 
     @property
     def bound(self) -> int:
-        """The number of tokens that may come out: later tokens are lookahead."""
+        """The number of tokens that can become part of the answer; later tokens are lookahead."""
         most = self.job.max_tokens
         if self.stop_end is None:
             return most
@@ -103,37 +103,37 @@ class AnswerPath(DraftPath):
 
     @property
     def bound_bytes(self) -> int:
-        """The same bound in bytes, as far as it is known."""
+        """`bound` as a byte offset, as far as it is known."""
         most = self.job.max_tokens
         limit = self.ends[most - 1] if len(self.ends) >= most else len(self.text)
         return limit if self.stop_end is None else min(limit, self.stop_end)
 
     def fixed(self, first: int) -> int:
-        """The number of tokens that stay whatever replaces the token `first`; see `DraftPath.fixed`."""
+        """The number of leading tokens that stay if the token `first` is replaced; see `DraftPath.fixed`."""
         return first if self.encoder is None else super().fixed(first)
 
     def is_end(self, first: int) -> bool:
-        """True if no token from an index on will be judged."""
+        """Test whether the token `first`, and every token after it, will not be judged."""
         return first >= self.bound or ((self.ended or self.over) and first >= len(self.tokens))
 
     # ---------------------------------------------------------------------------------------------- the assistants
 
     @property
     def starving(self) -> bool:
-        """True if an assistant waits for the draft to write more."""
+        """Test whether an assistant waits for the draft to write more."""
         return any(one.starving for one in self.hearings.values() if one.open)
 
     def is_heard(self, hearing: PathHearing) -> bool:
-        """False once a replacement has intervened, or the assistant is lost."""
+        """Test whether a hearing is still current: no replacement has ended it, and the assistant is not lost."""
         return self.hearings.get(hearing.model) is hearing
 
     def judged_bytes(self, assistant: int) -> int | None:
-        """The byte of the answer before which an assistant has judged everything; None if the assistant is lost."""
+        """The byte offset up to which an assistant has judged the answer; None if the assistant is lost."""
         hearing = self.hearings.get(assistant + 1)
         return None if hearing is None else self.offset(hearing.first)
 
     def count(self, hearing: PathHearing, **more: int) -> None:
-        """Add to the counts for an assistant, while it is heard."""
+        """Add to the counts on behalf of a hearing, if it is still current."""
         if self.is_heard(hearing):
             for name, count in more.items():
                 setattr(self.counts, name, (getattr(self.counts, name) or 0) + count)

@@ -36,19 +36,18 @@ _T = TypeVar("_T")
 
 
 class Asker(ABC):
-    """Asks the models of one answer, and continues without models that fail, if it may.
+    """Access to the models of one answer, which may continue without models that fail.
 
-    Models are counted from 0, the draft. Each model that takes ids is asked after its own path (`Paths`), the other
-    models after text. Either way the tokens of a passage, of an answer to a question and of a score are whole
-    characters.
+    Models are numbered from 0, which is the draft. A model that takes ids is asked after its own path (`Paths`), any
+    other model after text. In both cases the tokens of passages, proposals and scores are whole characters.
 
     Args:
-        job: the models, the limits and the record.
+        job: the models, limits, settings and record.
 
     Attributes:
         calls: the requests.
-        models: the models that are not lost, in the order given.
-        count: the number of models, lost ones included.
+        models: indices of the models that are not lost, in the order given.
+        count: number of models, lost models included.
         chance: the random numbers of the answer.
     """
 
@@ -66,7 +65,7 @@ class Asker(ABC):
         self._tasks = AnswerTasks()
 
     def fresh(self) -> Self:
-        """A copy, for another answer to the same prompt by the same models."""
+        """Make a copy for another answer to the same prompt by the same models."""
         other = copy(self)
         other._streams, other._paths = {}, self._paths.fresh()
         return other
@@ -79,7 +78,7 @@ class Asker(ABC):
     @property
     @abstractmethod
     def heard_until(self) -> int:
-        """The number of tokens of the answer about which a model that fails now was heard."""
+        """The number of tokens at the start of the answer about which a model that fails now has been heard."""
 
     async def continuation(
         self,
@@ -95,20 +94,20 @@ class Asker(ABC):
         turn: RenderedPrompt | None = None,
         inside: bool = True,
     ) -> Passage:
-        """A model's continuation of `text`, on its own path, until it is `enough`.
+        """Let a model continue `text` on its own path, until the tokens are `enough`.
 
         Args:
-            model: its index.
+            model: index of the model.
             text: the answer so far.
-            max_tokens: at most.
-            enough: true if no more tokens are wanted, which ends the request.
-            alternatives: number of other tokens to list in each place.
-            after: the passage that the text ends with; a model that is asked after text continues its own tokens if it
-                can.
-            temperature: 0 for its most probable tokens; 1 draws them from its own distribution.
-            seed: of the draws, see `chance`; another seed for each request.
-            turn: the prompt that the text follows; by default the prompt that the model answers.
-            inside: whether the model first completes its own token, if the text ends inside that.
+            max_tokens: highest number of tokens.
+            enough: called with the tokens so far; returns True if no more are wanted, which ends the request.
+            alternatives: number of other tokens to list with each token.
+            after: the passage with which the text ends; a model that is asked after text continues from its own tokens
+                if it can.
+            temperature: 0 for the model's most probable tokens, 1 to draw tokens from its own distribution.
+            seed: seed of the draws, a different one for each request; see `chance`.
+            turn: the prompt that the text follows; by default the prompt of the answer.
+            inside: whether the model first completes its token if the text ends inside one that it wrote.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -139,14 +138,14 @@ class Asker(ABC):
     async def read(
         self, model: int, text: bytes, take: Callable[[Token | DraftEnd, int], bool], *, max_tokens: int
     ) -> None:
-        """Let a model continue `text` on its own path, and read each token as it comes.
+        """Let a model continue `text` on its own path, and pass on each token as it arrives.
 
         Args:
-            model: its index.
+            model: index of the model.
             text: the answer so far, or a possible continuation of it.
-            take: gets each token and the number of the request, and a `DraftEnd` at last; it returns true if no more
-                tokens are wanted, which ends the request.
-            max_tokens: at most.
+            take: called with each token, and with a `DraftEnd` at the end, each with the number of the request. It
+                returns True if no more tokens are wanted, which ends the request.
+            max_tokens: highest number of tokens.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -164,7 +163,7 @@ class Asker(ABC):
         began: Callable[[Trail], None] | None = None,
         inside: bool = True,
     ) -> None:
-        """Let a model continue a text on its own path; `take` gets whole characters. See `Calls.generate`."""
+        """Let a model continue a text on its own path; `take` gets tokens of whole characters. See `Calls.generate`."""
         beyond = self._paths.beyond(model, command.text) if inside and turn is None else None
         path = beyond[0] if beyond else await self._path(model, command.text) if turn is None else None
         if path is None:
@@ -183,7 +182,7 @@ class Asker(ABC):
         trail: Trail,
         rest: Token | None,
     ) -> None:
-        """Send requests by ids until there are enough whole characters: each continues the ids of the one before it."""
+        """Send requests by ids, each of which continues the previous one, until there are enough whole characters."""
         characters, left, drawn = Characters(), command.max_tokens, 0
         over, ended, ends = False, False, list[DraftEnd]()
         ids, data = [*trail.path.ids], bytearray(trail.path.text)
@@ -232,20 +231,20 @@ class Asker(ABC):
         enough: Callable[[Sequence[Token]], bool],
         alternatives: int = 0,
     ) -> Passage:
-        """A model's greedy continuation of the answer so far, until it is `enough`, as from `continuation`.
+        """Like `continuation` of the answer so far, greedily, but leave the request open for the next call.
 
-        The request stays open, and the next call reads further if the answer has followed it. The call does so only if
-        the model's own path through the answer is the tokens that it wrote, so that a new request would write the same.
+        The next call reads further in the open request if the answer consists of the tokens that the model wrote, and
+        these tokens are the model's own path through the answer: then a new request would write the same.
 
         Args:
-            model: its index.
-            max_tokens: at most.
-            ahead: tokens that a request may write; at least `max_tokens`.
+            model: index of the model.
+            max_tokens: highest number of tokens.
+            ahead: number of tokens that a request may write; at least `max_tokens`.
             enough: see `continuation`.
-            alternatives: other tokens to list with each; always the same number.
+            alternatives: number of other tokens to list with each token; it must be the same in all calls.
 
         Raises:
-            ProviderError: the model failed, or a limit is reached. If an open request fails, a new one is sent.
+            ProviderError: the model failed, or a limit is reached. If an open request fails, a new one is sent first.
         """
         stream = self._streams.pop(model, None)
         followed = await self._follows(model, stream)
@@ -279,7 +278,7 @@ class Asker(ABC):
             await stream.more()
 
     def _begin(self, model: int, max_tokens: int, alternatives: int) -> OpenStream:
-        """Let a model continue the answer, in a background request whose tokens are read as they come."""
+        """Let a model continue the answer in a background request, whose tokens can be read as they arrive."""
         command = StartDraft(next(self._numbers), self.text, max_tokens, None, (), alternatives=alternatives)
         stream = OpenStream(command.text, command.draft)
 
@@ -294,10 +293,11 @@ class Asker(ABC):
         return stream
 
     async def _follows(self, model: int, stream: OpenStream | None) -> tuple[int, list[Token]] | None:
-        """The place of a stream up to which the answer has followed it, if a new request would continue in the same
-        way.
+        """Find how far the answer has followed a stream; None if a new request has to be sent.
 
-        The place is the number of tokens up to there, and the rest of the token inside which the answer ends, if any.
+        Returns:
+            The number of tokens of the stream that have been used, and the rest of the last of them, if the answer ends
+            inside it. None unless a new request would continue as the stream does.
         """
         if stream is None or stream.error is not None:
             return None
@@ -314,9 +314,10 @@ class Asker(ABC):
     async def propose(
         self, model: int, text: bytes, questions: Sequence[Question], *, alternatives: int = 0
     ) -> list[Proposal | None]:
-        """A model's own choices at places of `text`: one token each, on its own path, which does not end at a place.
+        """Ask a model for its own choice of one token at each of some places of `text`, on its own path.
 
-        The text after a place decides about the tokens before it. See `contract.Provider.propose`.
+        The path covers the whole text, so text after a place can affect the tokens before it. See
+        `contract.Provider.propose`.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -333,7 +334,7 @@ class Asker(ABC):
         return await self._chosen(model, known, alternatives)
 
     async def _chosen(self, model: int, paths: Sequence[Path], alternatives: int) -> list[Proposal | None]:
-        """A model's most probable whole character after each path."""
+        """A model's most probable next token after each path, completed to whole characters."""
         found: list[Proposal | None] = [None] * len(paths)
         trails = [Trail(model, path) for path in paths]
         joined = [Characters() for _ in paths]
@@ -356,7 +357,7 @@ class Asker(ABC):
         return found
 
     async def _after(self, model: int, paths: Sequence[Path], alternatives: int) -> list[Proposal | None]:
-        """A model's most probable raw token after each path: one request for paths of one text, else one each."""
+        """A model's most probable raw token after each path, in one request if all paths are through the same text."""
         longest = max((path.text for path in paths), key=len)
         if not all(longest.startswith(path.text) for path in paths):
             return [one for path in paths for one in await self._after(model, [path], alternatives)]
@@ -369,22 +370,22 @@ class Asker(ABC):
         return await self._paths.path(model, text)
 
     async def _path_at(self, model: int, text: bytes, at: int) -> Path | None:
-        """The model's own path up to byte `at` of a text, if possible as a part of its path through the whole text."""
+        """The model's own path up to byte `at` of a text; if possible, a prefix of its path through the whole text."""
         whole = await self._path(model, text)
         here = None if whole is None else whole.before(at)
         return here if whole is None or here is not None else await self._path(model, text[:at])
 
     async def score(self, model: int, text: bytes, start: int, *, end: bool = False, ahead: bytes = b"") -> list[Token]:
-        """The tokens of a model's own path through `text` that end after byte `start`, with their probabilities.
+        """Score the tokens of a model's own path through `text` that end after byte `start`.
 
         Args:
-            model: its index.
-            text: the answer so far, and the text to score.
-            start: byte offset; a token that lies across it is scored whole.
-            end: whether the end of sequence after `text` is scored as one token more; its probability is None if the
+            model: index of the model.
+            text: the answer so far, followed by the text to score.
+            start: byte offset of the text to score; a token that lies across it is scored as a whole.
+            end: whether to score the end of sequence after `text` as one more token; its probability is None if the
                 endpoint does not report it.
-            ahead: the known text after `text`. A model that is asked after ids takes it into account: a token that lies
-                across the end of `text` is scored whole, too.
+            ahead: known text after `text`. The path of a model that is asked after ids includes it, and a token that
+                lies across the end of `text` is scored as a whole.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -411,16 +412,16 @@ class Asker(ABC):
         return isinstance(self._job.turns[model].on_path, IdScores)
 
     async def score_behind(self, model: int, text: bytes, data: bytes, *, end: bool = False) -> list[Token]:
-        """The tokens of a model's own path through `text` and `data` that lie in the latter, with their probabilities.
+        """Score the tokens of `data` on a model's own path through `text` and `data`.
 
-        As `score`, but `text` is only read; a token that lies across its end is cut. With `end` the end of sequence
-        follows.
+        Unlike with `score`, a token that lies across the end of `text` is cut there. With `end`, the end of sequence
+        follows as one more token.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
         """
         path, turn = await self._path(model, text + data), self._job.turns[model]
-        if (path is not None and self._scores_ids(model)) or turn.lead:  # a lead follows the prompt, not `text`
+        if (path is not None and self._scores_ids(model)) or turn.lead:  # a lead must directly follow the prompt
             tokens = await self._with_place(model, self._scored(model, text + data, len(text), end=end))
             before = sum(len(token.data) for token in tokens) - len(data)  # bytes of the first token
             return [replace(tokens[0], data=tokens[0].data[before:]), *tokens[1:]] if before > 0 else tokens
@@ -428,9 +429,13 @@ class Asker(ABC):
         return await self._with_place(model, self.calls.score(model, data, 0, end=end, turn=longer))
 
     async def tokens(self, model: int, text: bytes) -> Mapping[int, bytes] | None:
-        """The tokens of a model's own path through a text, in whole characters, each by the byte at which it begins.
+        """Map the byte offset at which each token of a model's own path through a text begins to the token.
 
-        None if they cannot be known. A model that is asked after text does not see bytes that are no characters.
+        Tokens are joined to whole characters. A model that is asked after text does not see bytes that are not valid
+        UTF-8.
+
+        Returns:
+            None if the path cannot be known.
 
         Raises:
             ProviderError: the model failed.
@@ -449,7 +454,7 @@ class Asker(ABC):
         return found
 
     async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
-        """Test whether a model's own path through `text` and its tokens after it consists of the tokens that it wrote.
+        """Test whether a model's own path through `text` and the tokens that it wrote after it keeps these tokens.
 
         Raises:
             ProviderError: the model failed.
@@ -461,16 +466,16 @@ class Asker(ABC):
         return await self._encodings.reads_as(model, text, tokens)
 
     async def begun(self, model: int, text: bytes, choices: Sequence[Token]) -> None:
-        """Note that a model would write each of these tokens after a text, so that they are on its path there."""
+        """Record that a model would write each of these tokens after a text, so that they count as its own there."""
         path = await self._path(model, text)
         for token in choices:
             if path is not None and token.id is not None:
                 self._paths.begin(model, path, [token])
 
     async def score_prompt(self, model: int) -> list[Token]:
-        """The tokens of a model's own encoding of the prompt's plain text, with probabilities; see `AnswerJob.plain`.
+        """Score the tokens of a model's own encoding of the prompt as plain text; see `AnswerJob.plain`.
 
-        The first token has no probability (None) if the model has no beginning of sequence to read before it.
+        The probability of the first token is None if the model has no beginning-of-sequence token to read before it.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -480,11 +485,17 @@ class Asker(ABC):
         return await self._with_place(model, self.calls.score(model, text, 0, turn=turn)) if text else []
 
     async def ask_all(self, ask: Callable[[int], Awaitable[_T]], models: Sequence[int] | None = None) -> dict[int, _T]:
-        """Ask every model that is not lost, at the same time; the answers by model, in the order given. `models`: only
-        these.
+        """Ask all models at the same time, except those that are lost.
 
-        A model that fails is lost from here on if the answer may continue without it. The first model, the draft, is
-        never lost.
+        A model that fails is lost from now on, if the answer may continue without it. It never continues without the
+        first model, the draft.
+
+        Args:
+            ask: called with the index of each model.
+            models: only these models; by default all.
+
+        Returns:
+            The answers by model, in the order given.
 
         Raises:
             ProviderError: a model failed, and the answer cannot continue without it.
@@ -513,16 +524,16 @@ class Asker(ABC):
         self._lost[model - 1] = Loss(self.heard_until, error)
 
     async def rendered(self, model: int, messages: Sequence[Message]) -> RenderedPrompt:
-        """Another conversation, as a model reads it."""
+        """Render another conversation for a model."""
         assert self._job.render is not None
         return await self._with_place(model, self._job.render(model, messages))
 
     async def continues(self, model: int) -> bool:
-        """Test whether a model continues a partial answer; else it takes messages only."""
+        """Test whether a model continues a partial answer; if not, it accepts only messages."""
         return (await self._job.turns[model].provider.describe()).capabilities.continues
 
     async def splitter(self, model: int) -> WordEnds | None:
-        """The words of a model's own tokenizer; None if they are not known."""
+        """The function with which a model's own tokenizer splits a text into words; None if it is not known."""
         return await words_of(self._job.turns[model].provider)
 
     async def _with_place(self, model: int, work: Awaitable[_T]) -> _T:
@@ -534,7 +545,7 @@ class Asker(ABC):
 
 
 def _joined(tokens: Iterable[Token]) -> list[Token]:
-    """Raw tokens as tokens of whole characters, including an incomplete last one."""
+    """Join raw tokens to tokens of whole characters; an incomplete last character is included."""
     characters = Characters()
     found = [whole for token in tokens for whole in characters.feed(token)]
     return [*found, *characters.flush()]

@@ -24,18 +24,18 @@ from cosd_providers.usage import Usage
 
 
 class Calls:
-    """The models of one answer, each with its rendered prompt. Model 0 is the draft, 1 the first assistant.
+    """Access to the models of one answer. Model 0 is the draft, model 1 the first assistant.
 
     Args:
-        turns: the models.
-        budget: the limits of their common spending.
-        timeline: records the requests.
-        room: gives an event to wait for while the reader of the answer is slow, else None: text written meanwhile stays
-            at its server.
+        turns: the models with their rendered prompts.
+        budget: the limits on what all models together may cost.
+        timeline: the record of the requests.
+        room: returns an event to wait for if the reader of the answer is too slow, else None. While a draft waits, its
+            further text stays at the server.
 
     Attributes:
-        draft_requests, assistant_requests, drafted_tokens: as in `FusionResult`.
-        reencoded: whether the draft's endpoint has read its own text as other tokens than it wrote.
+        draft_requests, assistant_requests, drafted_tokens: see `FusionResult`.
+        reencoded: whether an endpoint has read its own text back as other tokens than it wrote.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class Calls:
         turn: RenderedPrompt | None = None,
         question: bool = False,
     ) -> None:
-        """Let a model continue the answer as `command` says.
+        """Let a model continue a text as a command says.
 
         Args:
-            model: its index.
-            command: the text to continue, and the length.
-            take: gets each token, and one `DraftEnd` at last; it returns true if no more tokens are wanted, which ends
-                the request.
-            counts: while false, tokens do not count against the limits, because only the bill is awaited. Called only
-                if there are limits, or the reader is slow.
-            turn: the prompt that the text follows; by default the prompt that the model answers.
-            question: whether the request asks an assistant for its word and is no draft.
+            model: index of the model.
+            command: the text to continue, and the settings.
+            take: called with each token, and with one `DraftEnd` at the end. It returns True if no more tokens are
+                wanted, which ends the request.
+            counts: returns False when tokens no longer count against the limits, because only the bill is awaited. It
+                is called only if tokens are limited or the reader is slow.
+            turn: the prompt that the text follows; by default the prompt of the answer.
+            question: whether the request asks an assistant for its word, and is not a draft.
 
         Raises:
             ProviderError: see `contract.Provider.generate`; or a limit is reached.
@@ -94,7 +94,7 @@ class Calls:
     async def watch(
         self, watch: Watch, take: Callable[[Token | DraftEnd], bool], *, counts: Callable[[], bool] = lambda: True
     ) -> None:
-        """Let an assistant write after a path of the answer; `take` and `counts` are as in `generate`.
+        """Let an assistant write from a place of the answer; see `generate` for `take` and `counts`.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -106,7 +106,7 @@ class Calls:
         await self._write(1 + watch.assistant, command, take, kind="watch", counts=counts)
 
     def heard(self, watch: int, assistant: int) -> None:
-        """Count a place that a watch has answered, in the ledger of its assistant and in its record."""
+        """Count a place that a watch has answered, in the assistant's ledger and in the record of the request."""
         self._watches[watch].places += 1
         self._budget.answered_by(1 + assistant, "watch")
 
@@ -120,7 +120,7 @@ class Calls:
         counts: Callable[[], bool],
         turn: RenderedPrompt | None = None,
     ) -> None:
-        """Let a model write in one request, which is counted, recorded and checked; see `generate`."""
+        """Let a model write in one request; see `generate`."""
         size = (self._sizes[model] if turn is None else len(turn.prompt.encode())) + len(command.text)
         turn, own = turn or self.turns[model], turn is None
         drafts = kind in ("draft", "hedge")
@@ -142,7 +142,7 @@ class Calls:
                             if span.first is None:
                                 span.first = self._timeline.now()
                             if take(item):
-                                await anyio.lowlevel.checkpoint_if_cancelled()  # perhaps by `take`
+                                await anyio.lowlevel.checkpoint_if_cancelled()  # `take` may have cancelled this task
                                 return
                             usage.written += 1
                             if self._budget.counts_tokens and counts():
@@ -167,9 +167,10 @@ class Calls:
         alternatives: int = 0,
         paths: Sequence[tuple[int, ...]] | None = None,
     ) -> list[Proposal | None]:
-        """A model's own choices at places of `text`; see `contract.Provider.propose`.
+        """Ask a model for its own choices at places of `text`; see `contract.Provider.propose`.
 
-        With `paths`, the ids before each place, it is asked for its next token; see `contract.IdContexts.next_tokens`.
+        With `paths`, the ids before each place, the model is asked for its next token after these ids; see
+        `contract.IdContexts.next_tokens`.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -183,7 +184,7 @@ class Calls:
         with self._timeline.request(model, "question", number, at=questions[0].start, places=len(sizes)) as span:
             with self._budget.spending(model, sizes) as usage:
                 span.usage = usage
-                also = {"alternatives": alternatives} if alternatives else {}  # a provider need not know the keyword
+                also = {"alternatives": alternatives} if alternatives else {}  # providers need not know the keyword
                 if paths is None:
                     proposals = await provider.propose(Context(turn.prompt, text), questions, usage=usage, **also)
                 else:
@@ -211,11 +212,11 @@ class Calls:
         alternatives: int = 0,
         turn: RenderedPrompt | None = None,
     ) -> list[Token]:
-        """The tokens of a model's own encoding of `text` that end after byte `start`, with their probabilities.
+        """Score the tokens of a model's own encoding of `text` that end after byte `start`.
 
-        With `end` the end of sequence follows as one token more, whose probability is None if it is not reported.
-        `alternatives` is as in `contract.Provider.score`. The text follows the prompt of `turn`, by default the prompt
-        that the model answers.
+        With `end`, the end of sequence follows as one more token, whose probability is None if it is not reported. For
+        `alternatives` see `contract.Provider.score`. The text follows the prompt of `turn`, by default the prompt of
+        the answer.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -228,11 +229,11 @@ class Calls:
         with self._timeline.request(model, "score", next(self._questions), at=start) as span:
             with self._budget.spending(model, [size]) as usage:
                 span.usage = usage
-                also: dict[str, Any] = {"end": True} if end else {}  # so that a provider need not know the keyword
+                also: dict[str, Any] = {"end": True} if end else {}  # providers need not know the keyword
                 also |= {"alternatives": alternatives} if alternatives else {}
                 tokens = await provider.score(Context(turn.prompt, text), usage=usage, **also)
             check_probs(tokens, provider.name)
-        start = len(sendable(text[:start]).encode())  # bytes that are no characters were not sent
+        start = len(sendable(text[:start]).encode())  # bytes that are not valid UTF-8 were not sent
         at, behind = 0, list[Token]()
         for token in tokens:
             at += len(token.data)
@@ -243,9 +244,9 @@ class Calls:
     async def score_path(
         self, model: int, path: Path, first: int, *, end: bool = False, alternatives: int = 0
     ) -> list[Token]:
-        """The tokens of a model's own path through the answer from index `first` on, with their probabilities.
+        """Score the tokens of a model's own path through the answer from index `first` on.
 
-        With `end` the end of sequence follows as one token more; otherwise as `score`.
+        With `end`, the end of sequence follows as one more token. See `score` for the other arguments.
 
         Raises:
             ProviderError: the model failed, or a limit is reached.
@@ -271,7 +272,7 @@ class Calls:
         return [*own, *tokens[len(own) :]]
 
     async def _compare_encodings(self, model: int, command: StartDraft) -> None:
-        """Test whether a text-only endpoint reads the draft's text back as the tokens that it wrote."""
+        """Record in `reencoded` whether a text-only endpoint reads its text back as other tokens than it wrote."""
         turn = self.turns[model]
         if self.reencoded or not (await turn.provider.describe()).capabilities.tokenize:
             return
@@ -284,8 +285,8 @@ class Calls:
 
 
 def _stream(turn: RenderedPrompt, command: StartDraft, usage: Usage) -> AsyncGenerator[Token | DraftEnd, None]:
-    """The items that a model writes, as `command` says."""
-    # Alternatives are requested only if they are of use, so that a provider need not know the keyword.
+    """The items that a model writes for a command."""
+    # Keywords are passed only if they are needed, so that a provider need not know them.
     also: dict[str, Any] = {"alternatives": command.alternatives} if command.alternatives else {}
     if command.temperature:
         also |= {"temperature": command.temperature, "seed": command.seed}
@@ -303,21 +304,25 @@ def _stream(turn: RenderedPrompt, command: StartDraft, usage: Usage) -> AsyncGen
 
 
 def _with_states(provider: Provider) -> HiddenStates:
-    """The provider, which reports hidden states."""
+    """The provider, if it can report hidden states.
+
+    Raises:
+        UnsupportedError: it cannot.
+    """
     if isinstance(provider, HiddenStates):
         return provider
     raise UnsupportedError("the provider has no generate_with_states()", endpoint=provider.name)
 
 
 def placed(error: Exception, provider: Provider) -> Exception:
-    """The error with its endpoint; a limit has none."""
+    """Add the endpoint to an error, unless it is an error about a limit, which has no endpoint."""
     if isinstance(error, ProviderError) and not error.endpoint and not isinstance(error, BudgetError):
         error.endpoint = provider.name
     return error
 
 
 def check_probs(tokens: Iterable[Token], endpoint: str) -> None:
-    """Refuse numbers that are not probabilities: a verdict from them would be meaningless."""
+    """Refuse numbers that are not probabilities, from which a verdict would be meaningless."""
     for token in tokens:
         if token.prob is not None and not 0 <= token.prob <= 1:
             raise _no_probability(token.prob, endpoint)
@@ -329,7 +334,7 @@ def _no_probability(value: float, endpoint: str) -> ResponseError:
 
 
 def _check_end(end: DraftEnd, last: Token | DraftEnd | None, endpoint: str) -> None:
-    """Refuse an end that breaks the contract: drafting would never end."""
+    """Refuse an end that breaks the contract of `generate`, with which drafting might never end."""
     if end.reason == "limit" and last is None:
         raise ResponseError("generate() reached its limit without a token", endpoint=endpoint)
     if end.reason == "end" and not (isinstance(last, Token) and last.end):

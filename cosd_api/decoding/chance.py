@@ -1,4 +1,4 @@
-"""Chance: the random numbers of one answer, each a function of its seed, its prompt and its place."""
+"""The random numbers of one answer; each is a function of the seed, the prompt and the place in the answer."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from hashlib import blake2b
 class Chance:
     """The random numbers of one answer.
 
-    Each number has a name of its own, such as `("keep", 12)`: the purpose of the draw, and the place in the answer. It
+    Each number has a name, such as `("keep", 12)`: the purpose of the draw and the place in the answer. So the number
     depends neither on timing nor on earlier draws::
 
         prompt digest = BLAKE2b(prompt, 16 bytes)
         hash          = BLAKE2b("{seed} {name ...} " + prompt digest, 8 bytes)
 
     Args:
-        seed: of the answer.
-        prompt: of the first model: other prompts have other numbers.
+        seed: seed of the answer.
+        prompt: prompt of the first model; other prompts have other numbers.
     """
 
     def __init__(self, seed: int, prompt: str) -> None:
@@ -28,7 +28,7 @@ class Chance:
         return (self._hash(name) >> 11) / 2**53
 
     def seed(self, *name: str | int) -> int:
-        """A seed for a request: the first 31 bits of the hash, which every server takes."""
+        """A seed for a request: the first 31 bits of the hash, so that every server accepts it."""
         return self._hash(name) >> 33
 
     def _hash(self, name: tuple[str | int, ...]) -> int:

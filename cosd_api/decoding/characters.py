@@ -1,4 +1,4 @@
-"""Raw tokens of a model that is asked after ids, joined to whole characters so that methods can compare them. Pure."""
+"""Raw tokens of models that are asked after ids, joined to whole characters so that methods can compare them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from cosd_providers.text import Merger, whole
 
 
 class Characters:
-    """Joiner of raw tokens into tokens of whole characters, with the alternatives that are whole characters, too."""
+    """Joins raw tokens to tokens of whole characters, and keeps the alternatives that are whole characters."""
 
     def __init__(self) -> None:
         self._merger = Merger()
 
     @property
     def open(self) -> bool:
-        """True inside a character."""
+        """Test whether a character is incomplete so far."""
         return bool(self._merger.parts)
 
     def feed(self, token: Token) -> list[Token]:
-        """Take the next raw token; return the tokens that are whole now: none, one, or two at an end."""
+        """Add the next raw token, and return the tokens that it completes: none, one, or two at an end of sequence."""
         return [with_whole(one) for one in self._merger.feed(token)]
 
     def flush(self) -> list[Token]:
-        """The character that stays incomplete, as a token."""
+        """Return the incomplete character, if any, as a token."""
         return [self._merger.flush()] if self._merger.parts else []
 
 
 def with_whole(token: Token) -> Token:
-    """A token with only its alternatives that are another text in whole characters, or the end of sequence."""
+    """The token, with only those alternatives that are a different text in whole characters or the end of sequence."""
     if not token.alternatives:
         return token
     found = {(token.data, token.end): token}

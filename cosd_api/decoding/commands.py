@@ -1,4 +1,4 @@
-"""The vocabulary between a decoder, which decides, and the driver, which acts: events in, commands out, a report."""
+"""The interface between a decoder, which decides, and the driver, which acts: events, commands and a final report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 
 FinishReason = Literal["stop", "length", "content_filter", "budget", "error"]
 DRAFT = -1
-"""The source of a token that the draft wrote; an assistant's is its index."""
+"""The source of a token that the draft wrote. The source of an assistant's token is the index of the assistant."""
 
 
 @dataclass(slots=True)
@@ -21,16 +21,16 @@ class Placed:
     Attributes:
         token: the token; a stop string may cut the last token of an answer.
         source: `DRAFT`, or the index of the assistant that wrote it.
-        asked: whether an assistant was asked about its unit.
-        decisions: the assistants' decisions there.
-        winner: on the tokens of a replacement, the decision that put them there.
+        asked: whether an assistant was asked about the token's unit.
+        decisions: the decisions about the assistants' answers there.
+        winner: on each token of a replacement, the decision that put it there.
         replaced: on the first token of a replacement, the draft's tokens that it replaced.
-        verified: whether every assistant that could have changed it was heard.
-        draft: number of the draft that wrote it, or that wrote the text it replaced.
-        at: time at which it was placed, in seconds of the driver's clock.
-        reason: why it is there, in words, if no decision about the draft gives the reason.
-        unit: number of its unit or segment in the answer, from 0; once it is settled.
-        round: of drafting, from 1; once it is settled.
+        verified: whether every assistant that could have changed the token was heard.
+        draft: number of the draft that wrote the token or the text it replaced.
+        at: time at which the token was placed, in seconds of the driver's clock.
+        reason: reason for the token, in words, if no decision about the draft gives one.
+        unit: number of the token's unit or segment in the answer, from 0; valid after the token is settled.
+        round: number of the drafting round, from 1; valid after the token is settled.
     """
 
     token: Token
@@ -55,17 +55,17 @@ class StartDraft:
     """Let the draft model continue `text` by at most `max_tokens` tokens.
 
     Attributes:
-        draft: its number.
-        text: the response so far; it ends with `own`.
-        max_tokens: at most.
-        continuation: of its last `DraftEnd`, if it continues that draft.
+        draft: number of the draft.
+        text: the response so far, which ends with `own`.
+        max_tokens: highest number of tokens to write.
+        continuation: the `continuation` of the last `DraftEnd`, if this draft continues the one that ended there.
         own: the tokens that the draft model wrote since the start or the last replacement.
-        ahead: whether it is a hedge, which starts before the verdict that would make it the draft.
-        alternatives: number of other choices to list with each token.
+        ahead: whether the draft is a hedge, which starts before the verdict that would make it the draft.
+        alternatives: number of other tokens to list with each token.
         temperature: 0 for the most probable tokens, 1 to draw them.
-        seed: of the draws.
-        states: whether each token carries its hidden state.
-        ids: of the tokens so far, if the draft continues from its own path; see `contract.Context`.
+        seed: seed of the draws.
+        states: whether each token should carry its hidden state.
+        ids: ids of the tokens so far, if the draft continues from its own path; see `contract.Context`.
     """
 
     draft: int
@@ -90,15 +90,17 @@ class CancelDraft:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask one assistant, in one request, for its own tokens at some places of `text`.
+    """Ask one assistant, in one request, for its own tokens at one or more places of `text`.
 
     Attributes:
-        ask: its number.
-        assistant: its index; `DRAFT` asks the draft model itself for a probability that its stream did not show.
-        text: the response, up to the last of the places or beyond.
-        questions: one for each place.
-        alternatives: number of other tokens to list with each own token.
-        paths: the ids before each place, if the models have the same ids: then each place is asked for one token.
+        ask: number of the request.
+        assistant: index of the assistant; `DRAFT` asks the draft model itself for a probability that its stream did not
+            show.
+        text: the response, up to the last place or further.
+        questions: the question about each place.
+        alternatives: number of other tokens to list with each token.
+        paths: the ids before each place, if the models have the same ids; the assistant is then asked for one token at
+            each place.
     """
 
     ask: int
@@ -118,15 +120,15 @@ class CancelAsk:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Let an assistant write greedily after a path of the answer, and report each token (`watched`).
+    """Let an assistant write greedily from a place of the answer, and report each token (`Decoder.watched`).
 
     Attributes:
-        watch: its number, from the numbers of questions.
-        assistant: its index.
-        text: the response up to the place at which it begins.
-        ids: the path of the same place.
-        max_tokens: at most.
-        alternatives: number of other tokens to list with each own token.
+        watch: number of the request, from the same series as questions.
+        assistant: index of the assistant.
+        text: the response up to the place at which the watch begins.
+        ids: the ids before that place.
+        max_tokens: highest number of tokens to write.
+        alternatives: number of other tokens to list with each token.
     """
 
     watch: int
@@ -154,14 +156,14 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Hand out these tokens: they are final, and never taken back."""
+    """Emit these tokens, which are final and never taken back."""
 
     tokens: tuple[Placed, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End the answer: it is complete, and no event will change it."""
+    """End the answer, which is complete; later events do not change it."""
 
     finish_reason: FinishReason
     stop_reason: str
@@ -174,7 +176,7 @@ def cut_short(end: DraftEnd) -> Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the answer with an error, because it cannot continue after a failure."""
+    """End the answer with the error of a failure after which it cannot continue."""
 
     error: Exception
 
@@ -187,12 +189,12 @@ Command = StartDraft | CancelDraft | Ask | CancelAsk | Watch | CloseWatch | Hear
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """An assistant that an answer continues without.
+    """The loss of an assistant without which an answer continues.
 
     Attributes:
-        token: index of the first token of the answer about which it was not heard.
-        error: why.
-        before: whether it was lost before the answer began.
+        token: index of the first token of the answer about which the assistant was not heard.
+        error: the reason.
+        before: whether the assistant was lost before the answer began.
     """
 
     token: int
@@ -202,15 +204,15 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A text that one or several models proposed for a segment.
+    """A text that one or more models proposed for a segment.
 
     Attributes:
-        sources: the models, `DRAFT` or the index of an assistant; the first listed comes first.
-        text: its bytes.
-        end: whether the answer ends after it.
-        scores: each model's measure of it, in the order of the models; None if a model was not asked or cannot give
-            one.
-        mean: the mean of the scores, or another number to compare; the least wins. None if nothing was measured.
+        sources: the models in the order given, each `DRAFT` or the index of an assistant.
+        text: bytes of the text.
+        end: whether the answer ends after the text.
+        scores: each model's measure of the text, in the order of the models; None if the model was not asked or cannot
+            measure.
+        mean: the mean of the scores, or another number to compare; the lowest wins. None if nothing was measured.
     """
 
     sources: tuple[int, ...]
@@ -222,12 +224,12 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class DecidedSegment:
-    """One segment of an answer: the texts proposed for it, and the text that was taken.
+    """One segment of an answer: the proposed texts, and the choice among them.
 
     Attributes:
-        candidates: the texts, in the order of the models.
-        winner: index of the text that was taken.
-        reason: why, in words.
+        candidates: the proposed texts, in the order of the models.
+        winner: index of the chosen text.
+        reason: reason for the choice, in words.
     """
 
     candidates: tuple[Contender, ...]
@@ -237,20 +239,21 @@ class DecidedSegment:
 
 @dataclass(slots=True)
 class Report:
-    """An answer so far, as a result needs it; the counts are defined in `FusionResult`.
+    """The facts about an answer so far that a result needs; `FusionResult` defines the counts not listed here.
 
     Attributes:
-        text: its bytes.
-        judged: whether a draft is judged at all; if not, the counts of kept and replaced tokens mean nothing.
-        unanswered: places at which an assistant had no answer.
-        ties: places at which the draft's token was kept because the assistant found it as probable as its own, within
-            `tie`.
-        off_path: units that an assistant was asked about after a cut text; None if they are not counted.
-        unjudged: units that were kept though an answer could have changed them; None if they are not counted.
-        lost: the assistants without which it continues.
-        segments: of methods that decide segment by segment.
-        warnings: of the method itself.
-        weights: of the models, if the method measured them.
+        text: bytes of the answer.
+        judged: whether the method judges a draft; if not, the counts of kept and replaced tokens have no meaning.
+        unanswered: number of places at which an assistant had no answer.
+        ties: number of places at which the draft's token was kept because an assistant found it as probable as its own
+            first choice, within `tie`.
+        off_path: number of units about which an assistant was asked after a cut text; None if they are not counted.
+        unjudged: number of units that were kept although an answer could have changed them; None if they are not
+            counted.
+        lost: the assistants without which the answer continues, by index.
+        segments: the segments, for methods that decide segment by segment.
+        warnings: warnings by the method.
+        weights: the models' weights, if the method measured them.
     """
 
     text: bytes = b""
@@ -276,11 +279,11 @@ class Report:
 
 
 class Decoder(Protocol):
-    """One fused answer in progress, by any method: it does no I/O, and reacts to events with commands.
+    """The decisions about one answer in progress, by any method. A decoder does no I/O: it answers events by commands.
 
     Attributes:
-        now: the time of the next event in the driver's seconds; it goes into the record and affects no decision.
-        late: whether events are heard late: then little is drafted at a time. It affects the cost only.
+        now: time of the next event, in seconds of the driver's clock. It is recorded, and affects no decision.
+        late: whether this process hears events late, so that each draft should be short. It affects only the cost.
     """
 
     now: float
@@ -292,7 +295,7 @@ class Decoder(Protocol):
         ...
 
     def start(self) -> list[Command]:
-        """The first commands."""
+        """The commands that start the answer."""
         ...
 
     def drafted(self, draft: int, token: Token) -> list[Command]:
@@ -308,7 +311,7 @@ class Decoder(Protocol):
         ...
 
     def answered(self, ask: int, proposals: Sequence[Proposal | None]) -> list[Command]:
-        """React to an assistant's answer; `proposals` are in the order of the questions, None if it has no answer."""
+        """React to an assistant's answers, in the order of the questions; None stands for no answer."""
         ...
 
     def ask_failed(self, ask: int, error: Exception) -> list[Command]:
@@ -328,9 +331,9 @@ class Decoder(Protocol):
         ...
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer with its emitted tokens, unless it is complete."""
+        """End the answer after its emitted tokens; without effect on a complete answer."""
         ...
 
     def report(self) -> Report:
-        """The answer so far."""
+        """The facts about the answer so far."""
         ...

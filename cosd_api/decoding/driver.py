@@ -1,4 +1,4 @@
-"""The loop that feeds a decoder: runs its commands against the endpoints, and brings back events."""
+"""The loop that runs a decoder's commands against the endpoints, and reports events to the decoder."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ _Key = tuple[str, int]  # the kind of a request, and its number
 _CommandT = TypeVar("_CommandT", StartDraft, Ask, Watch)
 
 GRACE_SECONDS = 2.0
-"""Time for a draft that has written its last token to end (and report its bill)."""
+"""Time for which an answer waits for the end of a draft that has written its last token, because the bill comes last.
+"""
 
 LOOK_SECONDS = 0.01
-"""Time after the start of a question at which a timer shows the lateness of the event loop."""
+"""Time after the start of a question at which a timer measures the lateness of the event loop."""
 
 FIRST_SECONDS = 0.001
-"""Time after which a started draft has taken the connection that was ready."""
+"""Time after which a draft that was started has taken the connection that was kept ready."""
 
 
 class Driver:
-    """One fusion in progress, by a decoder: a `Run`.
+    """One answer in progress whose decisions a decoder makes; it implements `Run`.
 
     Args:
-        decoder: makes the decisions.
-        job: the models, the limits and the record.
+        decoder: the decoder, which makes the decisions.
+        job: the models, limits, settings and record.
     """
 
     def __init__(self, decoder: Decoder, job: AnswerJob) -> None:
@@ -72,11 +73,11 @@ class Driver:
         return self.decoder.finished
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer with its emitted tokens, unless it is complete."""
+        """End the answer after its emitted tokens; without effect on a complete answer."""
         self.decoder.stop_here(finish)
 
     def report(self) -> Report:
-        """The answer so far."""
+        """The facts about the answer so far."""
         return self.decoder.report()
 
     async def run(self) -> None:
@@ -85,8 +86,8 @@ class Driver:
         Raises:
             ProviderError: an endpoint failed, and the answer cannot continue without it; everything else is cancelled.
         """
-        # A draft that continues from its text may read it as other tokens than it wrote: the answer would depend on the
-        # ends of requests, and so on time.
+        # A draft that continues from text may read it as other tokens than it wrote. Then the answer would depend on
+        # where requests end, and therefore on timing.
         self._may_pause = (await self._job.turns[0].provider.describe()).capabilities.token_ids
         lateness = self._job.lateness
         lateness.answers += 1
@@ -107,17 +108,17 @@ class Driver:
         self.decoder.now = self._job.timeline.now()
         try:
             self._do(happen(*what))
-        except Exception as error:  # noqa: BLE001 - a verifier's own, say: run() raises it
+        except Exception as error:  # noqa: BLE001 - such as an error of a verifier, which run() raises
             self._fail(error)
         if self._unknown or self._job.lateness.late or self.decoder.late:
             self._judge_lateness(self._unknown and any(kind == "ask" for kind, _ in self._scopes))
 
     def _judge_lateness(self, unknown: bool) -> None:
-        """Set whether the decoder hears events late."""
+        """Tell the decoder whether events are heard late."""
         self.decoder.late = self._may_pause and (unknown or self._job.lateness.late)
 
     def _look(self, due: float) -> None:
-        """Measure the lateness of the event loop."""
+        """Measure the lateness of the event loop by a timer that was due at `due`."""
         self._job.lateness.woken(asyncio.get_running_loop().time() - due)
 
     def _do(self, commands: Sequence[Command]) -> None:
@@ -156,14 +157,14 @@ class Driver:
                 self._begin(("watch", command.watch), assistant, self._watch, command, self.decoder.watch_failed)
 
     async def _keep_ready(self, draft: Ready) -> None:
-        """Have a connection made for the next draft: a cancelled stream closes its own."""
+        """Let the provider open a connection for the next draft, because a cancelled stream closes its connection."""
         await anyio.sleep(FIRST_SECONDS)
-        with suppress(Exception):  # it only saves time
+        with suppress(Exception):  # a failure only costs time
             if await draft.keep_ready() is False:
                 self._ready = None
 
     async def _finish(self) -> None:
-        # A draft that is still open has written its last token: its bill follows at once.
+        # A draft that is still open has written its last token, and its bill follows at once.
         with anyio.move_on_after(GRACE_SECONDS):
             await self._idle.wait()
         self._group.cancel_scope.cancel()
@@ -176,7 +177,7 @@ class Driver:
         command: _CommandT,
         failed: Callable[[int, Exception], Sequence[Command]],
     ) -> None:
-        """Begin a request to a model; if it fails, the decoder decides whether that matters."""
+        """Start a request to a model. If it fails, the decoder decides whether that matters."""
         scope = self._scopes[key] = anyio.CancelScope()
         kind, number = key
 
@@ -184,7 +185,7 @@ class Driver:
             with scope:
                 try:
                     await run(command)
-                except Exception as error:  # noqa: BLE001 - see above
+                except Exception as error:  # noqa: BLE001 - the decoder decides whether it matters
                     _log.debug("a request failed (%s): %s", kind, type(error).__name__)
                     self._step(failed, number, placed(error, self._job.turns[model].provider))
                 finally:

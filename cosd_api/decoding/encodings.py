@@ -1,4 +1,4 @@
-"""Each model's own encoding of a text that follows its prompt, without any generation request."""
+"""Each model's own encoding of the text after its prompt, found without a generation request."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cosd_providers.text import merge, sendable
 
 
 class Encodings:
-    """The encodings of one answer's texts.
+    """The models' encodings of the texts of one answer.
 
     Args:
-        turns: the models, each with its rendered prompt.
+        turns: the models with their rendered prompts.
     """
 
     def __init__(self, turns: Sequence[RenderedPrompt]) -> None:
@@ -22,10 +22,12 @@ class Encodings:
         self._known: dict[int, dict[bytes, list[Piece]]] = {}
 
     async def tokens(self, model: int, text: bytes) -> Mapping[int, bytes] | None:
-        """The tokens that begin in `text`, in whole characters, each by the byte at which it begins.
+        """Encode `text`, and map the byte offset at which each token begins to the token, in whole characters.
 
-        Offsets count the bytes that a server sees: without bytes that are no characters. None if the encoding cannot be
-        known.
+        Offsets count the bytes that the server receives, which leaves out bytes that are not valid UTF-8.
+
+        Returns:
+            None if the encoding cannot be known.
 
         Raises:
             ProviderError: the model failed.
@@ -44,11 +46,10 @@ class Encodings:
         return found
 
     async def reads_as(self, model: int, text: bytes, tokens: Sequence[Token]) -> bool:
-        """Test whether a model's encoding of `text` and these tokens' bytes is its encoding of `text`, and then these
-        tokens.
+        """Test whether a model encodes `text` plus the tokens' bytes as its encoding of `text` plus these tokens.
 
-        False if that cannot be known. A token with a character of several bytes may be joined from several tokens, and
-        looks like a single token of the same bytes, so the answer is not known.
+        The result is False if that cannot be known. It cannot be known for characters of several bytes, because a token
+        of such characters may have been joined from several tokens.
         """
         if not all(token.data.isascii() for token in tokens):
             return False

@@ -1,4 +1,4 @@
-"""Records of an answer across tokenizers: assistants as they judge, replacements, and facts beside the draft's path."""
+"""Records of an answer across tokenizers: the assistants' progress, replacements, and facts about draft tokens."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cosd_providers.contract import Proposal, Token
 
 @dataclass(slots=True)
 class Firing:
-    """A replacement that an assistant wants.
+    """A replacement that the verifier has decided for one assistant, but that is not carried out yet.
 
     Attributes:
-        changed: the first byte of the answer that it changes.
-        decision: the assistant's.
+        changed: byte offset in the answer from which the replacement changes the text.
+        decision: the decision to replace.
         unit: the unit that was judged.
-        way: the draft's path after it; None if the answer ends there.
-        at: the place.
-        tokens: the assistant's, as it wrote them.
+        way: the draft's path after the replacement; None if the answer ends there.
+        at: byte offset of the place.
+        tokens: the assistant's tokens from the place on.
     """
 
     changed: int
@@ -36,23 +36,24 @@ class Firing:
 
 @dataclass(slots=True)
 class PathHearing:
-    """One assistant, with its progress in judging; a new object is made after every replacement.
+    """The progress of one assistant in judging the path; every replacement starts a new hearing.
 
     Attributes:
-        model: its index.
-        encoder: of its encodings; None if it takes text only.
-        same: whether it has the draft's ids: then its units are the draft's tokens.
-        first: index of the draft token at which its next unit begins.
-        answers: to places that it was asked about, by the ids before each.
-        hidden: the answers whose probability its watch did not show.
-        proposals: its own text at units that it was asked about by text, by their first draft token.
-        requests: numbers of the questions that brought these, by the ids before a place, or the first token of a unit.
-        firing: the replacement that it wants; it waits until the other assistants have judged as far.
-        error: the reason why it could not judge the unit; it matters once the answer waits for the assistant.
-        starts: byte offsets at which its units begin.
-        starving: whether it waits for the draft to write more.
-        own: index of the draft token after the word that it wrote last.
-        scope: cancels its work.
+        model: index of the model.
+        encoder: the assistant's encoder; None if the assistant takes text only.
+        same: whether the assistant has the draft's ids, so that its units are the draft's tokens.
+        first: index of the draft token at which the assistant's next unit begins.
+        answers: the assistant's answers, by the ids before each place.
+        hidden: the places, by their ids, at which a watch did not show the probability of the answer.
+        proposals: the assistant's own text at units about which it was asked by text, by the first draft token.
+        requests: numbers of the questions that brought the answers, by the ids before a place, or by the first draft
+            token of a unit.
+        firing: the assistant's replacement, which waits until the other assistants have judged the text up to it.
+        error: the reason why the assistant could not judge a unit; raised only when the answer waits for it.
+        starts: indices of the draft tokens at which the assistant's units begin.
+        starving: whether the assistant waits for the draft to write more.
+        own: index of the draft token directly after the last replacement, if it was this assistant's.
+        scope: scope that cancels the assistant's work.
     """
 
     model: int
@@ -72,21 +73,21 @@ class PathHearing:
 
     @property
     def open(self) -> bool:
-        """True while it judges."""
+        """Test whether the assistant is still judging."""
         return self.firing is None and self.error is None
 
 
 @dataclass(slots=True)
 class PathMark:
-    """Facts about one token of the draft's path, beside the token.
+    """Facts about one token of the draft's path.
 
     Attributes:
-        source: as in `Placed`.
-        winner: the decision that put it there.
-        replaced: the draft's tokens that it replaced, on the first token of a replacement.
-        draft: number of the draft that wrote it, or that wrote the text it replaced.
-        at: when it was written.
-        asked: whether an assistant was asked about it.
+        source: the model that wrote the token, as in `Placed`.
+        winner: on each token of a replacement, the decision that put it there.
+        replaced: on the first token of a replacement, the draft's tokens that it replaced.
+        draft: number of the draft that wrote the token or the text it replaced.
+        at: time at which the token was written.
+        asked: whether an assistant was asked about the token and had no answer.
     """
 
     source: int = DRAFT
@@ -99,14 +100,14 @@ class PathMark:
 
 @dataclass(frozen=True, slots=True)
 class AboutTokens:
-    """A decision, and the range of the path's tokens that it is about: `first` to `last`, which is excluded."""
+    """A decision about the path's tokens from `first` up to, but not including, `last`."""
 
     first: int
     last: int
     decision: Decision
 
     def before(self, last: int, size: int) -> AboutTokens:
-        """The same decision for the tokens before `last`: the last `size` bytes of its word are written over."""
+        """The decision without the tokens from `last` on; their `size` bytes are removed from the end of its text."""
         if self.last > last:
             self.decision.text = self.decision.text[: max(len(self.decision.text) - size, 0)]
         return replace(self, last=min(self.last, last))

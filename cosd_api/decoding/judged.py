@@ -1,4 +1,4 @@
-"""The run of an answer whose draft is judged token by token, by a method that is a plain coroutine."""
+"""The run of an answer whose method is a plain coroutine that judges a draft token by token."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Judged:
     """The judgement on one draft token.
 
     Attributes:
-        decisions: the assistants' decisions there.
-        winner: the decision that replaced it.
-        replaced: the draft's token that another token replaced.
-        verified: whether every assistant that could have changed it was heard.
+        decisions: the decisions about the assistants' answers there.
+        winner: the decision that replaced the draft's token, if any.
+        replaced: the draft's token, if it was replaced.
+        verified: whether every assistant that could have changed the token was heard.
         asked: whether an assistant was asked.
-        reason: why the token is there, in words, if no decision gives the reason.
+        reason: reason for the token, in words, if no decision gives one.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -35,12 +35,12 @@ class Judged:
 
 
 class JudgedWriter(AnswerWriter):
-    """One answer in progress whose tokens are single units, each the draft's or a replacement of the draft's.
+    """One answer in progress in which each token is a unit: a draft token, or the replacement of one.
 
     Attributes:
         pace: the schedule of the draft.
         skip: whether to leave out questions whose answers cannot matter.
-        unanswered: places at which an assistant had no answer.
+        unanswered: number of places at which an assistant had no answer.
     """
 
     def __init__(self, job: AnswerJob, write: Callable[[JudgedWriter], Awaitable[None]]) -> None:
@@ -57,15 +57,13 @@ class JudgedWriter(AnswerWriter):
 
     @property
     def complete(self) -> bool:
-        """True as long as no assistant is lost."""
+        """Test whether no assistant is lost."""
         return not self._lost
 
     def put(
         self, token: Token, model: int, judged: Judged, *, number: int, segment: DecidedSegment | None = None
     ) -> None:
-        """Write one token, from a model's request `number`; it is final, and a segment of its own if `segment` is
-        given.
-        """
+        """Write one final token, from the request `number` of a model; with `segment`, it is a segment of its own."""
         if self._ended_replaced:
             self._restarts += 1
         at = len(self._response.tokens)
@@ -90,7 +88,7 @@ class JudgedWriter(AnswerWriter):
         self._settle(segment)
 
     def report(self) -> Report:
-        """The answer so far."""
+        """The facts about the answer so far."""
         return replace(
             super().report(),
             judged=True,

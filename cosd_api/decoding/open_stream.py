@@ -1,4 +1,4 @@
-"""A model's continuation in progress, which is read further as long as the answer follows it."""
+"""A stream that is left open and read further as long as the answer consists of its tokens."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class OpenStream:
     """The stream of one request, with its tokens so far.
 
     Args:
-        start: the text that it continues.
-        number: of the request.
+        start: the text that the stream continues.
+        number: number of the request.
 
     Attributes:
         tokens: the tokens so far.
-        end: its end; None before.
-        error: the reason of its failure.
-        scope: cancels the request.
-        trail: its raw tokens, if the model is asked after ids.
+        end: the end of the stream; None before it.
+        error: the error that ended the stream, if any.
+        scope: scope that cancels the request.
+        trail: the raw tokens, if the model is asked after ids.
     """
 
     def __init__(self, start: bytes, number: int) -> None:
@@ -37,15 +37,15 @@ class OpenStream:
 
     @property
     def over(self) -> bool:
-        """True if no more items will come."""
+        """Test whether the stream has ended or failed."""
         return self.end is not None or self.error is not None
 
     def began(self, trail: Trail) -> None:
-        """Take the trail of its raw tokens."""
+        """Store the trail of the raw tokens."""
         self.trail = trail
 
     def take(self, item: Token | DraftEnd) -> bool:
-        """Take the next item of the stream; see `Calls.generate`."""
+        """Store the next item of the stream; see `Calls.generate`."""
         if isinstance(item, DraftEnd):
             self.end = item
         else:
@@ -54,7 +54,7 @@ class OpenStream:
         return False
 
     def failed(self, error: Exception) -> None:
-        """Take the error that ended it."""
+        """Store the error that ended the stream."""
         self.error = error
         self._wake()
 
@@ -63,7 +63,7 @@ class OpenStream:
         await self._changed.wait()
 
     def own(self, text: bytes) -> Sequence[Token] | None:
-        """The first tokens of the stream, if `text` is its start and exactly these tokens; else None."""
+        """The stream's first tokens whose text, after `start`, is exactly `text`; None if there are no such tokens."""
         length = len(self.start)
         for count, token in enumerate(self.tokens, 1):
             length += len(token.data)
@@ -73,14 +73,14 @@ class OpenStream:
         return None
 
     def behind(self, text: bytes) -> bool:
-        """Test whether it has so far written only a part of the text after its start."""
+        """Test whether the stream follows `text`, but has not yet written all of it."""
         written = self.start + self._data
         return len(written) < len(text) and text.startswith(written)
 
     def followed(self, text: bytes) -> tuple[int, list[Token]]:
-        """The number of its tokens that `text` holds after the stream's start; and the rest of the next token.
+        """The number of whole tokens of the stream in `text`, and the rest of the token inside which `text` ends.
 
-        There is a rest if the text ends inside a token; it has the probability of the whole token.
+        The rest, if any, has the probability of the whole token. If `text` is not the stream's, nothing is returned.
         """
         if not (self.start + self._data).startswith(text):
             return 0, []
@@ -94,7 +94,7 @@ class OpenStream:
         return len(self.tokens), []
 
     def read(self, count: int) -> None:
-        """Note that the first `count` tokens were read: they are on the model's path."""
+        """Mark the first `count` tokens as read, so that they are on the model's path."""
         if self.trail is not None and count:
             self.trail.read(len(self.start) + sum(len(token.data) for token in self.tokens[:count]))
 

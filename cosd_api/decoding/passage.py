@@ -1,4 +1,4 @@
-"""Passages that a model wrote by itself in one request, and their parts that were written into an answer."""
+"""Passages that a model wrote in one request, and the parts of them that became part of an answer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cosd_providers.contract import DraftEnd, Token
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A model's own greedy continuation of a text.
+    """A model's own continuation of a text.
 
     Attributes:
-        tokens: its tokens; the end of sequence, if any, comes last.
-        number: of its request, as drafts are counted.
-        end: its end; None if no more tokens were wanted.
+        tokens: tokens of the continuation; an end of sequence comes last.
+        number: number of its request, in the series of drafts.
+        end: the end of the request; None if it was stopped because no more tokens were wanted.
     """
 
     tokens: tuple[Token, ...]
@@ -25,11 +25,11 @@ class Passage:
 
     @property
     def data(self) -> bytes:
-        """Its bytes."""
+        """The bytes of the passage."""
         return b"".join(token.data for token in self.tokens)
 
     def first(self, length: int) -> list[Token]:
-        """The tokens of its first `length` bytes; the probability of a part of a token is not known."""
+        """The tokens of the first `length` bytes; if a token is cut, the probability of its part is unknown."""
         kept: list[Token] = []
         for token in self.tokens:
             if length <= 0:
@@ -41,7 +41,10 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
-    """Tokens that were written: with their model, its request, the reason, and whether other texts were compared."""
+    """Tokens that became part of an answer, with their model, its request, and the reason.
+
+    `compared` tells whether they were compared with other texts.
+    """
 
     tokens: Sequence[Token]
     model: int
@@ -51,6 +54,6 @@ class WrittenPart:
 
 
 def numbered(tokens: Sequence[Token], start: int) -> list[tuple[int, Token]]:
-    """Tokens with the byte offset of each; the first is at `start`."""
+    """The tokens, each with its byte offset; the first token begins at byte `start`."""
     starts = accumulate((len(token.data) for token in tokens), initial=start)
     return list(zip(starts, tokens, strict=False))

@@ -1,4 +1,4 @@
-"""The drafts of an answer across tokenizers: line 1 of `across`."""
+"""The drafts of an answer across tokenizers, which is line 1 of `across`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from cosd_providers.contract import DraftEnd, Ready, Token
 
 
 class PathDrafts:
-    """Lets the draft model write its path, from the path's own ids.
+    """The requests in which the draft model writes its path.
 
     Args:
         path: the path.
-        calls: the requests.
-        tasks: of the answer.
+        calls: access to the models.
+        tasks: the tasks of the answer.
 
     Attributes:
         writing: whether a draft is in progress.
         end: the end of a draft after which the path cannot continue.
-        error: the failure of the last draft; it matters once the answer waits for the draft.
+        error: the error of the last draft; raised only when the answer waits for the draft.
     """
 
     def __init__(self, path: AnswerPath, calls: Calls, tasks: AnswerTasks) -> None:
@@ -44,22 +44,22 @@ class PathDrafts:
         self._ready = draft if isinstance(draft, Ready) else None
         self._scope = anyio.CancelScope()
         self._left = 0  # number of the last draft that a replacement has ended
-        self._begun = 0  # tokens of the path before the draft's own since the start or a replacement
-        self._again = b""  # the text that a draft that takes text only has to write once more
-        self._stuck = -1  # number of tokens of the path at which it failed to do so
+        self._begun = 0  # number of tokens of the path at the last replacement, after which the draft wrote its own
+        self._again = b""  # the text that a draft by text still has to write again
+        self._stuck = -1  # number of tokens of the path at which it wrote something else instead
 
     def leave(self) -> None:
-        """Give up the draft in progress: a replacement comes."""
+        """Cancel the draft in progress, because of a replacement."""
         self._scope.cancel()
         self._left = self._path.draft
 
     def restart(self) -> None:
-        """Continue after a replacement, which is on the path now."""
+        """Continue after a replacement, which is now part of the path."""
         self.error = self.end = None
         self._begun, self._stuck = len(self._path.tokens), -1
 
     async def write(self) -> None:
-        """Line 1: continue the path from its own ids whenever there is room."""
+        """Line 1: continue the path from its own ids whenever more tokens may be drafted."""
         path = self._path
         while True:
             room = self._room()
@@ -76,23 +76,21 @@ class PathDrafts:
                     await self._calls.generate(
                         0, command, partial(self._take, path.draft), counts=lambda: not path.ended
                     )
-                except Exception as error:  # noqa: BLE001 - it matters once the answer waits for the draft
+                except Exception as error:  # noqa: BLE001 - raised only when the answer waits for the draft
                     if command.draft > self._left:
                         self.error = placed(error, path.job.turns[0].provider)
             self.writing = False
             path.tell()
 
     async def _keep_ready(self, draft: Ready) -> None:
-        """Have a connection made for the next draft: a cancelled stream closes its own."""
+        """Let the provider open a connection for the next draft, because a cancelled stream closes its connection."""
         await anyio.sleep(FIRST_SECONDS)
-        with suppress(Exception):  # it only saves time
+        with suppress(Exception):  # a failure only costs time
             if await draft.keep_ready() is False:
                 self._ready = None
 
     def _next(self, room: int) -> StartDraft:
-        """A draft of `room` tokens after the path; by text, the draft writes the text after the last safe cut once
-        more.
-        """
+        """The next draft, of `room` tokens; a draft by text also writes the text after the last safe cut again."""
         path, text = self._path, bytes(self._path.text)
         self._again = b""
         if path.encoder is not None:
@@ -105,7 +103,7 @@ class PathDrafts:
         return StartDraft(path.draft, text[:at], room + len(path.tokens) - bisect_right(path.ends, at), None, ())
 
     def _rest_of(self, token: Token) -> Token | None:
-        """The new part of a token, while the draft writes the end of the path once more; None if no part is new."""
+        """The part of a token that is new, while the draft writes the end of the path again; None if nothing is new."""
         before, data = self._again, token.data
         if not before:
             return token
@@ -116,7 +114,7 @@ class PathDrafts:
         return replace(token, data=data[len(before) :]) if len(data) > len(before) else None
 
     def _room(self) -> int:
-        """The number of tokens to request of the draft now."""
+        """The number of tokens that may be requested from the draft now."""
         path, pace, written = self._path, self._path.job.pace, len(self._path.tokens)
         starving = path.starving
         if path.ended or path.over or self.error is not None or (self._reaches() and not starving):
@@ -129,7 +127,7 @@ class PathDrafts:
         return most
 
     def _reaches(self) -> bool:
-        """True if the draft most likely reaches far enough after the end of the answer to encode the last word."""
+        """Test whether the draft most likely reaches far enough beyond the answer's end to encode its last word."""
         path, bound = self._path, self._path.bound
         if len(path.tokens) <= bound or path.encoder is None:
             return False
@@ -138,7 +136,7 @@ class PathDrafts:
         return end < len(text) and look(text, end, ended=False) is not None
 
     def _take(self, number: int, item: Token | DraftEnd) -> bool:
-        """Take an item of a draft; true if no more are wanted."""
+        """Add an item of a draft to the path. Returns True if no more items are wanted."""
         path = self._path
         if number <= self._left:
             return True

@@ -1,4 +1,4 @@
-"""The judging of an answer across tokenizers: lines 2 to 4 of `across`."""
+"""The judging of an answer across tokenizers, which is lines 2 to 4 of `across`."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from cosd_api.verification import Place, Verifier, coin_of, decides_by_place, di
 from cosd_providers.contract import DraftEnd, Question, Token
 from cosd_providers.tokenizers import words_of
 
-_MOST_UNITS = 32  # units that one request is about
-_LISTED = 4  # tokens that the draft lists beside its own when it is asked for the probability of that
+_MOST_UNITS = 32  # the highest number of units in one request
+_LISTED = 4  # other tokens that the draft lists when it is asked for the probability of its own token
 
 
 class PathJudge:
-    """Lets each assistant judge the path, in units of its own encoding.
+    """The judgement of the draft's path by each assistant, in units of the assistant's own encoding.
 
     Args:
         path: the path, with the assistants in use.
-        verifier: the rule or the tree, say.
-        calls: the requests.
-        tasks: of the answer.
+        verifier: the verifier, such as the rule or a tree.
+        calls: access to the models.
+        tasks: the tasks of the answer.
 
     Attributes:
-        watches: of the assistants that are asked by watches.
+        watches: the watches of the assistants that are asked by watches.
     """
 
     def __init__(self, path: AnswerPath, verifier: Verifier, calls: Calls, tasks: AnswerTasks) -> None:
@@ -57,29 +57,29 @@ class PathJudge:
         self.watches = PathWatches(watched, calls, path)
 
     async def judge(self, hearing: PathHearing) -> None:
-        """Line 2: go through the units of one assistant."""
+        """Line 2: judge the path unit by unit, on behalf of one assistant."""
         path = self._path
         while path.is_heard(hearing):
             with anyio.CancelScope() as hearing.scope:
                 news = path.news
                 try:
                     if not (hearing.open and await self._judge_some(hearing)) and news is path.news:
-                        await path.changed()  # else the draft has written, or ended, during an encoding
-                except Exception as error:  # noqa: BLE001 - it matters once the answer waits for it
+                        await path.changed()  # unless the path has already changed while a request was in progress
+                except Exception as error:  # noqa: BLE001 - raised only when the answer waits for the assistant
                     hearing.error = placed(error, path.job.turns[hearing.model].provider)
                     path.tell()
 
     async def _judge_some(self, hearing: PathHearing) -> bool:
-        """Judge the units that can be judged now; false if there are none."""
+        """Judge the units that can be judged now. Returns False if there are none."""
         path = self._path
         units, open_at, enough = list[PathUnit](), hearing.first, False
         while open_at < min(path.bound, len(path.tokens)) and len(units) < _MOST_UNITS and not enough:
             quiet = self._quiet(open_at, same=hearing.same, skip=path.job.skip)
-            over = path.over  # as of the start of the unit
+            over = path.over  # read now, because the draft may end while the unit is looked for
             unit = None if quiet is not None else await self._unit(hearing, open_at)
             if quiet is not None:
                 unit = self._unjudged(open_at, quiet)
-            if unit is None and over:  # no place in the unit will ever be ready
+            if unit is None and over:  # the draft will never write far enough for this unit
                 quiet = self._quiet(open_at, same=hearing.same, skip=True) or len(path.tokens)
                 unit = self._unjudged(open_at, quiet)
             if unit is None:
@@ -106,7 +106,7 @@ class PathJudge:
         return True
 
     async def _unit(self, hearing: PathHearing, first: int) -> PathUnit | None:
-        """The unit of an assistant that begins with a draft token; None if the draft has not written far enough."""
+        """The assistant's unit that begins with a draft token; None if the draft has not written far enough."""
         if hearing.same:
             return next_token(self._path, first)
         if hearing.encoder is None:
@@ -115,19 +115,19 @@ class PathJudge:
         return await next_unit(self._path, first, hearing.encoder, own=first == hearing.own)
 
     def _unjudged(self, first: int, last: int) -> PathUnit:
-        """A unit of tokens that are kept unjudged."""
+        """A unit whose tokens are kept unjudged."""
         return PathUnit(first, last, self._path.offset(first), self._path.offset(last))
 
     def _alone(self, hearing: PathHearing) -> bool:
-        """True if single questions about one place after another are best for an assistant."""
+        """Test whether an assistant is best asked about one place at a time."""
         places, assistant = self._path.job.pace.places, hearing.model - 1
         return assistant in self.watches.assistants or (bool(places) and places[assistant] == 1)
 
     def _quiet(self, first: int, *, same: bool, skip: bool) -> int | None:
-        """The end of the tokens from an index on that no answer could change, up to a safe cut; None if there are none.
+        """The end of a run of tokens, from `first` on, that no answer could change; None if there is no such run.
 
-        Every unit ends at a safe cut, and with the draft's ids (`same`) after each token, so the tokens between need no
-        encoding. Without `skip` there are no such tokens.
+        The run ends at a safe cut or, with the draft's ids (`same`), after any token. Every assistant's units have a
+        boundary there, so the tokens of the run need no encoding. Without `skip` there is no such run.
         """
         path, found = self._path, None
         text = path.written
@@ -140,11 +140,11 @@ class PathJudge:
         return found
 
     def could_change(self, at: int) -> bool:
-        """True if an answer about one token of the draft could change the text."""
+        """Test whether an assistant has to be asked about a draft token."""
         return not self._path.job.skip or self._is_contestable(at)
 
     def _is_contestable(self, at: int) -> bool:
-        """True if the verifier could replace one token of the draft."""
+        """Test whether the verifier could replace a draft token."""
         token = self._path.tokens[at]
         if token.prob is None:
             ever = self._by_place or self._verifier.contestable(0.0)
@@ -152,24 +152,24 @@ class PathJudge:
         return self._verifier_at(at).contestable(token.prob)
 
     def _verifier_at(self, at: int) -> Verifier:
-        """The verifier that decides at one token of the draft."""
+        """The verifier that decides at a draft token."""
         if not self._by_place:
             return self._verifier
         return verifier_at(self._verifier, Place(self._digest, self._path.offset(at), token=self._path.tokens[at]))
 
     def _contestable(self, unit: PathUnit) -> bool:
-        """True if an assistant is asked about a unit."""
+        """Test whether an assistant has to be asked about a unit."""
         last = min(unit.last, self._path.bound)
-        if unit.start < unit.end and self._path.offset(last) == unit.start:  # the unit would let out a lead only
+        if unit.start < unit.end and self._path.offset(last) == unit.start:  # only a lead is part of the answer
             return False
         return unit.judged and any(self.could_change(at) for at in range(unit.first, last))
 
     def _bound_of(self, unit: PathUnit) -> int:
-        """The byte before which places of a unit are judged."""
+        """The byte offset before which the places of a unit are judged."""
         return unit.end + 1 if self._path.tokens[unit.first].end else self._path.bound_bytes
 
     async def _ask(self, hearing: PathHearing, places: Sequence[AskedPlace]) -> None:
-        """Ask an assistant for its next token at places that are new to it."""
+        """Ask an assistant for its next token at those places about which it was not asked before."""
         known = hearing.answers
         hearing.answers = {ids: known[ids] for _, ids in places if ids in known} if len(places) > 1 else known
         new = [place for place in places if place[1] not in known]
@@ -180,11 +180,11 @@ class PathJudge:
         except Exception:
             if len(new) == 1:
                 raise
-            # A joint question may fail for a place that the answer never reaches, so each place is asked when it is
-            # reached.
+            # A request may fail because of a place that the answer never reaches. So the places are asked about one by
+            # one, when they are reached.
 
     async def _ask_text(self, hearing: PathHearing, units: Sequence[PathUnit]) -> None:
-        """Ask an assistant that takes text only for its own text from the start of each unit."""
+        """Ask an assistant that takes text only for its own text from the start of each unit that is judged by text."""
         new = [one for one in units if one.by_text and one.first not in hearing.proposals and self._contestable(one)]
         if not new:
             return
@@ -217,13 +217,13 @@ class PathJudge:
             hearing.answers[ids] = path.known_end(token) if token is not None and hearing.same else token
 
     async def _choice(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> Token | None:
-        """An assistant's next token at a place, by its watch or by a request; None if it has no answer."""
+        """An assistant's next token at a place, from its watch or a request; None if it has no answer."""
         if ids not in hearing.answers and not await self._listen(hearing, at, ids):
             await self._ask(hearing, [(at, ids)])
         return hearing.answers[ids]
 
     async def _listen(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> bool:
-        """Take the token of a watch at a place; false if no watch answers, so that a request has to."""
+        """Take an assistant's answer at a place from its watch. Returns False if a request has to bring it."""
         path = self._path
         watches, assistant = self.watches, hearing.model - 1
         most = path.job.max_tokens + LOOKAHEAD - hearing.first
@@ -240,7 +240,7 @@ class PathJudge:
         return False
 
     async def _written_after(self, assistant: int, ids: Sequence[int]) -> Token | None:
-        """Wait for the token that a watch writes after these ids; None if the watch does not come there."""
+        """Wait for the token that an assistant's watch writes after these ids; None if it will not write one soon."""
         while (token := self.watches.wrote_after(assistant, ids)) is None:
             if not self.watches.will_write_after(assistant, ids):
                 return None
@@ -248,7 +248,7 @@ class PathJudge:
         return token
 
     async def _with_prob(self, hearing: PathHearing, at: int, ids: tuple[int, ...]) -> Token:
-        """An assistant's answer at a place; asked again if its watch did not show the probability."""
+        """An assistant's answer at a place, with the probability; ask again if a watch did not show it."""
         token = hearing.answers[ids]
         assert token is not None
         if ids in hearing.hidden and self._needs_q:
@@ -258,7 +258,7 @@ class PathJudge:
         return token
 
     async def _walk(self, hearing: PathHearing, unit: PathUnit) -> bool:
-        """Line 3: judge one unit; true if the next one begins where it ends."""
+        """Line 3: judge one unit. Returns True if the next unit begins where this one ends."""
         path = self._path
         hearing.starts.add(unit.first)
         if not self._contestable(unit):
@@ -286,7 +286,7 @@ class PathJudge:
         return True
 
     async def _walk_text(self, hearing: PathHearing, unit: PathUnit) -> bool:
-        """Line 3 by text: judge one unit by the assistant's own text from its start."""
+        """Line 3 for an assistant that takes text only: judge one unit by its own text from the unit's start."""
         if unit.first not in hearing.proposals:
             await self._ask_text(hearing, [unit])
         proposal = hearing.proposals[unit.first]
@@ -310,14 +310,14 @@ class PathJudge:
         hearing.first = unit.last
 
     async def _starve(self, hearing: PathHearing) -> None:
-        """Wait for the draft to write more; only the first wait notifies the other tasks, which may be waiting, too."""
+        """Wait for the draft to write more. Only the first wait notifies the other tasks, which may be waiting, too."""
         if not hearing.starving:
             hearing.starving = True
             self._path.tell()
         await self._path.changed()
 
     def _agree(self, hearing: PathHearing, unit: PathUnit, qs: Sequence[Token], *, tied: bool = False) -> None:
-        """Note that an assistant would write the draft's own text."""
+        """Record that an assistant agrees with the draft on a unit."""
         path = self._path
         p = least(path.tokens[unit.first : unit.last])
         data = bytes(path.text[unit.start : unit.end])
@@ -327,7 +327,7 @@ class PathJudge:
         hearing.first = unit.last
 
     async def _asked_again(self, hearing: PathHearing, walked: Walk) -> bool:
-        """Ask for the probability of a differing choice that a watch did not show; true if that was needed."""
+        """Ask for the probability of a differing choice if a watch did not show it. Returns True if that was needed."""
         differs = walked.difference
         if differs is None or differs.ids not in hearing.hidden or not self._needs_q:
             return False
@@ -335,9 +335,9 @@ class PathJudge:
         return True
 
     async def _differ(self, hearing: PathHearing, unit: PathUnit, found: Difference) -> bool:
-        """Judge the one difference of a unit."""
+        """Judge a unit by its first difference. Returns True if the next unit begins where this one ends."""
         path, end = self._path, found.end
-        over = min(begun_before(path, unit.first, end), path.bound)  # the tokens after that are lookahead
+        over = min(begun_before(path, unit.first, end), path.bound)  # tokens beyond the bound are lookahead
         await self._learn(unit.first, over)
         p, q = least(path.tokens[unit.first : over]), least(found.walked)
         mine = bytes(path.text[found.at : end])
@@ -353,7 +353,7 @@ class PathJudge:
                 hearing.firing = firing
                 return False
             decision.fired = False
-        if not replaces or decision.agreed:  # else the word could not be put into the draft's path
+        if not replaces or decision.agreed:  # no decision is recorded if the word does not fit into the draft's path
             self._decide(hearing, unit, found.at + 1, decision)
         hearing.first = unit.last
         contestable = any(self._is_contestable(n) for n in range(unit.first, min(unit.last, path.bound)))
@@ -362,7 +362,7 @@ class PathJudge:
         return hearing.first == unit.last
 
     async def _learn(self, first: int, last: int) -> None:
-        """Ask the draft for the probabilities of its own tokens that its server did not show: parts of characters."""
+        """Ask the draft for probabilities that its server did not show, because the tokens are parts of characters."""
         path = self._path
         if path.encoder is None:
             return
@@ -383,7 +383,11 @@ class PathJudge:
                     path.tokens[at] = replace(path.tokens[at], prob=one.prob)
 
     async def _fire(self, hearing: PathHearing, unit: PathUnit, found: Difference, decision: Decision) -> Firing | None:
-        """Line 4: the assistant's word; None if it spells the draft's text, or cannot be put into the draft's path."""
+        """Line 4: find the assistant's word, and the draft's path after it.
+
+        Returns:
+            None if the word equals the draft's text after all, or cannot be put into the draft's path.
+        """
         path = self._path
         at, theirs = found.at, found.own[0]
         if theirs.end:
@@ -418,13 +422,13 @@ class PathJudge:
     async def _continuation(
         self, hearing: PathHearing, unit: PathUnit, found: Difference
     ) -> tuple[Sequence[Token], bool]:
-        """An assistant's token and its next tokens, until two words follow the first word; without an end.
+        """Let an assistant continue from its differing token until two more words follow the first word.
 
-        An assistant that takes text only writes the unit once more. A draft that takes text only needs no more than the
-        word.
+        An assistant that takes text only writes the unit again. For a draft that takes text only, the first word is
+        enough.
 
         Returns:
-            The tokens, and whether the assistant ends the answer after them.
+            The tokens, without an end of sequence, and whether the assistant ends the answer after them.
         """
         path = self._path
         own, ended = [token for token in found.own if not token.end], found.own[-1].end
@@ -435,7 +439,7 @@ class PathJudge:
         tokens = own if ids is not None else []
 
         def behind() -> list[Token]:
-            """The tokens from the difference on, without the tokens of a lead, which have no bytes."""
+            """The tokens from the difference on, without tokens of a lead, which have no bytes."""
             starts = accumulate((len(token.data) for token in tokens), initial=start)
             return [token for token, at in zip(tokens, starts, strict=False) if at >= found.at and token.data]
 
@@ -471,9 +475,7 @@ class PathJudge:
         return (behind(), over) if ids is not None or again.startswith(said) else (own, ended)
 
     def _decide(self, hearing: PathHearing, unit: PathUnit, end: int, decision: Decision) -> None:
-        """Keep a decision, with the number of the request that answered the last of the places walked before byte
-        `end`.
-        """
+        """Record a decision, with the number of the last request about places of the unit before byte `end`."""
         places = asked_places(unit, self._bound_of(unit))
         heard = [hearing.requests[ids] for at, ids in places if ids in hearing.requests and at < end]
         proposal = hearing.proposals.get(unit.first)
@@ -484,7 +486,7 @@ class PathJudge:
 
 
 def _is_enough(before: bytes, tokens: Sequence[Token]) -> bool:
-    """Test whether the tokens after a text hold a whole word, and two words after that."""
+    """Test whether the tokens after a text contain a whole word and the beginnings of two more words."""
     word = end_of_word(tokens)
     end = len(before) + sum(len(token.data) for token in tokens[:word])
     data = before + b"".join(token.data for token in tokens)

@@ -1,9 +1,9 @@
-"""Watches of assistants with ids of their own: streams after an assistant's own encoding of the answer.
+"""Watches of assistants with different ids: streams that follow an assistant's own encoding of the answer.
 
-A watch is opened at a place with a question, after the ids of the assistant's encoding before it. As long as the watch
-writes the ids of that encoding, each of its tokens is the assistant's choice at one more place. At a difference it has
-answered the place; if its word becomes the answer's, its next tokens are read as that word's lookahead, and it
-continues after the word. Else it is closed.
+A watch is opened at a place about which the assistant has to be asked, after the ids of its encoding before the place.
+As long as the watch writes the ids of that encoding, each of its tokens is the assistant's choice at the next place. At
+a difference, the watch has answered the place. If its word becomes the replacement, the tokens after the word serve as
+the word's lookahead, and the watch follows the answer further. Otherwise it is closed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from cosd_providers.contract import DraftEnd, Token
 _log = logging.getLogger("cosd_api")
 
 Start = Callable[..., None]
-"""Starts a task of the answer, from a function and its arguments."""
+"""A function that starts a background task of the answer, given a function and its arguments."""
 
 
 class PathWatches(Streams):
-    """The watches of one answer, each of an assistant on its own path.
+    """The watches of one answer whose assistants follow their own paths.
 
     Args:
         assistants: the assistants that are asked by watches.
-        calls: the requests.
+        calls: access to the models.
         path: the draft's path, with the assistants in use.
     """
 
@@ -48,14 +48,14 @@ class PathWatches(Streams):
         self._scopes: dict[int, anyio.CancelScope] = {}
 
     def wrote_after(self, assistant: int, ids: Sequence[int]) -> Token | None:
-        """The token that a watch wrote after these ids; None if it has not written one, or follows other ids."""
+        """The token that an assistant's watch wrote after these ids; None if it wrote none there."""
         one = self._watching.get(assistant)
         if one is None or not _follows(one, ids) or len(ids) >= one.first + len(one.tokens):
             return None
         return one.tokens[len(ids) - one.first]
 
     def will_write_after(self, assistant: int, ids: Sequence[int]) -> bool:
-        """Test whether a watch will soon write the token after these ids: its own end is near them."""
+        """Test whether an assistant's watch follows these ids and will soon write the token after them."""
         one = self._watching.get(assistant)
         return one is not None and one.open and _follows(one, ids) and len(ids) - one.first - len(one.tokens) <= LAG
 
@@ -64,11 +64,11 @@ class PathWatches(Streams):
         self._calls.heard(self._watching[assistant].number, assistant)
 
     def begin(self, start: Start, assistant: int, text: bytes, ids: tuple[int, ...], most: int) -> bool:
-        """Open a watch after these ids, of `most` tokens at most, in place of the assistant's last watch.
+        """Open a watch of at most `most` tokens after these ids, in place of the assistant's previous watch.
 
         Returns:
-            False if the place is left to a request: the last watch has failed. After two failures in a row all places
-            are.
+            False if the previous watch failed, so that this place is left to a request. After two failures in a row,
+            all places are left to requests.
         """
         one = self._watching.get(assistant)
         self.drop(assistant)
@@ -82,9 +82,10 @@ class PathWatches(Streams):
         return True
 
     def follow(self, assistant: int) -> None:
-        """Close the watch of an assistant if it differs from the answer, or is far ahead of the draft.
+        """Close the watch of an assistant if it has left the answer, or is far ahead of the draft.
 
-        If the assistant has not yet judged the place of the difference, the watch still has to answer there.
+        A watch that differs from the draft stays as long as the assistant has not judged the place of the difference,
+        because the watch has to answer there.
         """
         one = self._watching.get(assistant)
         if one is None:
@@ -109,7 +110,7 @@ class PathWatches(Streams):
         with scope:
             try:
                 await self._calls.watch(watch, take)
-            except Exception as error:  # noqa: BLE001 - a single question shows if it matters
+            except Exception as error:  # noqa: BLE001 - the request that follows shows whether it matters
                 _log.debug("a watch failed: %s", type(error).__name__)
                 self.ended(watch.watch, failed=True)
                 self._path.tell()
@@ -119,14 +120,14 @@ class PathWatches(Streams):
 
 
 def _follows(one: Watching, ids: Sequence[int]) -> bool:
-    """Test whether a watch began within these ids, and its own path agrees with them as far as both go."""
+    """Test whether a watch began at or before the end of these ids, and agrees with them as far as both go."""
     own = (*one.opened.ids, *(token.id for token in one.tokens))
     size = min(len(ids), len(own))
     return len(ids) >= one.first and tuple(ids[:size]) == own[:size]
 
 
 def _ahead(one: Watching, size: int) -> int:
-    """The number of a watch's tokens that lie in the last `size` bytes of its text."""
+    """The number of a watch's tokens that lie entirely in the last `size` bytes of its text."""
     count = 0
     for token in reversed(one.tokens):
         size -= len(token.data)

@@ -1,12 +1,13 @@
-"""Each model's own path through an answer: the ids after which it is asked.
+"""Each model's own path through an answer, which is the ids after which the model is asked.
 
 ::
 
-    1   a model's own text is on its path as it wrote it
-    2   other models' text is there in the model's own encoding                         `Paths.path`
-    3   models with the same ids have one path: the ids of the tokens that were written
+    1   text that the model wrote is on its path with the ids that it wrote
+    2   text of other models is on its path in the model's own encoding                 `Paths.path`
+    3   models with the same ids share one path: the ids of the tokens that were written
 
-In 2, an own id of the model stays if its token ends where a token of the model's encoding of the whole text ends.
+In rule 2, ids that the model wrote before that text stay up to the last boundary that is also one of the model's
+encoding of the whole text.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Path:
     Attributes:
         text: the text.
         ids: the ids.
-        ends: for each id the byte of the text at which its token ends.
-        mass: the probability with which the model writes its own tokens there.
+        ends: byte offset in the text of the end of each token.
+        mass: product of the probabilities of the tokens that the model wrote itself.
     """
 
     text: bytes = b""
@@ -41,16 +42,16 @@ class Path:
     mass: float = field(default=1.0, compare=False)
 
     def count_before(self, at: int) -> int | None:
-        """The number of ids before byte `at` of the text; None if no token ends there."""
+        """The number of ids before byte `at`; None if no token ends there."""
         return _count(self.ends, at)
 
     def before(self, at: int) -> Path | None:
-        """The path up to byte `at` of the text; None if no token ends there."""
+        """The path up to byte `at`; None if no token ends there."""
         count = self.count_before(at)
         return None if count is None else Path(self.text[:at], self.ids[:count], self.ends[:count])
 
     def over(self, at: int) -> Path:
-        """The path up to the end of the token with the byte before `at`."""
+        """The path up to byte `at`, and on to the end of a token that lies across it."""
         count = bisect_left(self.ends, at) + 1
         if count >= len(self.ids):
             return self
@@ -63,18 +64,19 @@ class Path:
 
 
 class Trail:
-    """A path that one model has written, or is writing: raw tokens after a path of its own.
+    """A path that one model has written or is writing: raw tokens that follow an earlier path of the model.
 
     Args:
-        model: the model.
-        path: the path after which it was asked.
-        ahead: whether tokens are written ahead of the reader: they count once they are read (`read`), so that nothing
-            depends on when they come.
+        model: index of the model.
+        path: the path after which the model was asked.
+        ahead: whether tokens arrive ahead of their reader. If so, they count only when they are read (`read`), so that
+            nothing depends on when they arrive.
+        choice: whether the model would write these tokens, but has not written them.
 
     Attributes:
-        model: the model.
-        start: the byte at which its own tokens begin.
-        choice: true if the model has not written the tokens, but would.
+        model: index of the model.
+        start: byte offset at which the model's tokens after `path` begin.
+        choice: whether the model would write these tokens, but has not written them.
         text: the text so far.
     """
 
@@ -85,14 +87,14 @@ class Trail:
         self.text = bytearray(path.text)
         self._ids = [*path.ids]
         self._ends = [*path.ends]
-        self._probs: dict[int, float | None] = {}  # by the end of the token
+        self._probs: dict[int, float | None] = {}  # probabilities, by the byte at which the token ends
         self._mass = path.mass
         self._ahead = ahead
         self._unread: list[Token] = []
-        self._copied: tuple[Trail, int] | None = None  # the ids come from another trail, up to this number
+        self._copied: tuple[Trail, int] | None = None  # the trail that `follow` copied, and the number of ids from it
 
     def add(self, token: Token) -> None:
-        """Take the next raw token; the end of sequence is no part of a path."""
+        """Append the next raw token; an end of sequence is not part of a path."""
         if token.end or token.id is None:
             return
         if self._ahead:
@@ -104,7 +106,7 @@ class Trail:
         self._probs[len(self.text)] = token.prob
 
     def read(self, length: int | None = None) -> None:
-        """Count the tokens up to `length` bytes of the text; by default all."""
+        """Let the waiting tokens count until the text has `length` bytes; by default let all of them count."""
         unread, self._unread, self._ahead = self._unread, [], False
         for at, token in enumerate(unread):
             if length is not None and len(self.text) >= length:
@@ -114,8 +116,9 @@ class Trail:
         self._ahead = length is not None
 
     def beyond(self, text: bytes) -> Token | None:
-        """The rest of the token inside which a text ends, with the whole token's probability; None if there is no such
-        token.
+        """The rest of the token inside which `text` ends, with the probability of the whole token.
+
+        None if the trail does not begin with `text`, or if `text` ends between two tokens.
         """
         if not self.text.startswith(text):
             return None
@@ -126,7 +129,7 @@ class Trail:
         return Token(bytes(self.text[len(text) : end]), self._probs.get(end))
 
     def follow(self, other: Trail, at: int) -> bool:
-        """Become the beginning of another trail, up to byte `at`; false if none of its tokens ends there."""
+        """Become a copy of another trail up to byte `at`. Returns False if none of that trail's tokens ends there."""
         count = _count(other._ends, at)
         if count is None:
             return False
@@ -149,13 +152,13 @@ class Trail:
         return self._mass * math.prod(prob for at, prob in self._probs.items() if prob is not None and at <= end)
 
     def shared(self, text: bytes) -> Path:
-        """The longest beginning of the path, in whole tokens, with which a text begins."""
+        """The longest prefix of the path, in whole tokens, that is also a prefix of `text`."""
         whole = bytes(self.text)
         if text.startswith(whole):
             return self.path
         common = len(text) if whole.startswith(text) else _common(whole, text)
         count = bisect_right(self._ends, common)
-        if count and self._ends[count - 1] == len(text):  # tokens without bytes belong to the text after them
+        if count and self._ends[count - 1] == len(text):  # leave out tokens without bytes, which belong to later text
             count = bisect_left(self._ends, len(text)) + 1
         end = self._ends[count - 1] if count else 0
         return Path(whole[:end], tuple(self._ids[:count]), tuple(self._ends[:count]), self._mass_upto(end))
@@ -165,8 +168,8 @@ class Paths:
     """The paths of all models through one answer.
 
     Args:
-        turns: the models, each with its rendered prompt.
-        takes_ids: whether each model is asked after ids.
+        turns: the models with their rendered prompts.
+        takes_ids: for each model, whether it is asked after ids.
         same: whether all models have the same ids.
     """
 
@@ -179,15 +182,15 @@ class Paths:
         self._encoders: dict[int, Encoder] = {}
 
     def fresh(self) -> Paths:
-        """The paths of the same models through another answer."""
+        """New, empty paths of the same models, for another answer."""
         return Paths(self._turns, self._takes_ids, same=self._same)
 
     def takes_ids(self, model: int) -> bool:
-        """True if a model is asked after ids."""
+        """Test whether a model is asked after ids."""
         return self._takes_ids[model]
 
     def begin(self, model: int, path: Path, tokens: Sequence[Token] = (), *, ahead: bool = False) -> Trail:
-        """Note that a model was asked after `path`, so that its tokens follow; or that it would write `tokens`."""
+        """Begin a trail of a model that was asked after `path`; with `tokens`, of tokens that it would write there."""
         trail = Trail(model, path, ahead=ahead, choice=bool(tokens))
         for token in tokens:
             trail.add(token)
@@ -195,7 +198,7 @@ class Paths:
         return trail
 
     def write(self, model: int, before: bytes, token: Token) -> None:
-        """Note that a token of a model was written into the answer after `before`: it is on that model's path."""
+        """Record that a token of a model was added to the answer after `before`, so that it is on that model's path."""
         if token.end or not self._takes_ids[model]:
             return
         spine = self._spines.setdefault(self._home(model), Trail(model, Path()))
@@ -208,7 +211,7 @@ class Paths:
             spine.add(token)
 
     async def path(self, model: int, text: bytes) -> Path | None:
-        """A model's path through a text; None if it takes text only, or its encoding of the text cannot be known.
+        """Find a model's path through a text; None if it takes text only, or its encoding of the text is unknown.
 
         Raises:
             ProviderError: the model failed.
@@ -221,13 +224,17 @@ class Paths:
         return await self._encode(model, own, text)
 
     def wrote(self, model: int, path: Path) -> bool:
-        """Test whether a model has written the end of a path by itself, after the beginning of the path."""
+        """Test whether a model wrote the path, after the beginning after which it was asked."""
         return any(trail.model == model and trail.shared(path.text) == path for trail in self._trails)
 
     def beyond(self, model: int, text: bytes) -> tuple[Path, Token] | None:
-        """An own path of the model that passes the end of a text inside a token: up to that token's end, and its rest.
+        """A path that the model wrote and on which a token lies across the end of `text`.
 
-        The model has no other own path there: it can only be asked after that token.
+        The model has to be asked after that token, because no path that it wrote ends with `text`.
+
+        Returns:
+            The path up to the end of that token, and the part of the token after `text`; None if there is no such path,
+            or if another path that the model wrote ends with `text`.
         """
         spine, trails = self._spines.get(self._home(model)), [one for one in self._trails if one.model == model]
         written = [one for one in trails if one.start < len(text)]
@@ -243,32 +250,32 @@ class Paths:
         return None
 
     def follows(self, trail: Trail, text: bytes) -> bool:
-        """Test whether a model has written a text, and the answer has no other ids for it."""
+        """Test whether a trail begins with a text, and the answer does not have other ids for that text."""
         spine = self._spines.get(self._home(trail.model))
         return trail.text.startswith(text) and (
             spine is None or bytes(spine.text) != text or spine.path.ids == trail.shared(text).ids
         )
 
     def forget(self, text: bytes) -> None:
-        """Forget the trails that are of no use to an answer that begins with `text`."""
+        """Forget the trails that are useless for an answer that begins with `text`."""
         kept, longest = list[Trail](), dict[int, Trail]()
         for trail in self._trails:
             if trail.text.startswith(text):
                 kept.append(trail)
-            else:  # of the trails that the answer has left, only the one left last is of use
+            else:  # of a model's trails that the answer has left, only the one with the longest shared part is useful
                 best = longest.setdefault(trail.model, trail)
                 if len(trail.shared(text).text) > len(best.shared(text).text):
                     longest[trail.model] = trail
         self._trails = [*longest.values(), *kept]
 
     def _home(self, model: int) -> int:
-        """The model that owns the path: the first one if all have the same ids."""
+        """The model under which the path is stored: the first model if all have the same ids."""
         return 0 if self._same else model
 
     def _own(self, model: int, text: bytes) -> Path:
-        """The longest path through the beginning of a text that was written: by the model, or in the same ids.
+        """The longest written path through the beginning of a text, by this model or by any model with the same ids.
 
-        Of equally long paths the answer's is taken, then the model's own, then the most probable.
+        Among equally long paths, the answer's is preferred, then the model's own, then the most probable one.
         """
         spine = self._spines.get(self._home(model))
         best = Path() if spine is None else spine.shared(text)
@@ -279,7 +286,7 @@ class Paths:
         return found[0][1] if found and len(found[0][1].text) > len(best.text) else best
 
     async def _encode(self, model: int, own: Path, text: bytes) -> Path | None:
-        """A path that continues an own path of the model by its encoding of the rest; None if that cannot be known."""
+        """Continue a path that the model wrote with its encoding of the rest of a text; None if that is unknown."""
         sent = sendable(text)
         encoder = self._encoders.get(model)
         if encoder is None:
@@ -306,7 +313,7 @@ def _order(trail: Trail, path: Path, model: int, text: bytes) -> tuple[int, bool
 
 
 def _offsets(data: bytes) -> list[int]:
-    """The offset in a text of each byte that can be sent, and of the end: bytes that are no characters cannot."""
+    """Map the offsets of the bytes that can be sent (valid UTF-8), and of the end, to offsets in the whole text."""
     found, at = [0], 0
     for character in data.decode("utf-8", "surrogateescape"):
         if "\udc80" <= character <= "\udcff":
@@ -319,7 +326,7 @@ def _offsets(data: bytes) -> list[int]:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """The number of bytes with which both texts begin."""
+    """The length in bytes of the common prefix of two texts."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2
@@ -328,7 +335,7 @@ def _common(one: bytes, other: bytes) -> int:
 
 
 def _count(ends: Sequence[int], at: int) -> int | None:
-    """The number of tokens before byte `at`, by the bytes at which they end; None if no token ends there."""
+    """The number of tokens before byte `at`, from the offsets of their ends; None if no token ends there."""
     if not at:
         return 0
     place = bisect_left(ends, at)

@@ -1,4 +1,4 @@
-"""The response so far: a text of tokens that grows, is cut back, and ends where it must."""
+"""The response so far, which grows by tokens, is cut back by replacements, and ends at a limit or a stop string."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from cosd_providers.contract import Token
 
 
 class Response:
-    """Tokens, from left to right: emitted | settled, held back for a stop | pending.
+    """The tokens of an answer, from left to right: emitted | settled, but held back for a stop string | pending.
 
     Args:
-        max_tokens: its length at most, its end of sequence included.
-        stop: strings (as UTF-8) before which it ends.
+        max_tokens: highest number of tokens, the end of sequence included.
+        stop: stop strings (as UTF-8), before which the answer ends.
 
     Attributes:
-        tokens: all of them.
-        text: their bytes.
-        settled: the number of final tokens.
-        over: the present end of the text; None while it may continue. A replacement may change it.
+        tokens: all tokens.
+        text: bytes of all tokens.
+        settled: number of final tokens.
+        over: the reason why the text ends at its present end; None while it may continue. A replacement may change it.
     """
 
     def __init__(self, max_tokens: int, stop: Sequence[bytes]) -> None:
@@ -30,18 +30,18 @@ class Response:
         self.text = bytearray()
         self.settled = 0
         self.over: Finish | None = None
-        self._ends: list[int] = []  # byte offset of each token's end
-        self._ids: list[int] = []  # of all tokens, or of none
+        self._ends: list[int] = []  # byte offset of the end of each token
+        self._ids: list[int] = []  # ids of all tokens, or empty
         self._emitted = 0
         self._stop_starts: int | None = None  # byte offset of the stop string that ends the text
 
     @property
     def stopped(self) -> bool:
-        """True if a stop string ends the present text."""
+        """Test whether a stop string ends the present text."""
         return self._stop_starts is not None
 
     def place(self, placed: Placed) -> None:
-        """Put a token at the end, which may end the text."""
+        """Append a token; it may end the text."""
         token = placed.token
         self.tokens.append(placed)
         self.text += token.data
@@ -57,23 +57,23 @@ class Response:
             self.over = Finish("length", "max_tokens")
 
     def cut_back(self, count: int) -> None:
-        """Throw away all but the first `count` tokens."""
+        """Remove all tokens but the first `count`."""
         del self.tokens[count:], self._ends[count:], self._ids[count:]
         del self.text[self.end_of(count) :]
         self.over = self._stop_starts = None
 
     def end_of(self, count: int) -> int:
-        """Byte offset where the first `count` tokens end."""
+        """Byte offset of the end of the first `count` tokens."""
         return self._ends[count - 1] if count else 0
 
     def ids_before(self, count: int) -> tuple[int, ...]:
-        """The ids of the first `count` tokens, if the models show ids: the path of all models with these ids."""
+        """The ids of the first `count` tokens, if the models show ids; all models with these ids share this path."""
         return tuple(self._ids[:count])
 
     def settle(self, count: int) -> tuple[Placed, ...]:
-        """Make the first `count` tokens final, and return the tokens that may go out now.
+        """Make the first `count` tokens final, and return the tokens that can be emitted now.
 
-        Text that could still become a stop string is held back.
+        Text that could be the beginning of a stop string is held back.
         """
         self.settled = count
         settled = self.end_of(count)
@@ -84,14 +84,14 @@ class Response:
         return self._emit(end)
 
     def finish(self) -> tuple[Placed, ...]:
-        """Complete the answer: cut it before its stop string, and return the remaining tokens to go out."""
+        """Complete the answer: cut it before its stop string, if any, and return the remaining tokens to emit."""
         if self._stop_starts is not None:
             self._trim(self._stop_starts)
         self.settled = len(self.tokens)
         return self._emit(self.settled)
 
     def keep_emitted(self, over: Finish) -> None:
-        """Throw away all but the emitted tokens, and end there."""
+        """Remove all tokens that were not emitted, and end there."""
         self.cut_back(self._emitted)
         self.over = over
 
@@ -101,7 +101,7 @@ class Response:
         return tokens
 
     def _trim(self, cut: int) -> None:
-        """End the text at byte `cut`; a token that straddles it keeps the bytes before."""
+        """End the text at byte `cut`; a token that straddles it keeps its bytes before the cut."""
         while self._ends and self._ends[-1] > cut:
             start = self.end_of(len(self.tokens) - 1)
             if start < cut:

@@ -1,4 +1,4 @@
-"""One answer in progress, as a stream runs it, and the material that a method gets for it."""
+"""The run of one answer, as a stream sees it, and everything that a method is given for it."""
 
 from __future__ import annotations
 
@@ -18,35 +18,34 @@ from cosd_providers.messages import Message, RenderedPrompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerJob:
-    """Material for one answer: models, limits and record.
+    """The models, limits, settings and record of one answer.
 
     Attributes:
-        turns: the models, each with its rendered prompt; the draft first.
-        plain: the same models, each with the prompt's plain text, without any chat template: for a conversation, the
-            text of its messages with a blank line between them.
+        turns: the models with their rendered prompts, the draft first.
+        plain: the models with the prompt as plain text, without any chat template. For a conversation that is the text
+            of its messages, with blank lines between them.
         conversation: the prompt, if it is a conversation.
-        render: renders another conversation for a model, by its index.
-        names: of the models, in results.
-        budget: the limits of their common spending.
-        emit: takes the tokens as they become final.
-        timeline: records the requests.
-        max_tokens: length of the answer at most, its end of sequence included.
-        stop: strings (as UTF-8) before which the answer ends.
-        unit: the tokens judged together, by methods that judge a draft.
-        survives: whether the answer continues without a model that failed with an error.
-        without: the assistants that were lost before the answer began, by their index, with the reason.
-        pace: the schedule of methods that draft.
+        render: renders another conversation for the model at an index.
+        names: names of the models in results.
+        budget: the limits on what all models together may cost.
+        emit: called with tokens when they become final.
+        timeline: the record of the requests.
+        max_tokens: highest number of tokens in the answer, its end of sequence included.
+        stop: stop strings (as UTF-8), before which the answer ends.
+        unit: the tokens that are judged together, for methods that judge a draft.
+        survives: returns whether the answer continues without a model that failed with this error.
+        without: the assistants that were lost before the answer began, by index, with the reason.
+        pace: the schedule, for methods that draft.
         skip: whether to leave out questions whose answers cannot matter.
-        tie: difference of log probabilities within which an assistant's two most probable ids count as equal.
+        tie: largest difference of log probabilities at which an assistant's two most probable ids count as equal.
         across: whether Algorithm 1 runs on models with different ids, each asked after its own encoding.
-        shares: of each assistant, whether it has the draft's ids; empty if none has.
-        ends: ids that are known to end one of the models, if these are asked after ids.
-        by_ids: whether each model is asked after its own path, of ids, by methods that write (`decoding.paths`).
+        shares: for each assistant, whether it has the draft's ids; empty if none has.
+        ends: the known end-of-sequence ids of models that are asked after ids.
+        by_ids: for each model, whether methods that write ask it after the ids of its own path (`decoding.paths`).
         same_ids: whether all models have the same ids.
-        seed: of the random draws.
-        room: gives an event to wait for while the reader of the answer is slow, else None; `room` itself is None if the
-            answer is not read token by token.
-        lateness: of this process, measured in all answers of the fusion.
+        seed: seed of the random draws.
+        room: returns an event to wait for if the reader of the answer is too slow, else None.
+        lateness: how late this process hears verdicts, measured in all answers of the fusion.
     """
 
     turns: Sequence[RenderedPrompt]
@@ -89,7 +88,7 @@ class Run(Protocol):
 
     @property
     def calls(self) -> CallCounts:
-        """Its requests so far."""
+        """The requests so far."""
         ...
 
     @property
@@ -106,9 +105,9 @@ class Run(Protocol):
         ...
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer with its emitted tokens, unless it is complete."""
+        """End the answer after its emitted tokens; without effect on a complete answer."""
         ...
 
     def report(self) -> Report:
-        """The answer so far."""
+        """The facts about the answer so far."""
         ...

@@ -1,7 +1,7 @@
 """The schedule of an answer: when to draft, ask and wait, and which drafts to start ahead of a verdict.
 
-The schedule cannot change the text: a verdict depends only on the text before its unit, and a draft only on the text
-that it continues, whenever they are requested.
+The schedule cannot change the text. A verdict depends only on the text before its unit, and a draft only on the text
+that it continues, no matter when they are requested.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from cosd_api.verification import Needs
 from cosd_providers.contract import DraftEnd, Proposal, Question, Token
 
 LONGEST_HEDGE = 128
-"""Tokens of a hedge at most, before its verdict; a longer hedge is cancelled."""
+"""Highest number of tokens of a hedge before its verdict; a longer hedge is cancelled."""
 
 LEAST = 4
-"""Tokens of a draft at least, if verdicts are heard late."""
+"""Lowest number of tokens to request from a draft if verdicts are heard late."""
 
 FIRST = 16
-"""Tokens of an answer's first request, when the lateness of verdicts is not known yet."""
+"""Number of tokens in an answer's first request, if it is not known whether verdicts are heard late."""
 
-_SEEN = 32  # waiting units that are considered for hedges: later units are thrown away most often
-# While verdicts are heard late, a request is for this share (_SHARE) of the tokens between two replacements. The
-# average counts _RESTARTS imagined replacements at the distance _BETWEEN, for the time before many were seen.
+_SEEN = 32  # only this many units are considered for hedges, because later units are thrown away most often
+# If verdicts are heard late, a request is for a share (_SHARE) of the average number of tokens between two
+# replacements. The average includes _RESTARTS imaginary replacements, _BETWEEN tokens apart, as a starting value.
 _SHARE, _RESTARTS, _BETWEEN = 0.7, 2, 10
-_LISTED = 4  # tokens that the draft lists beside its own when it is asked for the probability of that
-_FAILURES = 2  # hedges that fail in a row: then the endpoint most likely takes no further draft at a time
+_LISTED = 4  # other tokens that the draft lists when it is asked for the probability of its own token
+_FAILURES = 2  # after this many failed hedges in a row, the endpoint most likely serves only one draft at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,15 @@ class Pace:
     """The settings of a schedule; see `Fusion` and `Tuning`.
 
     Attributes:
-        draft_length: tokens of a drafting round; None drafts without rounds.
-        max_ahead: tokens drafted beyond the settled text, at most; an open unit is always completed.
-        in_flight: requests to one assistant at a time, at most.
-        hedge: largest number of drafts ahead of a verdict at a time.
-        needs: of the verifier.
-        ids: whether the models have the same ids, and are asked after them.
-        places: the best number of places in a request to each assistant; empty for no bound.
-        watched: the assistants that are asked by watches, if `ids`.
-        shown: alternatives to record with each token of the answer; verdicts use no more than they need.
+        draft_length: number of tokens in a drafting round; None means no rounds.
+        max_ahead: highest number of tokens drafted beyond the settled text; an open unit is completed even so.
+        in_flight: highest number of requests to one assistant at a time.
+        hedge: highest number of drafts ahead of a verdict at a time.
+        needs: what the verifier needs.
+        ids: whether the models have the same ids and are asked after them.
+        places: recommended number of places per request, for each assistant; an empty tuple means no limit.
+        watched: the assistants that are asked by watches, if they are asked after ids.
+        shown: number of alternatives to record with each token of the answer; verdicts use no more than they need.
     """
 
     draft_length: int | None = None
@@ -64,35 +64,35 @@ class Pace:
 
     @property
     def listed(self) -> int:
-        """Number of other tokens that a draft lists with each own token, for hedges, the verifier and the record."""
+        """The number of other tokens that a draft lists with each token, for hedges, the verifier and the record."""
         return max(self.hedge, self.needs.draft_alternatives, self.shown)
 
     @property
     def states(self) -> bool:
-        """True if the draft reports its hidden states."""
+        """Test whether the draft has to report its hidden states."""
         return bool(self.needs.draft_states)
 
     @property
     def alternatives(self) -> int:
-        """Number of other tokens that an assistant lists with each own token: a tie is with the second choice."""
+        """The number of other tokens that an assistant lists with each token; a tie needs the second choice."""
         return max(self.judged_by, self.shown)
 
     @property
     def judged_by(self) -> int:
-        """The number of these that a verdict uses."""
+        """The number of an assistant's other tokens that a verdict uses."""
         return max(self.needs.alternatives, int(self.ids))
 
 
 @dataclass(slots=True)
 class Hedge:
-    """A draft from a text that a replacement may bring about.
+    """A draft of a text that will be the answer if a certain replacement is made.
 
     Attributes:
-        started: the command that started it.
+        started: the command that started the hedge.
         unit: the unit whose verdict is awaited.
-        ahead: the text, as the unit knows it.
-        tokens: drafted so far.
-        end: its last item, once it has come.
+        ahead: the text from which the hedge starts, as listed in the unit.
+        tokens: the tokens drafted so far.
+        end: the end of the draft, as soon as it is known.
     """
 
     started: StartDraft
@@ -107,11 +107,11 @@ class Schedule:
 
     Args:
         pace: the settings.
-        assistants: their number.
-        could_change: true for a token about which an assistant's answer could change the text.
+        assistants: number of assistants.
+        could_change: tells whether an assistant's answer about a token could change the text.
 
     Attributes:
-        drafts: the draft in progress, and the state that the next draft continues.
+        drafts: the draft in progress, and the state from which the next draft continues.
         questions: the requests to assistants.
         watches: the streams of assistants that answer each place that they pass.
         hedges: the drafts ahead of a verdict.
@@ -128,9 +128,13 @@ class Schedule:
     def next(
         self, units: Sequence[DraftUnit], response: Response, commands: list[Command], *, late: bool
     ) -> Hedge | None:
-        """Add the commands that are due now; or return the hedge that is the draft from now on.
+        """Add the commands that are due now, or return the hedge that becomes the draft.
 
-        `late`: whether events are heard late, see `lateness`.
+        Args:
+            units: the units of the answer that are not settled.
+            response: the response so far.
+            commands: the list to which commands are added.
+            late: whether events are heard late; see `lateness`.
         """
         self.drafts.late = late
         draft = self.drafts.start(units, response)
@@ -138,14 +142,14 @@ class Schedule:
         if hedge is not None:
             self.drafts.take_over(hedge)
             return hedge
-        commands.extend(self.hedges.tidy())  # these come first, so that their servers are free
+        commands.extend(self.hedges.tidy())  # cancellations come first, so that the servers are free
         if draft:
             commands.append(draft)
         drafting = self.drafts.under_way is not None
         commands.extend(self.watches.next(units, response, self.questions.busy))
         self.questions.more = self.questions.more or self.watches.released
         self.watches.released = False
-        if self.questions.more and not (self._in_rounds and drafting):  # a round is asked about as a whole
+        if self.questions.more and not (self._in_rounds and drafting):  # wait until the round is complete
             drafting = drafting and response.over is None
             commands.extend(self.questions.ask(units, response, drafting=drafting))
         if self._hedges:
@@ -154,13 +158,13 @@ class Schedule:
 
 
 class Drafts:
-    """One draft after another.
+    """The drafts of one answer, one after another.
 
     Attributes:
-        under_way: number of the draft in progress.
-        left: the number of tokens that it may still write.
-        error: the failure of the last draft; it matters after everything that is pending.
-        late: whether events are heard late, so that each request is for few tokens.
+        under_way: number of the draft in progress, if any.
+        left: number of tokens that the draft in progress may still write.
+        error: error of the last draft; raised only when nothing else is pending.
+        late: whether events are heard late, so that each request should be for few tokens.
     """
 
     def __init__(self, pace: Pace) -> None:
@@ -175,7 +179,7 @@ class Drafts:
         self._own = 0  # index of the first token that the draft wrote since the start or the last restart
 
     def start(self, units: Sequence[DraftUnit], response: Response) -> StartDraft | None:
-        """The next draft; None while a draft is in progress, or enough is drafted ahead of the settled text."""
+        """The next draft; None if a draft is in progress, or if nothing more should be drafted now."""
         if self.under_way is not None or response.over or self.error is not None:
             return None
         if units and units[-1].waiting and (units[-1].contested or units[-1].lacks_p):
@@ -189,7 +193,7 @@ class Drafts:
         bound = self.bound(response)
         if bound is not None:
             ahead = len(response.tokens) - response.settled
-            # A half-empty window is refilled at once, not token by token; an open unit must always be completed.
+            # The window is refilled when it is half empty, not token by token. An open unit must always be completed.
             if waiting and ahead > bound // 2:
                 return None
             most = min(most, max(1, bound - ahead))
@@ -201,10 +205,11 @@ class Drafts:
         return StartDraft(self.under_way, bytes(response.text), most, self._continuation, own, **also)
 
     def bound(self, response: Response) -> int | None:
-        """Tokens that may be drafted beyond the settled text; None for any number.
+        """The number of tokens that may be drafted beyond the settled text; None means no limit.
 
-        If verdicts are heard late, the bound is a little less than the average distance of two replacements: most
-        tokens of a longer request would be thrown away. For the first draft their lateness is not known yet.
+        If verdicts are heard late, the limit is a little less than the average distance between two replacements,
+        because most tokens of a longer request would be thrown away. The first draft gets `FIRST` tokens, because it
+        is not known yet whether verdicts are late.
         """
         explicit = self._pace.max_ahead is not None or self._pace.draft_length is not None
         if explicit or not self.late:
@@ -215,51 +220,51 @@ class Drafts:
         return max(LEAST, int(_SHARE * between))
 
     def number(self) -> int:
-        """The number of one more draft."""
+        """The number of the next draft."""
         self._count += 1
         return self._count
 
     def take_over(self, hedge: Hedge) -> None:
-        """Let a hedge be the draft in progress."""
+        """Make a hedge the draft in progress."""
         self.under_way, self.left = hedge.started.draft, hedge.started.max_tokens
         if hedge.end is not None:
             self.ended(hedge.end.continuation)
 
     def ended(self, continuation: Any) -> None:
-        """Note that the draft in progress is over; the next draft continues it."""
+        """Record that the draft in progress is over; the next draft continues from it."""
         self.under_way, self._continuation = None, continuation
 
     def failed(self, error: Exception) -> None:
-        """Note that the draft in progress failed."""
+        """Record that the draft in progress failed."""
         self.under_way, self.error = None, error
 
     def cancel(self) -> list[CancelDraft]:
-        """Cancel the draft in progress."""
+        """Cancel the draft in progress, if any."""
         cancelled = [] if self.under_way is None else [CancelDraft(self.under_way)]
         self.under_way = None
         return cancelled
 
     def discard(self) -> list[CancelDraft]:
-        """Cancel the draft in progress, and let no draft continue it."""
+        """Cancel the draft in progress, if any, and let the next draft not continue from it."""
         self._continuation = self.error = None
         return self.cancel()
 
     def restart(self, response: Response) -> None:
-        """Let the next draft start from the text as it is now, without tokens of its own."""
+        """Let the next draft start from the text as it is now, none of which counts as the draft's own tokens."""
         self._own = len(response.tokens)
         self._restarts += 1
 
 
 Asked = list[tuple[DraftUnit, Verdict]]
-"""The places that one request is about."""
+"""The units that one request is about, each with the verdict of the assistant that is asked."""
 
 
 class Questions:
-    """Requests to assistants, each about one or many places.
+    """Requests to assistants, each about one or more places.
 
     Attributes:
-        under_way: by number: the assistant, and the places.
-        more: whether there may be a place to ask a free assistant about.
+        under_way: the requests in progress: the assistant and the places, by the number of the request.
+        more: whether there may be a place about which a free assistant has to be asked.
     """
 
     def __init__(self, pace: Pace, assistants: int) -> None:
@@ -269,10 +274,10 @@ class Questions:
         self._assistants = assistants
         self._count = 0
         self._first: dict[int, Proposal | None] = {}  # answers about the start that came before the draft's token
-        self._early: dict[int, int] = {}  # by assistant: the request about the start
+        self._early: dict[int, int] = {}  # number of the request about the start, by assistant
 
     def number(self) -> int:
-        """The number of one more question."""
+        """The number of the next question."""
         self._count += 1
         return self._count
 
@@ -282,9 +287,7 @@ class Questions:
         return {assistant for assistant, _ in self.under_way.values()}
 
     def ask_early(self, assistants: Iterable[int]) -> list[Ask]:
-        """Ask about the start of the answer before the draft has written: assistants and draft read the prompt at the
-        same time.
-        """
+        """Ask about the start of the answer before the draft writes, so that all models read the prompt at once."""
         asks: list[Ask] = []
         for assistant in assistants:
             ask = self._early[assistant] = self.number()
@@ -300,7 +303,7 @@ class Questions:
         return Ask(ask, DRAFT, text, (Question(unit.start, ()),), _LISTED, (path,))
 
     def join_early(self, unit: DraftUnit) -> None:
-        """Make the first unit of the answer the subject of the early requests."""
+        """Let the early requests be about the first unit of the answer."""
         for assistant, ask in self._early.items():
             verdict = unit.verdicts[assistant]
             if ask in self.under_way and verdict.hearing is Hearing.OPEN:
@@ -314,11 +317,11 @@ class Questions:
         return self._early[assistant], self._first[assistant]
 
     def is_early(self, ask: int) -> bool:
-        """True if a request was sent before the draft had written."""
+        """Test whether a request was sent before the draft had written."""
         return ask in self._early.values()
 
     def early(self, ask: int, proposals: Sequence[Proposal | None]) -> bool:
-        """Keep an early answer for which there is no unit yet; True if the answer is early."""
+        """Keep the answer to an early request if there is no unit for it yet. Returns True if it was kept."""
         if not self.is_early(ask) or ask not in self.under_way or self.under_way[ask][1]:
             return False
         assistant, _ = self.under_way.pop(ask)
@@ -326,7 +329,7 @@ class Questions:
         return True
 
     def ask(self, units: Iterable[DraftUnit], response: Response, *, drafting: bool) -> list[Ask]:
-        """Ask each assistant every question that could matter, in one request, if not too many are in progress."""
+        """Ask each free assistant, in one request, about the places that wait for it."""
         asks: list[Ask] = []
         free = self._free()
         if not free:
@@ -358,7 +361,7 @@ class Questions:
         return asks
 
     def _most(self, assistant: int) -> int | None:
-        """Places in one request to an assistant, at most."""
+        """The highest number of places in one request to an assistant; None means no limit."""
         return self._pace.places[assistant] if self._pace.ids and self._pace.places else None
 
     def _free(self) -> Sequence[int]:
@@ -369,7 +372,7 @@ class Questions:
         return [one for one in range(self._assistants) if busy.count(one) < self._pace.in_flight]
 
     def take(self, ask: int) -> tuple[int, Asked]:
-        """The assistant and the places of a request that is over; no places if it was cancelled."""
+        """Remove a request that is over, and return its assistant and its places; no places if it was cancelled."""
         assistant, asked = self.under_way.pop(ask, (0, []))
         self.more = True
         for _, verdict in asked:
@@ -378,7 +381,7 @@ class Questions:
         return assistant, asked
 
     def leave(self) -> list[CancelAsk]:
-        """Cancel the requests still open when the answer is complete: early ones, whose answers were not needed."""
+        """Cancel the requests that are still open when the answer is complete, which are early and were not needed."""
         gone = [CancelAsk(ask) for ask in self.under_way]
         self.under_way.clear()
         return gone
@@ -399,15 +402,14 @@ class Questions:
 class Hedges:
     """Drafts ahead of a verdict.
 
-    A replacement is often a token that the draft found nearly as probable: an alternative of the token that it
-    replaces. So a draft from there is started while the verdict is awaited. It is the same draft that would be started
-    after the verdict.
+    A replacement is often a token that the draft found nearly as probable as its own, so a draft after such a token is
+    started while the verdict is pending. It is the same draft that would be started after the verdict.
 
     Attributes:
         count: number of hedges started.
         hits: number of hedges that became the draft.
-        written: tokens that they wrote before their verdict.
-        under_way: by number.
+        written: number of tokens that hedges wrote before their verdict.
+        under_way: the hedges in progress or waiting for their verdict, by the number of the draft.
     """
 
     def __init__(self, pace: Pace, could_change: Contestable, number: Callable[[], int]) -> None:
@@ -421,7 +423,7 @@ class Hedges:
     def start(self, units: Iterable[DraftUnit], response: Response, bound: int | None) -> list[Command]:
         """Start the likeliest hedges: first each unit's most likely replacement, then each unit's second.
 
-        Hedges in progress that are less likely make room. Each may have `bound` tokens, if that is a number.
+        Less likely hedges in progress are cancelled. Each hedge may have `bound` tokens; None means no limit.
         """
         if self._failures >= _FAILURES:
             return []
@@ -448,7 +450,7 @@ class Hedges:
         return commands
 
     def _wanted(self, units: Iterable[DraftUnit], response: Response) -> dict[object, tuple[DraftUnit, Ahead]]:
-        """The likeliest hedges, by the text that they continue."""
+        """The likeliest hedges, by the text from which they start."""
         started = {hedge.ahead.key for hedge in self.under_way.values()}
         ranked: list[tuple[int, DraftUnit, Ahead]] = []
         found = 0
@@ -459,17 +461,17 @@ class Hedges:
             ranked.extend((rank, unit, ahead) for rank, ahead in enumerate(likely))
             found += bool(likely)
             if found == self._pace.hedge:
-                break  # the first hedges of the units fill all places
-        ranked.sort(key=lambda one: one[0])  # of equal ranks the earlier unit's comes first
+                break  # the likeliest hedges of these units are enough
+        ranked.sort(key=lambda one: one[0])  # stable: of equal ranks, the earlier unit comes first
         return {ahead.key: (unit, ahead) for _, unit, ahead in ranked[: self._pace.hedge]}
 
     def _ahead(self, unit: DraftUnit, response: Response) -> list[Ahead]:
-        """Texts that the answer may continue from once the unit is judged, the likeliest first."""
+        """The texts from which the answer may continue after the unit is judged, the likeliest first."""
         if unit.ahead is None:
             before = bytes(response.text[: unit.start])
             room = unit.first + 1 < response.max_tokens
             path = response.ids_before(unit.first) if self._pace.ids else None
-            # No hedge starts after an end, or from where the draft is.
+            # No hedge starts after an end of sequence, or after the token that the draft itself wrote.
             unit.ahead = [
                 Ahead(before + token.data, None if path is None else (*path, token.id or 0))
                 for token in self._likely(unit)
@@ -478,16 +480,16 @@ class Hedges:
         return unit.ahead
 
     def _likely(self, unit: DraftUnit) -> Sequence[Token]:
-        """Possible replacements of a token, the likeliest first."""
+        """The possible replacements of a unit's token, the likeliest first."""
         winner = unit.winner
-        if winner is not None and winner.replacement is not None:  # of the assistants heard so far
+        if winner is not None and winner.replacement is not None:  # the winner among the assistants heard so far
             return (winner.replacement,)
         if not self._could_change(unit.token, unit.start):
             return ()
         return unit.token.alternatives[: self._pace.hedge]
 
     def drafted(self, draft: int, token: Token) -> list[CancelDraft]:
-        """Take a token that a hedge wrote."""
+        """Store a token that a hedge wrote; cancel the hedge if it is too long."""
         hedge = self.under_way.get(draft)
         if hedge is None:
             return []
@@ -497,16 +499,16 @@ class Hedges:
         return [] if len(hedge.tokens) <= LONGEST_HEDGE else self._drop(draft)
 
     def ended(self, draft: int, end: DraftEnd) -> None:
-        """Note that a hedge is over."""
+        """Record that a hedge has ended."""
         if draft in self.under_way:
             self.under_way[draft].end = end
 
     def failed(self, draft: int) -> None:
-        """Note that a hedge failed: if its text becomes the answer's, a new draft shows if the failure matters."""
+        """Record that a hedge failed. If its text becomes the answer's, a new draft shows whether that matters."""
         self._failures += self.under_way.pop(draft, None) is not None
 
     def take(self, wanted: StartDraft) -> Hedge | None:
-        """The hedge that continues the same text as a wanted draft, if there is one."""
+        """Remove and return the hedge that starts from the same text as a wanted draft, if there is one."""
         for draft, hedge in self.under_way.items():
             own = wanted.continuation is not None or (wanted.own and wanted.ids is None)
             if (hedge.started.text, hedge.started.ids) == (wanted.text, wanted.ids) and not own:
@@ -515,7 +517,7 @@ class Hedges:
         return None
 
     def tidy(self) -> list[CancelDraft]:
-        """Cancel the hedges whose unit was judged otherwise, or was thrown away."""
+        """Cancel the hedges whose unit was judged differently or thrown away."""
         if not self.under_way:
             return []
         over = (State.JUDGED, State.VOID)

@@ -1,4 +1,4 @@
-"""Speeds of the models of a fusion, measured in its answers."""
+"""The speeds of the models of a fusion, measured in its answers."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Iterable
 from cosd_api.decoding.timeline import RequestSpan
 
 _STREAMS = ("draft", "hedge", "watch")
-_FEWEST = 8  # tokens of a stream whose speed counts
-_ENOUGH = 64  # tokens of a model whose speed is known
+_FEWEST = 8  # a stream counts if it has at least this many tokens
+_ENOUGH = 64  # a model's speed counts as known after this many tokens
 
 
 class Speeds:
-    """The time that each model takes to write a token, over all answers so far. Only the cost depends on it."""
+    """The mean time that each model takes to write a token, over all answers so far. It affects only the cost."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[int, float] = defaultdict(float)
         self._tokens: defaultdict[int, int] = defaultdict(int)
 
     def note(self, requests: Iterable[RequestSpan]) -> None:
-        """Add the requests of an answer that is over."""
+        """Add the requests of a completed answer."""
         for one in requests:
             if one.kind in _STREAMS and one.tokens >= _FEWEST and one.first is not None and one.end is not None:
                 self._seconds[one.who] += one.end - one.first
                 self._tokens[one.who] += one.tokens - 1
 
     def slower(self, model: int) -> float | None:
-        """The time in which a model writes a token, divided by the draft's; None before both were measured."""
+        """The model's time per token divided by the draft's; None until both are known."""
         if min(self._tokens[model], self._tokens[0]) < _ENOUGH or not self._seconds[0]:
             return None
         theirs, own = (self._seconds[one] / self._tokens[one] for one in (model, 0))

@@ -1,4 +1,4 @@
-"""Stop strings on a growing text: the occurrence that ends first wins, ties go to the longest."""
+"""Stop strings in a growing text. The occurrence that ends first wins; if several end there, the longest does."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from cosd_providers.text import readable
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop string that was found, and its distance in bytes from the end of the text."""
+    """A stop string that was found, and the distance in bytes of its start from the end of the text."""
 
     distance: int
     text: str
 
 
 class StopFinder:
-    """Looks for stop strings (as UTF-8) where the text has just grown."""
+    """Searches the newest part of a text for stop strings (as UTF-8)."""
 
     def __init__(self, stops: Sequence[bytes]) -> None:
-        # The longest comes first, so that of two strings that end together the longer is found.
+        # The longest comes first, so that it wins if several strings end at the same byte.
         self.stops = sorted(set(stops), key=len, reverse=True)
         self.longest = max(map(len, self.stops), default=0)
 
@@ -41,7 +41,7 @@ class StopFinder:
         return Stop(len(window) - end + len(stop), readable(stop))
 
     def held_back(self, text: bytearray, end: int) -> int:
-        """Number of bytes before byte `end` of `text` that could still become a stop string."""
+        """The number of bytes before byte `end` of `text` that could be the beginning of a stop string."""
         for length in range(min(self.longest - 1, end), 0, -1):
             tail = text[end - length : end]
             if any(len(stop) > length and stop.startswith(tail) for stop in self.stops):

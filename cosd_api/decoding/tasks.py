@@ -1,4 +1,4 @@
-"""Tasks that end with their answer."""
+"""Background tasks that end with their answer."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from anyio.abc import TaskGroup
 
 
 class AnswerTasks:
-    """The tasks of one answer; tasks that still run when it is over are cancelled.
+    """The tasks of one answer; those that still run when it is over are cancelled.
 
-    The cancellation stays within each task: a task that ends by a cancellation leaves a cycle in anyio, with all its
-    data.
+    Each task has a scope that catches its cancellation: a task that ends as cancelled leaves a reference cycle in
+    anyio, which keeps all its data alive.
     """
 
     def __init__(self) -> None:
         self._group: TaskGroup
         self._scopes = set[anyio.CancelScope]()
-        self._closed = False  # no task begins any more
+        self._closed = False  # whether no task may begin any more
 
     async def run(self, main: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Run the answer's own coroutine to its end; its exception is raised as it is, not in a group."""
+        """Run the answer's main coroutine to its end; its exception is raised as it is, not in an exception group."""
         failed: Exception | None = None
         async with anyio.create_task_group() as self._group:
             try:

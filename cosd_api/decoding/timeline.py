@@ -1,4 +1,4 @@
-"""The requests of one answer and their times; only a record, which affects no decision."""
+"""A record of the requests of one answer and their times, which affects no decision."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class RequestSpan:
     """One request.
 
     Attributes:
-        who: 0 is the draft, 1 the first assistant, and so on.
+        who: index of the model; 0 is the draft, 1 the first assistant.
         kind: a draft, a draft ahead of a verdict, a question about places, a text to score, or a stream that answers
             each place that it passes.
         number: the decoder's number of the draft or question.
-        at: byte offset in the response that it continues, or of its first place.
-        start: seconds from the start of the answer until it was sent.
-        first: seconds until its first token; None before it, and for questions.
-        end: seconds until it was over; None while it is in progress.
-        tokens: tokens that it wrote, of a draft or a watch.
-        places: places that it asked about, or answered.
-        outcome: its end.
-        max_tokens: the most tokens that a draft may write.
-        temperature: of a draft.
-        seed: of a draft that is drawn.
-        ids: number of tokens of the answer that it continues, if it was asked after ids.
-        other_prompt: whether it reads another prompt than the answer's, in methods that ask in words.
+        at: byte offset in the response from which the request continues, or of its first place.
+        start: seconds from the start of the answer until the request was sent.
+        first: seconds from the start of the answer until the first token; None before that, and for questions.
+        end: seconds from the start of the answer until the request was over; None while it is in progress.
+        tokens: number of tokens that a draft or a watch wrote.
+        places: number of places that the request was about, or that a watch answered.
+        outcome: how the request ended.
+        max_tokens: highest number of tokens that a draft may write.
+        temperature: temperature of a draft.
+        seed: seed of a draft whose tokens are drawn.
+        ids: number of tokens of the answer after which the request continues, if the model was asked after ids.
+        other_prompt: whether the request reads another prompt than the answer's, in methods that ask in words.
         finish: the reason why a draft ended by itself, as in `DraftEnd`.
-        usage: its own bill, complete when it is over; None if it was refused before it was sent.
+        usage: bill of the request, complete when it is over; None if it was refused before it was sent.
     """
 
     who: int
@@ -59,15 +59,15 @@ class RequestSpan:
 
 
 Observer = Callable[[RequestSpan], AbstractContextManager[None]]
-"""Context manager around a request, such as one that traces it."""
+"""A function that returns a context manager for a request, for example to trace it."""
 
 
 class Timeline:
     """The requests of one answer, in the order in which they were sent.
 
     Args:
-        began: start of the answer, by `time.perf_counter`.
-        observer: entered around each request.
+        began: start of the answer, as `time.perf_counter` shows it.
+        observer: returns a context manager that is entered for each request.
     """
 
     def __init__(self, began: float, observer: Observer | None = None) -> None:
@@ -81,7 +81,7 @@ class Timeline:
 
     @contextmanager
     def request(self, who: int, kind: RequestKind, number: int, *, at: int, places: int = 0) -> Iterator[RequestSpan]:
-        """Record a request that lasts as long as the block."""
+        """Record a request that lasts as long as the `with` block."""
         span = RequestSpan(who, kind, number, at, self.now(), places=places)
         self.spans.append(span)
         with self._observer(span):

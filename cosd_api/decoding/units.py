@@ -1,4 +1,4 @@
-"""The draft's tokens that wait for their verdicts, and the assistants' answers about them."""
+"""Draft tokens that wait for their verdicts, and the assistants' answers about them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cosd_api.verification import Place, Verifier, coin_of, decides_by_place, ne
 from cosd_providers.contract import Proposal, Question, Token
 
 Contestable = Callable[[Token, int], bool]
-"""True for a token, at a byte offset in the response, about which an answer could change the text."""
+"""A function that tells whether an answer about a token, at a byte offset in the response, could change the text."""
 
 
 class UnitVerifier:
-    """A verifier, with the settings by which the units of one answer use it.
+    """A verifier, with the settings with which it judges the units of one answer.
 
     Args:
-        verifier: the rule or the tree, say.
-        prompt: the digest of a `Place`.
+        verifier: the verifier, such as the rule or a tree.
+        prompt: digest of the prompt, as in `Place`.
         skip: whether to leave out questions whose answers cannot matter.
-        tie: as in `alignment.judge`. A verifier that replaces every differing token has no tie: the kept text is the
-            assistant's own.
-        listed: other tokens of an assistant's list that a verdict uses, even if the list is longer; None for all of it.
+        tie: see `alignment.judge`. Ties are off if the verifier replaces every differing token, because then the kept
+            text is the assistant's own.
+        listed: number of an assistant's other tokens that a verdict uses, even if it lists more; None for all of them.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class UnitVerifier:
         self._most = listed
 
     def contestable(self, token: Token, start: int) -> bool:
-        """True if an assistant has to be asked about a token, at a byte offset."""
+        """Test whether an assistant has to be asked about a token at a byte offset."""
         return not self._skip or self.could_change(token, start)
 
     def could_change(self, token: Token, start: int) -> bool:
-        """True if an answer about a token, at a byte offset, could change the text."""
-        if token.prob is None:  # a token with an id is a part of a character, whose probability is not shown
+        """Test whether an answer about a token at a byte offset could change the text."""
+        if token.prob is None:  # if it has an id, it is a part of a character, and its server hides the probability
             return token.id is not None
         here = self._verifier
         if self._by_place:
@@ -56,52 +56,52 @@ class UnitVerifier:
 
     @property
     def ever(self) -> bool:
-        """False if it is known that no answer of an assistant could change any text."""
+        """Test whether an answer of an assistant could change any text at all."""
         return not self._skip or self._by_place or self._verifier.contestable(0.0)
 
     def seen(self, theirs: Token) -> Token:
-        """An assistant's token, with as much of its list as a verdict uses."""
+        """An assistant's token, with only those alternatives that a verdict uses."""
         if self._most is None or len(theirs.alternatives) <= self._most:
             return theirs
         return replace(theirs, alternatives=theirs.alternatives[: self._most])
 
     def place(self, unit: DraftUnit, theirs: Token) -> Place | None:
-        """The place of a decision; None if the verifier uses none."""
+        """The place of a decision; None if the verifier does not look at it."""
         if not (self._by_place or self._listed):
             return None
         known = most_probable(unit.token, theirs) if self._listed else None
         return Place(self._prompt, unit.start, draft_q=known, token=unit.token)
 
     def at(self, place: Place | None) -> Verifier:
-        """The verifier that decides there."""
+        """The verifier that decides at a place."""
         return self._verifier if place is None else verifier_at(self._verifier, place)
 
 
 class Hearing(Enum):
     """The state of one assistant at one unit."""
 
-    OPEN = auto()  # it has to be asked
+    OPEN = auto()  # the assistant has to be asked
     ASKED = auto()  # a question is in progress
-    WATCHED = auto()  # a watch answers it
-    FAILED = auto()  # a question about only this unit failed
-    DONE = auto()  # it has judged the unit, or its judgement cannot matter any more
-    LOST = auto()  # it failed for good, and the answer continues without it
-    WITHOUT_P = auto()  # it differs, and the draft has to be asked for the probability of its own token
+    WATCHED = auto()  # a watch will answer
+    FAILED = auto()  # a question about this unit alone failed
+    DONE = auto()  # the assistant has judged the unit, or its judgement no longer matters
+    LOST = auto()  # the assistant failed for good, and the answer continues without it
+    WITHOUT_P = auto()  # the assistant differs, but the probability of the draft's token is not known yet
 
 
 @dataclass(slots=True)
 class Verdict:
-    """The answers of one assistant about one unit so far.
+    """The progress of one assistant at one unit.
 
     Attributes:
-        hearing: its state.
-        alone: whether its question failed together with others, and has to be asked again by itself.
-        error: the reason why it failed or was lost.
-        decision: the decision from its answer, once it was heard.
-        replacement: its token, if the verifier replaces.
-        unanswered: whether it had no answer.
-        pending: its proposal, while the draft is asked for the probability of its own token.
-        ask: number of the question that brought the proposal.
+        hearing: state of the assistant.
+        alone: whether a request about several units failed, so that this unit has to be asked about alone.
+        error: the reason why the assistant failed or was lost.
+        decision: the decision about the assistant's answer, as soon as it was heard.
+        replacement: the assistant's token, if the verifier replaces.
+        unanswered: whether the assistant had no answer.
+        pending: the assistant's proposal, while the draft is asked for the probability of its own token.
+        ask: number of the question that brought `pending`.
     """
 
     hearing: Hearing = Hearing.OPEN
@@ -115,24 +115,24 @@ class Verdict:
 
     @property
     def done(self) -> bool:
-        """True if this assistant is not asked again here."""
+        """Test whether this assistant will not be asked about the unit again."""
         return self.hearing is Hearing.DONE or self.hearing is Hearing.LOST
 
 
 class State(Enum):
     """The state of a unit."""
 
-    WAITING = auto()  # an assistant has to be heard
-    JUDGED = auto()  # no assistant has to be heard any more: the token is kept or replaced
-    VOID = auto()  # it was thrown away after a replacement
+    WAITING = auto()  # an assistant still has to be heard
+    JUDGED = auto()  # the token is kept or replaced
+    VOID = auto()  # the token was thrown away after a replacement
 
 
-_WAITING = State.WAITING  # a look-up less, for each unit at each event
+_WAITING = State.WAITING  # saves an attribute look-up for each unit at each event
 
 
 @dataclass(slots=True)
 class Ahead:
-    """A text that the answer may continue from, with its ids; `tried` if a hedge was started from there."""
+    """A text from which the answer may continue, with its ids; `tried` tells whether a hedge was started from it."""
 
     text: bytes
     ids: tuple[int, ...] | None = None
@@ -140,7 +140,7 @@ class Ahead:
 
     @property
     def key(self) -> object:
-        """Equal for the same place to continue from."""
+        """A key that is equal for equal texts, or for equal ids if they are known."""
         return self.text if self.ids is None else self.ids
 
 
@@ -149,16 +149,16 @@ class DraftUnit:
     """A draft token that is judged, or the replacement that took its place.
 
     Attributes:
-        start: byte offset in the response.
+        start: byte offset of the token in the response.
         first: index of the token in the response.
-        token: the draft's.
-        state: its progress.
-        verdicts: one for each assistant, if any has to be heard.
-        replaced: whether a replacement took it away.
-        drafted_on: whether drafting restarts after it.
-        ahead: the texts from which the answer may continue once it is judged, as far as the schedule has computed them.
+        token: the draft's token.
+        state: state of the unit.
+        verdicts: the verdict of each assistant; empty if no assistant has to be heard.
+        replaced: whether the token was replaced.
+        drafted_on: whether drafting restarts after the unit.
+        ahead: the texts from which the answer may continue after the verdict; None if they have to be computed.
         p_asked: whether the draft was asked for the probability of its token.
-        p_error: the failure of that request.
+        p_error: the error of that request, if it failed.
     """
 
     start: int
@@ -174,55 +174,55 @@ class DraftUnit:
 
     @property
     def waiting(self) -> bool:
-        """True if an assistant has to be heard."""
+        """Test whether an assistant still has to be heard."""
         return self.state is _WAITING
 
     @property
     def heard(self) -> bool:
-        """True if every assistant has judged it."""
+        """Test whether every assistant has judged the unit."""
         return all(verdict.done for verdict in self.verdicts)
 
     @property
     def contested(self) -> bool:
-        """True if an assistant replaces it: then all later tokens will be thrown away."""
+        """Test whether an assistant replaces the token, so that all later tokens will be thrown away."""
         return any(verdict.replacement is not None for verdict in self.verdicts)
 
     @property
     def lacks_p(self) -> bool:
-        """True while the draft is asked for the probability of its token."""
+        """Test whether a verdict waits for the draft's probability of its own token."""
         return any(verdict.hearing is Hearing.WITHOUT_P for verdict in self.verdicts)
 
     @property
     def winner(self) -> Verdict | None:
-        """The most confident of the verdicts that replace; ties go to the first listed."""
+        """The verdict of the most confident assistant that replaces; the first in the list if several are equal."""
         replacing = [verdict for verdict in self.verdicts if verdict.replacement is not None]
         return max(replacing, key=_q, default=None)
 
     @property
     def asked(self) -> bool:
-        """True if any assistant was asked; assistants that were lost before were not."""
+        """Test whether any assistant was asked, which leaves out assistants that were lost before."""
         return any(verdict.hearing is not Hearing.LOST or verdict.error is not None for verdict in self.verdicts)
 
     def complete(self, assistants: int, contestable: Contestable, lost: Container[int]) -> None:
-        """Let it wait if an assistant could change it: all but the `lost` have to be heard then."""
+        """Let the unit wait for all assistants but the `lost`, if an assistant could change it."""
         if contestable(self.token, self.start):
             self.state = State.WAITING
             self.verdicts = [Verdict(Hearing.LOST if at in lost else Hearing.OPEN) for at in range(assistants)]
 
     @property
     def question(self) -> Question:
-        """The question to an assistant."""
+        """The question to an assistant about the unit."""
         return Question(self.start, (self.token.data,))
 
     def hear(self, assistant: int, proposal: Proposal | None, verifier: UnitVerifier, ask: int) -> None:
-        """Judge an assistant's proposal in answer to question `ask`; `proposal` is None if it had no answer."""
+        """Judge an assistant's answer to the question `ask`; `proposal` is None if it had no answer."""
         verdict = self.verdicts[assistant]
         verdict.unanswered = proposal is None
         decision = None if proposal is None else self._judged(assistant, proposal, verifier)
         if decision is not None and decision.p is None and not decision.agreed and self._may_ask_p:
             verdict.pending, verdict.ask, verdict.hearing = proposal, ask, Hearing.WITHOUT_P
             return
-        self.ahead = None  # more is known now
+        self.ahead = None  # the answer changes which texts are likely
         verdict.hearing, verdict.decision = Hearing.DONE, decision
         if decision is None or proposal is None:
             return
@@ -231,12 +231,13 @@ class DraftUnit:
             decision.coin, decision.draft_q = coin_of(verifier.at(place)), place.draft_q
         verdict.replacement = proposal.tokens[0] if decision.fired else None
         if decision.fired and decision.q == 1:
-            for later in self.verdicts[assistant + 1 :]:  # none is more confident, and ties go to the first listed
+            # No assistant can be more confident, and of equally confident assistants the first in the list wins.
+            for later in self.verdicts[assistant + 1 :]:
                 if later.hearing is not Hearing.LOST:
                     later.hearing = Hearing.DONE
 
     def _judged(self, assistant: int, proposal: Proposal, verifier: UnitVerifier) -> Decision:
-        """The decision that an assistant's answer leads to."""
+        """The decision about an assistant's answer."""
         theirs = verifier.seen(proposal.tokens[0])
 
         def replaces(decision: Decision) -> bool:
@@ -247,26 +248,26 @@ class DraftUnit:
 
     @property
     def _may_ask_p(self) -> bool:
-        """True if the draft can still report the probability of its token."""
+        """Test whether the draft can still be asked for the probability of its token."""
         return self.token.id is not None and not self.p_asked
 
     def learn(self, proposal: Proposal | None) -> None:
-        """Take the draft model's answer about its own token; without the token in it, `p` stays unknown."""
+        """Set the probability of the draft's token from the draft model's answer, if the answer lists the token."""
         self.p_asked = True
         for one in () if proposal is None else (proposal.tokens[0], *proposal.tokens[0].alternatives):
             if one.id == self.token.id:
                 self.token = replace(self.token, prob=one.prob)
 
     def is_heard(self, could_change: Contestable) -> bool:
-        """True if no assistant that could have changed it was lost."""
+        """Test whether every assistant that could have changed the token was heard."""
         winner, last = self.winner, len(self.verdicts)
-        if winner is not None and _q(winner) == 1:  # no assistant listed later could have been more confident
+        if winner is not None and _q(winner) == 1:  # no assistant later in the list could have won
             last = self.verdicts.index(winner)
         lost = any(verdict.hearing is Hearing.LOST for verdict in self.verdicts[:last])
         return not (lost and could_change(self.token, self.start))
 
     def replacement(self, winner: Verdict, *, verified: bool, draft: int, at: float) -> Placed:
-        """The winner's token in the response; `draft` wrote the token that it replaces."""
+        """The winner's token, ready for the response; `draft` is the number of the draft whose token it replaces."""
         token, decision = winner.replacement, winner.decision
         assert token is not None
         assert decision is not None
@@ -278,10 +279,10 @@ class DraftUnit:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The decisions about it."""
+        """The decisions about the unit so far."""
         return tuple([verdict.decision for verdict in self.verdicts if verdict.decision is not None])
 
 
 def _q(verdict: Verdict) -> float:
-    """An assistant's probability of its token; 0 if unknown."""
+    """The assistant's probability of its own token; 0 if unknown."""
     return (verdict.decision.q if verdict.decision else None) or 0.0

@@ -1,12 +1,12 @@
-"""Watches: streams left open in place of questions, which answer every place that they pass.
+"""Watches: open streams that replace questions, and answer every place that they pass.
 
-A watch is an assistant's own greedy stream after the path of the answer. As long as its tokens are the answer's, each
-token is the assistant's choice at the next place, and a single question there would bring the same choice: both follow
-the same ids. At a difference the watch has answered that place, and is closed, unless its token becomes the
-replacement: then the stream continues the answer itself. So each difference restarts either the watch or the draft, and
-the text depends on neither.
+A watch is an assistant's own greedy stream, which begins at a place of the answer. As long as its tokens equal the
+answer's, each token is the assistant's choice at the next place. A single question there would bring the same choice,
+because both follow the same ids. At a difference, the watch has answered the place. If its token becomes the
+replacement, the watch follows the answer further; otherwise it is closed. So each difference restarts either the watch
+or the draft, and the text does not depend on which.
 
-Tokens that are ahead of the draft wait for the draft. If a watch fails, a single question replaces it.
+Tokens of a watch that are ahead of the draft wait for the draft. If a watch fails, a single question replaces it.
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ from cosd_api.decoding.units import DraftUnit, Hearing
 from cosd_providers.contract import Proposal, ServerInfo, Token
 
 LAG = 8
-"""Largest distance in tokens of a watch to a later place that waits for it; a watch opened there reads these tokens at
-once.
+"""Largest number of tokens that a watch may still have to write before it answers a waiting place. If it is farther
+behind, a new watch is opened at that place, which reads the tokens before it all at once.
 """
 
 AHEAD = 32
-"""Tokens that a watch may write beyond the answer so far: more tokens would most likely be in vain."""
+"""Number of tokens that a watch may write beyond the answer so far; more would most likely be useless."""
 
-_SLOWER = 1.25  # an assistant whose tokens take more than this many times the draft's time does not keep up
-_FAILURES = 2  # watches that fail in a row; then the assistant is asked by requests
+_SLOWER = 1.25  # an assistant keeps up if its time per token is at most this many times the draft's
+_FAILURES = 2  # after this many failed watches in a row, the assistant is asked by single requests
 
 
 def watched(infos: Mapping[int, ServerInfo], speeds: Speeds) -> frozenset[int]:
-    """The assistants that are asked by watches, by index, for methods that ask after ids.
+    """The indices of the assistants that are asked by watches, for methods that ask after ids.
 
     Args:
-        infos: the servers that are known, the draft's at -1.
-        speeds: of the models, in the answers so far.
+        infos: descriptions of the known servers by assistant; the draft's is at -1.
+        speeds: the speeds of the models in the answers so far.
     """
     assistants = {at: info for at, info in infos.items() if at >= 0 and info.capabilities.ids}
     return frozenset(at for at, info in assistants.items() if is_watched(infos[-1], info, speeds.slower(1 + at)))
 
 
 def is_watched(draft: ServerInfo, assistant: ServerInfo, slower: float | None) -> bool:
-    """Decide whether an assistant is asked by a watch, among models that are asked after ids.
+    """Decide whether an assistant, which is asked after ids, is asked by a watch.
 
-    A user's own choice of a strategy comes first (`Capabilities.watch`). By default a server that is best asked about
-    one place after another (llama.cpp) gets a watch, if it can keep up: a watch writes the whole answer, but single
-    questions hardly more than every fifth token. So the server must have a machine of its own, by the hosts of the
-    URLs, so that it takes no time from the draft; and it must not be much slower than the draft.
+    The user's choice of a strategy comes first (`Capabilities.watch`). By default an assistant gets a watch if its
+    server is best asked about one place at a time (llama.cpp), and if it can keep up. A watch writes the whole answer,
+    while single questions write hardly more than every fifth token. So the server must run on a machine of its own,
+    judged by the hosts in the URLs, so that it takes no time from the draft, and it must not be much slower than the
+    draft.
 
     Args:
         draft: the draft's server.
-        assistant: the assistant's.
-        slower: the time in which it writes a token, divided by the draft's; None before both were measured.
+        assistant: the assistant's server.
+        slower: the assistant's time per token divided by the draft's; None until both are known.
     """
     wanted = assistant.capabilities.watch
     if wanted is not None:
@@ -67,21 +68,21 @@ def is_watched(draft: ServerInfo, assistant: ServerInfo, slower: float | None) -
 
 
 def _host(server: ServerInfo) -> str | None:
-    """The machine of a server, with one name for the local machine; None if the endpoint is no URL."""
+    """The host of a server, with one name for the local machine; None if the endpoint is not a URL."""
     host = urlsplit(server.endpoint).hostname
     return "localhost" if host in ("127.0.0.1", "::1") else host
 
 
 @dataclass(slots=True)
 class Watching:
-    """A watch in progress, or a closed watch whose tokens are still of use.
+    """A watch in progress, or a closed watch whose tokens are still useful.
 
     Attributes:
-        opened: the command that opened it.
-        tokens: written so far.
-        passed: the number of them that are the answer's.
-        open: whether it still writes.
-        failed: whether it ended early, so that another request may show the reason.
+        opened: the command that opened the watch.
+        tokens: the tokens that it has written so far.
+        passed: how many of these tokens the answer has followed.
+        open: whether the watch still writes.
+        failed: whether the watch ended too early, so that a request has to show the reason.
     """
 
     opened: Watch
@@ -92,28 +93,28 @@ class Watching:
 
     @property
     def number(self) -> int:
-        """The number of its request."""
+        """The number of the watch's request."""
         return self.opened.watch
 
     @property
     def first(self) -> int:
-        """The number of ids before its first token."""
+        """The number of ids before the watch's first token."""
         return len(self.opened.ids)
 
     @property
     def place(self) -> int:
-        """Index in the answer of the place that it answers next."""
+        """Index of the place in the answer that the watch answers next."""
         return self.first + self.passed
 
     @property
     def over(self) -> bool:
-        """True if it answers no more places."""
+        """Test whether the watch will answer no more places."""
         return not self.open and self.passed == len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class WatchAnswer:
-    """A choice of an assistant at one place: an answer by a watch."""
+    """The answer of a watch about one unit."""
 
     watch: int
     unit: DraftUnit
@@ -122,12 +123,12 @@ class WatchAnswer:
 
 
 class Streams(ABC):
-    """The streams that are left open in one answer, at most one for each assistant.
+    """The open streams of one answer, at most one for each assistant.
 
     Args:
         assistants: the assistants that are asked by watches.
-        alternatives: other tokens that are listed with each token.
-        number: gives the number of one more request.
+        alternatives: number of other tokens to list with each token.
+        number: returns the number of the next request.
 
     Attributes:
         assistants: the assistants that are still asked by watches.
@@ -142,10 +143,10 @@ class Streams(ABC):
 
     @abstractmethod
     def _stop(self, watch: int) -> None:
-        """Have the request of a watch closed, by its number."""
+        """Close the request of a watch."""
 
     def wrote(self, watch: int, token: Token) -> bool:
-        """Take a token of a watch; false if it is no longer needed."""
+        """Store a token of a watch. Returns False if the watch is no longer needed."""
         for assistant, one in self._watching.items():
             if one.number == watch and one.open:
                 one.tokens.append(token)
@@ -154,7 +155,7 @@ class Streams(ABC):
         return False
 
     def ended(self, watch: int, *, failed: bool) -> None:
-        """Take the end of a watch, perhaps before its last token."""
+        """Record the end of a watch, which may have failed."""
         for assistant, one in self._watching.items():
             if one.number == watch and one.open:
                 one.open, one.failed = False, failed
@@ -166,7 +167,7 @@ class Streams(ABC):
         self.drop(assistant)
 
     def drop(self, assistant: int) -> None:
-        """Forget the watch of an assistant, and close it."""
+        """Close the watch of an assistant, if any, and forget its tokens."""
         one = self._watching.pop(assistant, None)
         if one is not None:
             self._close(one)
@@ -182,7 +183,7 @@ class Streams(ABC):
             self._stop(one.number)
 
     def _gives_up(self, assistant: int) -> bool:
-        """True once an assistant's watches have failed too often in a row."""
+        """Test whether too many watches of an assistant have failed in a row."""
         return self._failures[assistant] >= _FAILURES
 
 
@@ -191,11 +192,11 @@ class Watches(Streams):
 
     Args:
         assistants: the assistants that are asked by watches.
-        alternatives: other tokens that are listed with each token.
-        number: gives the number of one more request.
+        alternatives: number of other tokens to list with each token.
+        number: returns the number of the next request.
 
     Attributes:
-        released: whether a place was left to a request since `released` was last read.
+        released: whether a place was left to a request; the schedule reads and resets it.
     """
 
     def __init__(self, assistants: Iterable[int], alternatives: int, number: Callable[[], int]) -> None:
@@ -207,17 +208,17 @@ class Watches(Streams):
         self._closing.append(CloseWatch(watch))
 
     def begin(self, assistants: Iterable[int], response: Response) -> list[Command]:
-        """Open a watch at the start of the answer: assistants read the prompt beside the draft."""
+        """Open a watch at the start of the answer, so that assistants and draft read the prompt at the same time."""
         return [self._begin(assistant, 0, response) for assistant in assistants if assistant in self.assistants]
 
     def claim(self, unit: DraftUnit) -> None:
-        """Leave a waiting unit to the watches of the assistants that have one."""
+        """Leave a waiting unit to the watches of the assistants that are asked by watches."""
         for assistant in self.assistants:
             if unit.verdicts[assistant].hearing is Hearing.OPEN:
                 unit.verdicts[assistant].hearing = Hearing.WATCHED
 
     def answer(self, units: Sequence[DraftUnit], response: Response) -> WatchAnswer | None:
-        """The next answer of a watch; watches whose tokens are not the answer's are closed."""
+        """The next answer of a watch, if any. Watches that have left the answer are closed."""
         for assistant, one in [*self._watching.items()]:
             while one.passed < len(one.tokens) and one.place < len(response.tokens):
                 token = one.tokens[one.passed]
@@ -229,9 +230,9 @@ class Watches(Streams):
                     if verdict.hearing is Hearing.WATCHED:
                         if agrees or token.prob is not None:
                             return WatchAnswer(one.number, unit, assistant, Proposal(unit.start, (token,), "watch"))
-                        self._release(unit, assistant)  # the server did not show the probability
+                        self._release(unit, assistant)  # a request has to bring the probability
                     elif not agrees and (verdict.replacement is not None or verdict.hearing is Hearing.WITHOUT_P):
-                        break  # the token may become the answer's
+                        break  # the watch's token may become the replacement
                 if not agrees:
                     self.drop(assistant)
                     break
@@ -239,7 +240,7 @@ class Watches(Streams):
         return None
 
     def rewind(self, count: int) -> None:
-        """Rewind the watches to the first `count` tokens of the answer, which alone are kept for certain."""
+        """Rewind the watches to the first `count` tokens of the answer; later tokens may change."""
         for assistant, one in [*self._watching.items()]:
             if one.first > count:
                 self.drop(assistant)
@@ -247,9 +248,9 @@ class Watches(Streams):
                 one.passed = min(one.passed, count - one.first)
 
     def next(self, units: Iterable[DraftUnit], response: Response, busy: Container[int]) -> list[Command]:
-        """Close watches that are too far from the draft, and open a watch at the first place that waits for it.
+        """Close watches that are too far ahead, and open watches at the first places that wait for them.
 
-        No watch is opened for the assistants that are `busy` with a request.
+        No watch is opened for an assistant that is `busy` with a request.
         """
         commands: list[Command] = []
         for assistant in sorted(self.assistants):
@@ -279,7 +280,7 @@ class Watches(Streams):
         return self._closed()
 
     def _release(self, unit: DraftUnit, assistant: int) -> None:
-        """Leave a place to a request."""
+        """Leave a place to a request instead of a watch."""
         if unit.waiting and unit.verdicts[assistant].hearing is Hearing.WATCHED:
             unit.verdicts[assistant].hearing = Hearing.OPEN
             self.released = True

@@ -1,4 +1,4 @@
-"""The run of an answer whose method is a plain coroutine: it writes segment by segment, or all at once."""
+"""The run of an answer whose method is a plain coroutine, which writes segment by segment or all at once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from cosd_providers.messages import Message
 
 
 class AnswerWriter(Asker):
-    """One answer in progress: a `Run`. A method asks its models, and writes the decided text.
+    """One answer in progress, with which a method asks the models and writes the text; it implements `Run`.
 
-    A `source` is a model's index less one, as everywhere in `decoding`.
+    A `source` is the index of a model minus one, as everywhere in `decoding`.
 
     Args:
-        job: the models, the limits and the record.
-        write: the method: writes until `over`.
+        job: the models, limits, settings and record.
+        write: the method, which writes until the answer is `over`.
 
     Attributes:
         segments: the decisions so far.
-        warnings: of the method, for the result.
-        weights: of the models, if the method measured them, for the result.
+        warnings: warnings by the method, for the result.
+        weights: the models' weights, for the result, if the method measured them.
     """
 
     def __init__(self, job: AnswerJob, write: Callable[[AnswerWriter], Awaitable[None]]) -> None:
@@ -60,13 +60,13 @@ class AnswerWriter(Asker):
             raise FusionError(f"{words}: write() has to write until writer.over, or to call writer.end(Finish(...))")
 
     def stop_here(self, finish: Finish) -> None:
-        """End the answer with its emitted tokens, unless it is complete."""
+        """End the answer after its emitted tokens; without effect on a complete answer."""
         if self._finished is None:
             self._response.keep_emitted(finish)
             self._finished = finish
 
     def report(self) -> Report:
-        """The answer so far."""
+        """The facts about the answer so far."""
         return Report(
             text=bytes(self._response.text),
             judged=False,
@@ -85,7 +85,7 @@ class AnswerWriter(Asker):
 
     @property
     def heard_until(self) -> int:
-        """See `Asker`; the answer holds no token of a scratch copy yet."""
+        """See `Asker.heard_until`; tokens of a scratch copy are not in the answer yet."""
         return 0 if self._scratch else len(self._response.tokens)
 
     @property
@@ -95,30 +95,30 @@ class AnswerWriter(Asker):
 
     @property
     def prompt(self) -> str:
-        """The prompt's plain text; see `AnswerJob.plain`."""
+        """The prompt as plain text; see `AnswerJob.plain`."""
         return self._job.plain[0].prompt
 
     @property
     def left(self) -> int:
-        """Tokens that the answer may still have."""
+        """The number of tokens that may still be written."""
         return self._job.max_tokens - len(self._response.tokens)
 
     @property
     def over(self) -> bool:
-        """True once the answer is complete."""
+        """Test whether the answer is complete."""
         return self._finished is not None
 
     def name(self, model: int) -> str:
-        """The model's name in results."""
+        """The name of a model in results."""
         return self._job.names[model]
 
     def warn(self, words: str) -> None:
-        """Add a warning to the result, once."""
+        """Add a warning to the result, unless it has this warning already."""
         if words not in self.warnings:
             self.warnings.append(words)
 
     def stops(self, tokens: Sequence[Token]) -> bool:
-        """Test whether the last of these tokens completes a stop string in their text."""
+        """Test whether the last of these tokens completes a stop string."""
         finder, new, tail = self._response.stops, len(tokens[-1].data), b""
         for token in reversed(tokens):
             tail = token.data + tail
@@ -127,7 +127,7 @@ class AnswerWriter(Asker):
         return finder.find(bytearray(tail), new) is not None
 
     def response_of(self, tokens: Sequence[Token]) -> Response:
-        """An answer of these tokens alone, within this answer's limits: it ends before a stop string."""
+        """A complete response of these tokens alone, with the limits and the stop strings of this answer."""
         response = Response(self._job.max_tokens, self._job.stop)
         for token in tokens:
             if response.over is None:
@@ -145,15 +145,15 @@ class AnswerWriter(Asker):
         reason: str | None = None,
         own: bool = True,
     ) -> None:
-        """Write a segment, or the next part of an open segment: these tokens are final.
+        """Write a segment, or the next part of an open segment, as final tokens.
 
         Args:
-            tokens: its tokens.
-            model: the model that wrote them.
-            number: the request that brought them.
-            segment: the decision about it; None leaves the segment open, until it is added to `segments`.
-            reason: why a part is there.
-            own: whether the model wrote these tokens, so that they stay on its path as they are.
+            tokens: the tokens.
+            model: index of the model that wrote them.
+            number: number of the request that brought them.
+            segment: the decision about the segment; None leaves the segment open, until it is added to `segments`.
+            reason: reason for a part of an open segment.
+            own: whether the model wrote these very tokens, so that they stay on its path.
         """
         reason = reason if segment is None else segment.reason
         compared = segment is not None and len(segment.candidates) > 1
@@ -181,17 +181,17 @@ class AnswerWriter(Asker):
             self._emit(self._response.settle(len(self._response.tokens)))
 
     async def relay(self, model: int, segment: DecidedSegment) -> None:
-        """Let a model continue the answer by itself, to its end: each token is final as it comes.
+        """Let a model write the rest of the answer alone, as one segment; each token is final as soon as it arrives.
 
-        The tokens are one segment. A model that fails is lost if the answer may continue without it, as in `ask_all`:
-        its tokens are kept, and the answer is not over.
+        If the model fails and the answer may continue without it, the model is lost, as in `ask_all`; its tokens are
+        kept, and the answer is not over.
 
         Args:
-            model: its index.
-            segment: the decision for the model, in which the winner's text is filled in.
+            model: index of the model.
+            segment: the decision for the model; the winner's text is filled in.
 
         Raises:
-            ProviderError: it failed, and the answer cannot continue without it; or a limit is reached.
+            ProviderError: the model failed, and the answer cannot continue without it; or a limit is reached.
         """
         start, before = len(self._response.text), len(self._pieces)
 
@@ -216,7 +216,7 @@ class AnswerWriter(Asker):
                 self.segments.append(replace(segment, candidates=tuple(others)))
 
     def scratch_copy(self) -> AnswerWriter:
-        """A writer of another answer to the same prompt, which is hidden until it is compared and copied."""
+        """A writer of another answer to the same prompt, which is not emitted, but may be copied into this answer."""
         other = self.fresh()
         other._response = Response(self._job.max_tokens, self._job.stop)
         other._finished, other._scratch = None, True
@@ -224,7 +224,7 @@ class AnswerWriter(Asker):
         return other
 
     def copy(self, other: AnswerWriter, segment: DecidedSegment) -> None:
-        """Write the text of a scratch copy, as one segment, and end where the copy ended."""
+        """Write the text of a scratch copy as one segment; if the copy is complete, this answer is complete, too."""
         for piece in other._pieces:
             self._place(replace(piece, compared=len(segment.candidates) > 1))
         self._settle(segment)
@@ -233,12 +233,12 @@ class AnswerWriter(Asker):
 
     @property
     def ended(self) -> bool:
-        """True if the answer ended by a model's end of sequence."""
+        """Test whether the answer ended with a model's end of sequence."""
         return self.over and bool(self._response.tokens) and self._response.tokens[-1].token.end
 
     @property
     def sources(self) -> list[int]:
-        """The models that wrote the answer, in the order given."""
+        """The indices of the models that wrote the answer, in the order given."""
         return sorted({one.source + 1 for one in self._response.tokens})
 
     def end(self, finish: Finish) -> None:
@@ -248,7 +248,9 @@ class AnswerWriter(Asker):
             self._emit(self._response.finish())
 
     def end_with(self, passage: Passage) -> None:
-        """Complete the answer if the model that wrote it cannot continue: a full context, or a filter."""
+        """Complete the answer if the model that wrote a passage cannot continue: its context is full, or a filter
+        intervened.
+        """
         if passage.end is not None and passage.end.reason in ("context", "filter"):
             self.end(cut_short(passage.end))
 
