@@ -354,7 +354,7 @@ class Adapter:
             known = TypeAdapter(kind).validate_python(self._recalled["known"])
             served = TypeAdapter(dict[str, Any]).validate_python(self._recalled["served"])
         except (KeyError, ValidationError):
-            words = "the report does not hold what this kind of server is known by"
+            words = "the report lacks the facts about this kind of server"
             raise self._unsupported(words, "Probe again.") from None
         if served and (now := await self._served(served["id"])) != served:
             found = "another one of that name" if now else "it no longer"

@@ -529,7 +529,7 @@ class ScriptedProvider:
             return [self._scored(ids[:at], one, alternatives, raw=raw) for at, one in enumerate(asked, first)]
 
     def _scored(self, before: Sequence[int], token_id: int | None, alternatives: int, *, raw: bool = False) -> Token:
-        """Score a token after earlier ids; an id of None stands for the end of sequence. A `raw` token is unchanged."""
+        """Score a token after earlier ids; an id of None means the end of sequence. A `raw` token is unchanged."""
         probs = self.model.next(before)
         if token_id is None:
             ends = sorted(self.model.end_ids)

@@ -239,7 +239,7 @@ class LlamaCppProbeClient(ProbeClient):
         return {"slots": slots or 0, "trained": next((one.trained for one in listed if one.id == self._model), 0) or 0}
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """Send one request; an empty text before ids stands for the beginning of sequence, if the model has one."""
+        """Send one request; an empty text before ids means the beginning of sequence, if the model has one."""
         sent: list[object] = [prompt if isinstance(prompt, str) else ["", *prompt] for prompt in request.prompts]
         more = {"return_tokens": True, "response_fields": [*FIELDS, "content"], "temperature": request.temperature}
         counts = {"n_predict": request.limit, "n_probs": request.top}
@@ -364,7 +364,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         if count <= 0:
             return {}
         found = await self._states([*before, *(piece.id for piece in pieces)], count, usage)
-        behind = zip(ends[first:], found, strict=True)  # at one offset, the last state is kept
+        behind = zip(ends[first:], found, strict=True)  # of several states at one offset, the last is kept
         return {end - start: state for end, state in behind if end - start in asked}
 
     async def _states(self, prefix: PromptParts, count: int, usage: Usage) -> list[State]:
@@ -452,8 +452,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         """Encode a response with `/tokenize`; see `contract.IdContexts`."""
         pieces = await self._encode(text, special=False)
         if not _spells(pieces, text):
-            # The tokenizer puts a space before every text. So the text is encoded after a line end, which is never
-            # merged with the text, and whose own tokens are then removed.
+            # The tokenizer puts a space before every text, but not after a line end, which it never merges with text.
+            # So the text is encoded after a line end, whose own tokens are then removed.
             line = await self._encode(_LINE, special=False)
             pieces = (await self._encode(_LINE + text, special=False))[len(line) :]
         if not _spells(pieces, text):
@@ -508,7 +508,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def _behind(self, prompt: str, text: bytes) -> tuple[PromptParts, list[Piece], int]:
         """Encode prompt and text: return the parts encoded earlier, the pieces after them, and the start of the text.
 
-        If no part was encoded earlier, an empty text stands for the beginning-of-sequence token, if the model has one.
+        If no part was encoded earlier, an empty text means the beginning-of-sequence token, if the model has one.
         """
         rest = prompt.removeprefix(self._head.text)
         before: PromptParts = [*self._head.ids] if self._head.ids else [""]

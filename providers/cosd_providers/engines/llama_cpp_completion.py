@@ -277,7 +277,7 @@ class LlamaCppClient:
     async def after(
         self, prefixes: Sequence[PromptParts], count: int, usage: Usage, *, singly: bool
     ) -> list[Token | None]:
-        """Request the most probable raw token after each prefix, with `count - 1` alternatives; None if it is full.
+        """Request the most probable raw token after each prefix, and `count - 1` others; None if the context is full.
 
         A token that the server always shows is forced. The distribution returned with it is raw, and includes hidden
         tokens.
@@ -314,7 +314,7 @@ class LlamaCppClient:
         *,
         raw: bool = False,
     ) -> list[Token]:
-        """Score each piece after its prefix; with `raw` the tokens have ids. None stands for the end of sequence."""
+        """Score each piece after its prefix; with `raw` the tokens have ids. None means the end of sequence."""
         likely = await self.peek(prefixes, usage, count=max(_LIKELY, 1 + alternatives))
         wanted = [[*self.facts.ends] if piece is None else [piece.id] for piece in pieces]
         found = [{choice.id: choice.token.prob for choice in position.top} for position in likely]
@@ -408,7 +408,7 @@ class LlamaCppClient:
         except ResponseError:
             with suppress(ResponseError):
                 parse(_OldAnswer, data, self.transport.endpoint)
-                words = "this build of llama.cpp gives probabilities in a shape of before December 2024"
+                words = "this build of llama.cpp gives probabilities in the shape used before December 2024"
                 raise UnsupportedError(words, endpoint=self.transport.endpoint, hint="Update the server.") from None
             raise
 

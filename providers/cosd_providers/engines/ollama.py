@@ -213,7 +213,7 @@ class OllamaClient(OpenAIClient):
             raise UnsupportedError(words, endpoint=self.endpoint, hint="Is it Ollama 0.12.11 or later?")
         total = (event.prompt_eval_count or 0) + (event.eval_count or 0)
         if self.facts.context is not None and total > self.facts.context + 1:  # the last token needs no room
-            words = f"the server has let {total} tokens pass through a context of {self.facts.context} (shift)"
+            words = f"the server has processed {total} tokens in a context of {self.facts.context} (shift)"
             raise ResponseError(words, endpoint=self.endpoint, hint=DIALECT.longer)
         return event.answer
 
@@ -257,7 +257,7 @@ class OllamaProbeClient(CompletionsProbeClient):
 
     async def score(self, text: str, usage: Usage) -> RawScores:  # noqa: ARG002
         """Raise an error: no field requests scores."""
-        raise self.unable("/api/generate shows nothing of the tokens of a prompt")
+        raise self.unable("/api/generate does not show the tokens of a prompt")
 
     async def _post(self, body: Mapping[str, object], usage: Usage) -> Answer:
         sent = {**body}

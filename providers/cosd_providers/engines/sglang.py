@@ -286,7 +286,7 @@ def _step(entry: Triple, top: Sequence[Triple], endpoint: str, *, sampled: bool 
     assert own is not None and best is not None  # the checks above ensure this
     values = [value for value, _, _ in top]
     if not sampled and own == 0 and len(top) > 1 and all(value is None or value < _NOTHING for value in values[1:]):
-        words = "what the server gives as probabilities of greedy decoding is 1 for its own token and 0 for all others"
+        words = "at temperature 0 the server gives its own token the probability 1, and all others 0"
         hint = "Update SGLang, or start it with SGLANG_RETURN_ORIGINAL_LOGPROB=1 (older: RETURN_ORIGINAL_LOGPROB=1)."
         raise UnsupportedError(words, endpoint=endpoint, hint=hint)
     if not sampled:
@@ -674,7 +674,7 @@ async def _encoded(client: SglangClient) -> list[int]:
     try:
         return (await client.ids([LETTERS]))[0]
     except InvalidRequestError as error:
-        words = "the server does not encode text for others (/v1/tokenize), as SGLang does since late 2025"
+        words = "the server does not encode text (/v1/tokenize), as SGLang has done since late 2025"
         hint = "Update it, or give the model's own tokenizer as `tokenizer`."
         raise UnsupportedError(words, endpoint=client.transport.endpoint, hint=hint) from error
 

@@ -229,7 +229,9 @@ class TgiClient:
                 if allowed is None or int(allowed[1]) >= top:
                     raise
                 top = int(allowed[1])
-        words = "the server lists no most probable tokens, so nothing shows that its own token is the most probable one"
+        words = (
+            "the server does not list the most probable tokens, so it is unknown whether its own token is one of them"
+        )
         hint = (
             "Start it without --max-top-n-tokens 0. TGI's llama.cpp backend always samples: use llama.cpp's own server."
         )
@@ -700,7 +702,7 @@ class TgiProbeClient(ProbeClient):
         details = parse(TgiAnswer, answer, self._transport.endpoint).details
         usage.bill(len(own.all), details.generated_tokens)
         if not details.prefill:
-            raise self.unable("decoder_input_details is ignored: nothing of the prompt is shown")
+            raise self.unable("decoder_input_details is ignored: the answer does not show the tokens of the prompt")
         if [word.id for word in details.prefill] != own.all:
             raise self.unable("the tokens of the prompt are not those of /tokenize")
         shown = zip(details.prefill[own.special :], own.data, strict=False)

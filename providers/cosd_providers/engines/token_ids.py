@@ -62,7 +62,7 @@ LETTERS = "a \u00e9 a"
 
 _ANCHORS = ("\n", ",")  # tokenizers that put a space before every text do not merge these with the text after them
 _LONGEST = 6  # tokens to decode together, to finish a character
-_LONG = 16  # an answer's text with more characters may include text that is not of its tokens
+_LONG = 16  # a text with more characters may contain more than the answer's own tokens
 _UNKNOWN = b"\xff unknown"
 """Placeholder for bytes that are not known yet; no text has these bytes."""
 
@@ -70,7 +70,7 @@ ListedId = tuple[int, float, str | None]
 """A listed token: its id, its probability, and its text, decoded separately (None if the server does not show it)."""
 
 _Run = tuple[int, ...]
-"""Ids that are decoded together: those of a token and of the tokens before it that leave its character open."""
+"""Ids that are decoded together: the id of a token, after the ids of earlier tokens that leave its character open."""
 
 
 # Answers.
@@ -387,7 +387,7 @@ class TokenTexts:
         """The bytes of the ids of an encoded text; a special token has the bytes of its name.
 
         If a token leaves a character open, only the bytes before that character are known. The token then gets those
-        bytes and one byte of the character, unless an earlier token has got that byte.
+        bytes and one byte of the character, unless an earlier token already has that byte.
         """
         runs = await self.walk(ids)
         found: list[bytes] = []
@@ -881,7 +881,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def tokenize(self, text: str) -> list[Piece]:
         """Encode a text without added tokens.
 
-        If a character is split between tokens, the server hides its bytes in each token (see `TokenTexts.spelt`).
+        If several tokens share a character, the server does not show how its bytes are split (see `TokenTexts.spelt`).
         """
         await self.facts()
         if self._client.tokenizer is not None and not self._client.head.text:

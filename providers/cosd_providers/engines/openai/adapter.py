@@ -246,13 +246,13 @@ class OpenAICompatible(Engine[ServerFacts]):
         return probe_client(self._client, self._transport)
 
     async def snapshot(self) -> dict[str, Any]:
-        """The facts about the server, for `restore`; `echo` is tested for that."""
+        """The facts about the server, for `restore`; `echo` is tested first, so that they include the result."""
         await self.facts()
         await self._scores(Usage())
         return await self._kept(self._client.facts, self._client.facts.model)
 
     async def discovered(self) -> ServerFacts:
-        """The facts about the server, found out before its first use and not billed; the client has more."""
+        """The facts about the server, found at the first use or restored, and not billed; the client has more facts."""
         return await self._found.get(self._discover)
 
     async def _discover(self) -> ServerFacts:

@@ -163,7 +163,7 @@ class ChatRouteRenderer(ChatRenderer):
 def no_partial(endpoint: str) -> UnsupportedError:
     """The error for a partial answer sent over a route that does not continue answers."""
     words = "with api='messages' a partial answer is not continued"
-    return UnsupportedError(words, endpoint=endpoint, hint="End the conversation with a message of the user's.")
+    return UnsupportedError(words, endpoint=endpoint, hint="End the conversation with a user message.")
 
 
 def _same(one: str, other: str) -> bool:

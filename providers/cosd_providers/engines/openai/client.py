@@ -55,7 +55,7 @@ _LIST = 64  # prompts in one request
 _LONG = 2000  # bytes; a shorter text fits everywhere
 _FILLER = "one two three four five six seven eight " * 8  # 64 words
 _GROWN = 32  # a lower bound for the tokens of the filler
-_REMEMBERED = 64  # prompts
+_REMEMBERED = 64  # prompts to remember
 _NUMBER = re.compile(r"\d+")
 _NO_FIELDS: Mapping[str, object] = {}
 
@@ -566,7 +566,7 @@ async def _whole_characters(
     whole = await ask()
     rest = rest_of(whole.choices[0], strings, text)
     if rest is None:
-        words = "asked again, the server writes something else: it does not always take the most probable token"
+        words = "the repeated request has another answer: the server does not always take the most probable token"
         raise ResponseError(words, endpoint=endpoint, retryable=True)
     read = whole.usage.prompt_tokens if whole.usage else 0
     yield Answer(choices=[rest], usage=Billed(prompt_tokens=read, completion_tokens=len(strings)))

@@ -54,7 +54,7 @@ async def discover(client: OpenAIClient, transport: Transport, model: str | None
             f"the chat route of {dialect.engine} does not continue a partial answer,"
             " and a fusion continues after each word that it replaces"
         )
-        hint = f"{dialect.no_reply} A method that continues no answer takes it as it is: connect(url, api='messages')."
+        hint = f"{dialect.no_reply} For a method that continues no answer: connect(url, api='messages')."
         raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
     if not client.partial:  # no method reads the probabilities of answers that cannot be continued
         facts.probs = False
@@ -176,7 +176,7 @@ async def check_raw(client: OpenAIClient, size: int | None = None) -> None:
     """
     size = size or await _size(client, Prefix("a", ""))
     if size is not None and size > _BARE:
-        words = f"the server puts a chat template around every prompt: of one letter it has read {size} tokens"
+        words = f"the server puts a chat template around every prompt: it has read {size} tokens for one letter"
         hint = (
             "So it cannot continue an answer. Is it Ollama? Then give engine='ollama': its own route takes raw text."
             " Else use a model whose template is the bare prompt."
@@ -201,7 +201,7 @@ async def check_tokenizer(client: OpenAIClient, tokenizer: Tokenizer) -> None:
     given, size = count(tokenizer, sample), await _size(client, Prefix(sample, ""))
     if size is not None and not given <= size <= given + 1:
         words = f"{tokenizer.name!r} is not the tokenizer of this model"
-        hint = f"Of a test text the server reads {size} tokens, and it makes {given}. Give the model's own, or none."
+        hint = f"For a test text the server reads {size} tokens, and it makes {given}. Give the model's own, or none."
         raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
 
 
@@ -220,7 +220,7 @@ async def check_continuation(client: OpenAIClient) -> None:
         client.facts.repeats = choice.written.startswith(_STARTED)
     if plain is not None and plain == broken:
         words = "the chat template takes white space off the end of an answer that is to be continued"
-        hint = 'The model would write it again for ever. Give api="completions", and the template as chat_template.'
+        hint = 'The model would write it again and again. Give api="completions", and the template as chat_template.'
         raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
 
 

@@ -125,7 +125,7 @@ class Drafting:
         left, continues = self._draft.left, self._client.partial
         full = stream.written >= limit == self._wanted and not self._refused
         if self._own_way and not continues and stream.differs:
-            words = "the stream broke off, and asked again the server draws another answer"
+            words = "the stream broke off, and the server drew another answer to the repeated request"
             raise ResponseError(words, endpoint=self._client.endpoint, retryable=True)
         if self._own_way and full and self._given:
             if continues:

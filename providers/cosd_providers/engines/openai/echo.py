@@ -128,7 +128,7 @@ class Echo:
         answer = await self._client.one(prefix, 1, usage, _ECHO, alternatives=alternatives)
         scored = self._read(answer, text, shift, alternatives)
         if scored is None:
-            words = "the echo of the text does not hold what that of a known text did"
+            words = "the echo of the text is less complete than the echo of a known text"
             raise ResponseError(words, endpoint=self._client.endpoint, retryable=True)
         if len(text) > _GROWN * self._sound:
             if await self._agreeing(scored, {}, usage, 2, since=len(text) - len(text) // _GROWN) is None:
@@ -317,7 +317,7 @@ def end_at(position: Position | None, alternatives: int) -> Token:
 
 
 def cannot_score(endpoint: str) -> UnsupportedError:
-    """The error for a request for scores to a server without a correct echo."""
-    words = "the server does not give the probabilities of a given text, or not the right ones (echo, logprobs)"
-    hint = "Use it without `score` and strategy='echo', and with a `tokenizer` where every boundary is asked."
+    """The error for scoring on a server without a correct echo."""
+    words = "the server does not give the probabilities of a given text, or gives wrong ones (echo, logprobs)"
+    hint = "Use it without `score` and strategy='echo', and with a `tokenizer` if every boundary is asked about."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)

@@ -31,7 +31,7 @@ AGREE = (
 """A hint for a server without log probabilities."""
 
 _WORD = re.compile(r"\s*(?:[^\W_]+|\S)|\s+\Z")
-"""White space and a word, or one sign; white space alone at the very end."""
+"""A word or a single sign, with the white space before it; at the very end, also white space alone."""
 
 _FIRST, _MOST = 8, 256  # tokens of the first request, and of the longest
 

@@ -154,7 +154,7 @@ class Proposing(Rounds):
         return [positions[skip:] for positions, skip in zip(found, skipped, strict=True)]
 
     async def _many(self, prefixes: list[Prefix], skipped: list[int], wanted: int) -> list[list[Position]]:
-        """The positions after each prefix. If the limit cuts off an answer before a new position, it is raised once."""
+        """The positions after each prefix; an answer cut off before a new position is requested with a higher limit."""
         ask = self._client.singles if self._singly else self._client.many
         choices = await ask(prefixes, wanted, self._usage, self._alternatives)
         found = [self._positions(choice) for choice in choices]
