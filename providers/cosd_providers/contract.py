@@ -1,13 +1,13 @@
 """The protocol between a fusion and its servers: the extension point.
 
 A provider has three main methods. `generate` continues a text and streams tokens with their probabilities. `propose`
-gives the model's own choice at several places of a text. `score` gives the probabilities of a given text. All
+returns the model's own choice at several places of a text. `score` returns the probabilities of a given text. All
 probabilities are raw: the values of the model's full distribution at temperature 1. The adapter decides how to get them
 from its server.
 
-All offsets are in bytes. For a `Context` by ids, answers hold the model's own tokens, with their ids. For a text all
-tokens hold whole characters: neighbouring raw tokens that share a character become one token, with the lowest of their
-probabilities, in every adapter alike (`text.Merger`).
+All offsets are in bytes. For a `Context` by ids, answers contain the model's own tokens, with their ids. For a text,
+tokens consist of whole characters: in every adapter, neighbouring raw tokens that share a character become one token
+with the lowest of their probabilities (`text.Merger`).
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ __all__ = [
 
 
 State: TypeAlias = Sequence[float]
-"""A model's last hidden state at one place: the numbers from which it computes its next token's probabilities."""
+"""A model's last hidden state at one position: the vector from which it computes the next token's probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The place at which a model continues, or judges: a prompt and the response so far.
+    """The input after which a model continues, or judges: a prompt and the response so far.
 
-    With `ids` it is the model's own path: the encoding of the prompt by itself, then these ids, exactly as the model
-    wrote them. Prompt and response never merge into one token, and no part of the response is encoded again. Without
-    `ids` the server encodes prompt and text as one text, perhaps into other tokens than the model would write.
+    With `ids` it is the model's own path: the encoding of the prompt alone, then these ids, exactly as the model wrote
+    them. Prompt and response never merge into one token, and no part of the response is encoded again. Without `ids`
+    the server encodes prompt and text as one text, possibly into other tokens than the model would write.
 
     Attributes:
         prompt: the rendered prompt; special tokens are parsed, as in any prompt.
-        text: the response so far, as all models share it.
-        ids: the model's ids of `text`; empty at the start of a response. None if the model takes text only.
+        text: the response so far, which is the same for all models.
+        ids: the model's ids for `text`; empty at the start of a response. None if the model accepts only text.
     """
 
     prompt: str
@@ -66,20 +66,20 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of a model: in whole characters, or after a context by ids exactly as the model wrote it.
+    """A token of a model: in whole characters, or after a context by ids exactly as the model wrote it.
 
     Attributes:
         data: its bytes; empty for the end of sequence.
         prob: the model's probability of the token, in [0, 1]; None if the endpoint does not report it.
-        end: whether this is the end of sequence (or of turn): one symbol beside the 256 bytes.
+        end: whether this is the end of sequence (or of turn), which is a symbol in addition to the 256 bytes.
         name: the end token in the model's own spelling, e.g. `"</s>"`, if known.
-        alternatives: other tokens in its place, in whole characters, or the end of sequence; the most probable first.
-            Empty unless requested and known, and if several raw tokens were joined. Parts of characters and tokens with
-            the same bytes as another are left out: the unlisted probability bounds each of them.
-        state: the model's state in its place, before the first of its raw tokens; None unless it was drafted by
+        alternatives: other tokens at the same position, in whole characters, or the end of sequence; the most probable
+            first. Empty unless requested and known, and empty if several raw tokens were joined. Parts of characters
+            and tokens with the same bytes as another are left out: the unlisted probability bounds each of them.
+        state: the model's state before the first raw token of this token; None unless the token was drafted by
             `HiddenStates.generate_with_states`.
-        id: its id in the model's vocabulary, after a context by ids; then `data` may be part of a character, and
-            `alternatives` are tokens of any kind, also parts of characters.
+        id: its id in the model's vocabulary, after a context by ids. Then `data` may be part of a character, and
+            `alternatives` may be tokens of any kind, including parts of characters.
     """
 
     data: bytes
@@ -96,10 +96,11 @@ class DraftEnd:
     """The last item of a draft: the reason for its end.
 
     Attributes:
-        reason: `"end"` (the end token was the last one), `"limit"` (after `max_tokens` tokens, or if the server only
-            `draws`, after as many of its own), `"context"` (the model's context is full) or `"filter"` (a content
-            filter intervened).
-        continuation: opaque; a later `generate` continues from its token ids. None if the endpoint takes text only.
+        reason: `"end"` (the last token was the end of sequence), `"limit"` (the draft has `max_tokens` tokens, or that
+            number of the server's own tokens if the server only `draws`), `"context"` (the model's context is full) or
+            `"filter"` (a content filter intervened).
+        continuation: an opaque value from whose token ids a later `generate` continues. None if the endpoint accepts
+            only text.
     """
 
     reason: Literal["end", "limit", "context", "filter"]
@@ -108,14 +109,14 @@ class DraftEnd:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A place in the response at which an assistant gives its own continuation.
+    """A place in the response at which an assistant is asked for its own continuation.
 
     Attributes:
         start: byte offset in the response: the text before it is given, the text after it is judged.
-        tokens: the draft's tokens from there; an empty token is the draft's end of sequence. They decide ties, and when
-            the answer is complete.
-        word: whether the answer continues until it covers the tokens, or differs from them and has ended its word
-            (`unit="word"`). Otherwise it is one token (`unit="token"`, Algorithm 1).
+        tokens: the draft's tokens from `start` on; an empty token is the draft's end of sequence. They decide ties, and
+            determine when the answer is complete.
+        word: whether the answer continues until it covers the tokens, or differs from them and has completed its word
+            (`unit="word"`). Otherwise the answer is a single token (`unit="token"`, Algorithm 1).
     """
 
     start: int
@@ -129,8 +130,8 @@ class Proposal:
 
     Attributes:
         start: byte offset in the response.
-        tokens: at least one. The end of sequence, if it comes, is explicit and the last.
-        strategy: the kind of request that gave it (`strategies.Strategy`), as counted in the ledger; None if not
+        tokens: at least one token. An end of sequence is an explicit token, and the last.
+        strategy: the kind of request that found it (`strategies.Strategy`), as counted in the ledger; None if it is not
             reported.
     """
 
@@ -141,7 +142,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token of an encoded text: its id and its raw bytes (which may be part of a character)."""
+    """A token of an encoded text: its id and its raw bytes (which may be part of a character)."""
 
     id: int
     data: bytes
@@ -153,26 +154,27 @@ class Capabilities:
 
     Attributes:
         token_ids: a draft continues from its own token ids after a pause.
-        end_prob: the probability of the end of sequence is reported.
+        end_prob: the endpoint reports the probability of the end of sequence.
         tokenize: the endpoint encodes text.
         score: the endpoint reports the probabilities of a given text.
-        scores_by_token: it takes a prompt for each token of that text, reads each prompt whole, and bills all of them;
-            without it the server reads the text once.
-        probs: the endpoint reports the probabilities of the tokens that it generates; without them an assistant can
+        scores_by_token: scoring needs a prompt for each token of the text, and the server reads and bills each prompt
+            in full. If False, the server reads the text once.
+        probs: the endpoint reports the probabilities of the tokens that it generates. Without them an assistant can
             only agree or disagree.
-        top_k: the most alternatives that `generate` and `propose` can give with a token; 0 if none are listed.
-        score_top_k: the same for `score`.
+        top_k: the largest number of alternatives per token from `generate` and `propose`; 0 if none are listed.
+        score_top_k: the largest number of alternatives per token from `score`.
         sampling: `generate(temperature=1, seed=...)` draws from the model's own distribution, with raw probabilities.
-        draws: `generate(temperature=1, seed=...)` draws in the server's own way, perhaps not from the model's own
-            distribution, and perhaps other tokens for the same seed. Drawn tokens then need no probability.
-        continues: the endpoint continues a text or a partial answer. Without it, it answers conversations
-            (`messages.ChatProvider`), and takes no `text` in `generate`.
-        hidden_states: the width of the model's last hidden state, if the endpoint reports it (`HiddenStates`); else 0.
-        ids: it takes a `Context` by ids, and shows the ids of its tokens (`IdContexts`).
+        draws: `generate(temperature=1, seed=...)` draws in the server's own way: possibly from another distribution
+            than the model's own, and possibly other tokens for the same seed. Drawn tokens then need no probability.
+        continues: the endpoint continues a text or a partial answer. If False, it only answers conversations
+            (`messages.ChatProvider`), and `generate` accepts no `text`.
+        hidden_states: the width of the model's last hidden state; 0 if the endpoint does not report it
+            (`HiddenStates`).
+        ids: the endpoint accepts a `Context` by ids, and shows the ids of its tokens (`IdContexts`).
         places: the best number of contexts in one request of `IdContexts.next_tokens`. 1 means one request for each
             context, in quick succession, so that the server reads no token twice.
-        watch: whether an assistant answers by a stream that is left open (`strategies.Strategy`), if its contexts have
-            ids; None leaves this to the fusion.
+        watch: whether an assistant with contexts by ids answers by a stream that stays open (`strategies.Strategy`);
+            None leaves the decision to the fusion.
     """
 
     token_ids: bool
@@ -198,14 +200,14 @@ class ServerInfo:
 
     Attributes:
         endpoint: its URL, without credentials.
-        engine: the server's kind, e.g. `"llama.cpp"`.
+        engine: the kind of server, e.g. `"llama.cpp"`.
         model: the model's id.
         build: the server's version, if it reports one.
-        context: tokens that fit into one request, prompt and answer together; None if unknown.
+        context: size of the context in tokens, prompt and answer together; None if unknown.
         capabilities: its abilities.
-        longest_prompt: tokens that a prompt and the answer so far may have, if that is less than `context`.
-        answer_cue: the chat template's text between a user's message and the answer; None if none is known.
-        ends: ids that end a generation, as far as they are known beforehand.
+        longest_prompt: the largest number of tokens in a prompt and the answer so far, if it is less than `context`.
+        answer_cue: the chat template's text between a user's message and the answer; None if unknown.
+        ends: ids that end a generation, as far as they are known in advance.
     """
 
     endpoint: str
@@ -223,13 +225,13 @@ class ServerInfo:
 class Provider(Protocol):
     """A model behind an API. Constructing one does no I/O; leaving it as a context manager closes its connections.
 
-    It can be entered several times and serve any number of fusions at once. A `Context` is the prompt and the response
-    so far. Every method raises `ProviderError`.
+    It can be entered several times, and serve any number of fusions at once. A `Context` is the prompt and the response
+    so far. Every method may raise `ProviderError`.
     """
 
     @property
     def name(self) -> str:
-        """A short name for people, distinct within a fusion."""
+        """A short human-readable name, unique within a fusion."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -237,7 +239,7 @@ class Provider(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def describe(self) -> ServerInfo:
-        """Find out the server's kind, model and abilities; later calls send nothing."""
+        """Find out the server's kind, model and abilities. Later calls send no request."""
         ...
 
     def generate(
@@ -251,25 +253,27 @@ class Provider(Protocol):
         seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Continue a context, always with the most probable token, or at random.
+        """Continue a context, either always with the most probable token or at random.
 
         After a context by ids (`Capabilities.ids`) the tokens are the model's own, with their ids: they may be parts of
-        characters, and `max_tokens` counts ids. After a text they are joined into whole characters.
+        characters, and `max_tokens` counts ids. After a text, raw tokens are joined into whole characters.
 
-        Yields at most `max_tokens` tokens, fewer only if the model ended or cannot continue, and then one `DraftEnd`.
-        With the `continuation` of an earlier draft of whole characters, continues from that draft's own token ids,
-        which decode to `context.text`. Closing the iterator closes the request and frees the server.
+        Yields at most `max_tokens` tokens (fewer only if the model ended or cannot continue), and then one `DraftEnd`.
+        If the `continuation` of an earlier draft of whole characters is given, the new draft continues from that
+        draft's own token ids, which decode to `context.text`. Closing the iterator closes the request and frees the
+        server.
 
-        With `alternatives` each token carries up to this number of the other most probable tokens in its place, as far
-        as the endpoint reports them. Leave out uncertain tokens; methods that decide by alternatives need all of them.
+        With `alternatives` each token has up to this number of the other most probable tokens at its position, as far
+        as the endpoint reports them. Leave out uncertain tokens. Methods that decide by alternatives need complete
+        lists.
 
-        With `temperature=1` each token is drawn from the model's full distribution; its probability is its own in that
-        distribution, and the most probable token is the drawn token or its first alternative. A `seed` makes the server
-        draw the same tokens again, as far as it can. Give each draft a seed of its own: equal seeds draw by equal
-        random numbers. Without `Capabilities.sampling` only `draws` holds.
+        With `temperature=1` each token is drawn from the model's full distribution, and has its own probability in that
+        distribution; the most probable token is the drawn token or its first alternative. With the same `seed` the
+        server draws the same tokens again, as far as it can. Use a different seed for each draft: equal seeds use equal
+        random numbers. Without `Capabilities.sampling` only the weaker promise of `draws` holds.
 
-        If the response has grown too long for the model's context the draft ends at once, with reason `"context"`; a
-        prompt that is too long by itself raises `ContextLengthError`.
+        If the response has grown too long for the model's context, the draft ends at once with the reason `"context"`.
+        If the prompt alone is too long, `ContextLengthError` is raised.
 
         Raises:
             ValueError: `temperature` is neither 0 nor 1.
@@ -280,22 +284,23 @@ class Provider(Protocol):
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
-        """The model's choice at each question, in order; None if it cannot be known.
+        """Return the model's choice for each question, in order; None if it cannot be known.
 
-        Offsets are in `context.text`, without ids. `questions=None` means every boundary of the model's own encoding of
-        that text, one token each, in as few requests as the endpoint allows: a single request if it scores text, or
-        takes several texts at once. `alternatives` is as in `generate`.
+        Offsets refer to `context.text`; the context has no ids. `questions=None` asks for one token at every boundary
+        of the model's own encoding of that text, in as few requests as the endpoint allows: a single request if it
+        scores text or accepts several texts at once. `alternatives` is as in `generate`.
         """
         ...
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
-        """The tokens of the model's own encoding of `context.text`, each with its probability given all before it.
+        """Return the tokens of the model's own encoding of `context.text`, each with its conditional probability.
 
-        With `alternatives` each token carries up to this number of the other most probable tokens in its place: the
-        first of them is the most probable token, unless the token itself is. A token that begins in `prompt` has none.
+        With `alternatives` each token has up to this number of the other most probable tokens at its position. The
+        first of them is the most probable token, unless the token itself is. A token that begins in `prompt` has no
+        alternatives.
 
-        With `end` a last token is added: the end of sequence after the text, with its probability there (if there are
-        several ends, the most probable), or None if the endpoint does not report it.
+        With `end` a last token is added: the end of sequence after the text (the most probable if there are several),
+        with its probability, or None if the endpoint does not report it.
 
         Raises:
             UnsupportedError: the endpoint cannot do this (`describe().capabilities`).
@@ -303,7 +308,7 @@ class Provider(Protocol):
         ...
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The model's encoding of `text`, without any special token added.
+        """Encode `text` as the model does, without adding a special token.
 
         Raises:
             UnsupportedError: the endpoint cannot do this (`describe().capabilities`).
@@ -313,26 +318,26 @@ class Provider(Protocol):
 
 @runtime_checkable
 class Ready(Protocol):
-    """A provider that can open a connection before it is needed. Optional."""
+    """A provider that can open a connection in advance. Optional."""
 
     async def keep_ready(self) -> bool | None:
         """Open a connection for the next request, if that saves noticeable time. Never raises.
 
         Returns:
-            False if it never will, so that an answer need not call again.
+            False if this provider never opens a connection in advance, so that the caller need not call again.
         """
         ...
 
 
 @runtime_checkable
 class Alive(Protocol):
-    """A provider that can find out if its server answers now, at no cost. Optional."""
+    """A provider that can check, at no cost, whether its server answers now. Optional."""
 
     async def check_alive(self) -> None:
-        """Send the server a request that needs no model.
+        """Send the server a request that does not run the model.
 
         Raises:
-            ProviderError: it does not answer, or reports that it is not ready.
+            ProviderError: the server does not answer, or reports that it is not ready.
         """
         ...
 
@@ -341,8 +346,8 @@ class Alive(Protocol):
 class HiddenStates(Protocol):
     """A provider that can report its model's last hidden states. Optional.
 
-    `Capabilities.hidden_states` says if its server does. If not, both methods raise `UnsupportedError`; they raise
-    `ContextLengthError` if a text is longer than the server allows for states.
+    `Capabilities.hidden_states` shows whether the server reports them. If it does not, both methods raise
+    `UnsupportedError`. They raise `ContextLengthError` if a text is longer than the server allows for states.
     """
 
     def generate_with_states(
@@ -354,37 +359,41 @@ class HiddenStates(Protocol):
         alternatives: int = 0,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Continue as a greedy `generate` does: the same tokens, each with its `state`.
+        """Stream the same tokens as a greedy `generate`, each with its `state`.
 
-        The states belong to the ids that the draft itself was written with, even if the text encodes to other ids. They
-        may come from further requests, for several tokens at a time, which `usage` counts.
+        The states belong to the ids that the model wrote in the draft, even if the text encodes to other ids. They may
+        come from additional requests, each for several tokens, which `usage` counts.
         """
         ...
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
-        """The state at each boundary of the model's own encoding of `context.text`, its end included, by byte offset.
+        """Return the states at the boundaries of the model's own encoding of `context.text`, keyed by byte offset.
 
-        Boundaries are between characters. The first state is missing if no token precedes it.
+        Boundaries are between characters; the end of the text is one of them. The first state is missing if no token
+        precedes it.
         """
         ...
 
 
 @runtime_checkable
 class IdContexts(Protocol):
-    """A provider that takes contexts by ids and shows ids. Optional; `Capabilities.ids` says if its server does."""
+    """A provider that accepts contexts by ids and shows ids. Optional.
+
+    `Capabilities.ids` shows whether the server can do this.
+    """
 
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """The model's most probable token after each context by ids, in order; None if its context is full.
+        """Return the model's most probable token after each context by ids, in order; None if the context is full.
 
-        The server decides between equally probable tokens. Each token has its id, and up to `alternatives` of the next
-        most probable tokens, the most probable first, unchanged: parts of characters and ends included.
+        The server decides between equally probable tokens. Each token has its id and up to `alternatives` of the next
+        most probable tokens, sorted. These are unchanged: they include parts of characters and ends.
         """
         ...
 
     async def encode(self, text: str) -> list[Piece]:
-        """The encoding of a response that begins with `text`: nothing is added, and special tokens are not parsed.
+        """Encode a response that begins with `text`; no token is added, and special tokens are not parsed.
 
         Raises:
             UnsupportedError: the endpoint cannot do this.
@@ -392,7 +401,7 @@ class IdContexts(Protocol):
         ...
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids as the server shows it, special tokens included.
+        """Decode ids to text as the server shows it, including special tokens.
 
         Raises:
             UnsupportedError: the endpoint cannot do this, or does not know one of the ids.
@@ -407,10 +416,10 @@ class IdScores(Protocol):
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """A token for each id of a context from index `first` on, with its id and its probability given all before it.
+        """Return a token for each id of a context from index `first` on, with its id and its conditional probability.
 
-        The tokens need no bytes, as the caller knows the bytes of its ids. `alternatives` and `end` are as in
-        `Provider.score`, and alternatives may be parts of characters.
+        The tokens need no bytes, because the caller knows the bytes of its ids. `alternatives` and `end` are as in
+        `Provider.score`, but alternatives may be parts of characters.
 
         Raises:
             UnsupportedError: the endpoint cannot do this.
@@ -423,7 +432,7 @@ class TokenCounts(Protocol):
     """A provider that counts the tokens of a long text without listing them. Optional."""
 
     async def count_tokens(self, text: str) -> int:
-        """The number of pieces that `Provider.tokenize` would list.
+        """Return the number of pieces that `Provider.tokenize` would return.
 
         Raises:
             UnsupportedError: the endpoint cannot do this.
@@ -432,20 +441,23 @@ class TokenCounts(Protocol):
 
 
 async def token_count(provider: Provider, text: str) -> int:
-    """The number of tokens of a text, counted by the provider itself if it can."""
+    """The number of tokens in a text. A provider with `TokenCounts` counts them itself."""
     if isinstance(provider, TokenCounts):
         return await provider.count_tokens(text)
     return len(await provider.tokenize(text))
 
 
 WordEnds: TypeAlias = Callable[[str], Sequence[int]]
-"""Ends of the words of a text: offsets in characters, ascending. White space mostly belongs to the word after it."""
+"""A function that returns the ends of the words of a text.
+
+The ends are ascending offsets in characters. White space usually belongs to the word after it.
+"""
 
 
 @runtime_checkable
 class WordSplitter(Protocol):
-    """A provider that knows into which words its model splits a text before it encodes them. Optional."""
+    """A provider that knows how its model splits a text into words before it encodes them. Optional."""
 
     async def word_splitter(self) -> WordEnds | None:
-        """The splitter, which sends nothing; None if it is not known."""
+        """The splitter, which sends no requests; None if the words are unknown."""
         ...

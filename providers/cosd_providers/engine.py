@@ -1,13 +1,14 @@
-"""Base of all engines: one model on one server, with construction, discovery, chat and errors in common.
+"""Base of all engines: the construction, discovery, chat and errors that they share.
 
-An engine derives from `Engine` (or from `Adapter`, if its server shows less) and supplies
+An engine serves one model on one server. It derives from `Engine` (or from `Adapter`, if its server shows less) and
+supplies
 
 - `_discover()`: the engine's own `ServerFacts`, found once;
-- `_draft(...)`: a draft, mostly by a loop of `drafting`;
+- `_draft(...)`: a draft, usually by a loop of `drafting`;
 - `propose`: see `contract.Provider`; its rounds come from `greedy.answer` or `proposing`;
-- `score` and `tokenize`, if the server can;
+- `score` and `tokenize`, if the server can score and encode;
 - `_render`, `begun`, `literal` and `_for_chat`, if the server renders conversations;
-- `probe_client()`: the server without checks, for the probe.
+- `probe_client()`: a client without checks, for the probe.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ __all__ = [
 ]
 
 _LASTING = ("id", "root", "parent", "max_model_len", "meta")
-"""Fields of a listed model that last as long as the model itself."""
+"""Fields of a listed model that stay the same as long as the same model is served."""
 
-_NAMED = 8  # models that an error lists
+_NAMED = 8  # models to list in an error
 
-_NEAR_SECONDS = 0.005
+_NEAR_SECONDS = 0.005  # a server that answers faster is near
 
 NO_TEMPLATE = "Give the model's own: connect(url, chat_template=...), a tokenizer_config.json or a .jinja file."
 """A hint for a server that renders no chat template."""
@@ -89,17 +90,17 @@ class Adapter:
     Args:
         url: the server's URL.
         owned: fields of a request that `extra_body` may not set.
-        model: the model's name; needed if the server has several.
-        api_key: sent as a bearer token.
-        headers: sent with every request.
-        extra_body: merged into every generation request.
+        model: the model's name; required if the server has several models.
+        api_key: the API key, which is sent as a bearer token.
+        headers: headers sent with every request.
+        extra_body: fields merged into every generation request.
         timeout: as in `Transport`.
         http_client: as in `Transport`.
         limits: as in `Transport`.
 
     Attributes:
-        strategies: the engine's strategies for proposals; empty if it has a single one.
-        by_ids: whether it may take contexts by ids, so that a watch is possible, too.
+        strategies: the engine's strategies for proposals; empty if it has only one.
+        by_ids: whether the engine may accept contexts by ids, so that a watch is possible.
 
     Raises:
         ValueError: `extra_body` sets a field in `owned`.
@@ -152,38 +153,38 @@ class Adapter:
         return f"{type(self).__name__}({self._transport.endpoint!r}, model={self._model!r})"
 
     def __getstate__(self) -> Mapping[str, Any]:
-        """Everything but the view for conversations: a copy makes its own view."""
+        """The state without the view for conversations: a copy makes its own view."""
         return {**self.__dict__, "_chats": None}
 
     @property
     def name(self) -> str:
-        """Host and port, after the model's name if one was given."""
+        """Host and port, preceded by the model's name if one was given."""
         host = urlsplit(self._transport.endpoint).netloc
         return f"{self._model}@{host}" if self._model else host
 
     @property
     def sent(self) -> int:
-        """Generation requests sent so far, discovery included."""
+        """The number of generation requests sent so far, including discovery."""
         return self._transport.sent
 
     @property
     def encodes_locally(self) -> bool:
-        """Test whether a tokenizer of the user's own encodes text."""
+        """True if a local tokenizer, given by the user, encodes text."""
         return self._tokenizer is not None
 
     async def word_splitter(self) -> WordEnds | None:
-        """The splitter of the user's own tokenizer, if one was given; see `contract.WordSplitter`."""
+        """The word splitter of the local tokenizer, if one was given; see `contract.WordSplitter`."""
         return word_ends(self._tokenizer) if self._tokenizer is not None else None
 
     def connect_options(self) -> dict[str, str]:
-        """Options with which `connect` makes such an adapter again, beside its engine."""
+        """The options, in addition to the engine, with which `connect` recreates this adapter."""
         return {"model": self._model} if self._model else {}
 
     async def keep_ready(self) -> bool:
-        """Open a connection for the next request, by a request to a route that answers at once; see `contract.Ready`.
+        """Open a connection for the next request, by requesting a route that answers at once; see `contract.Ready`.
 
-        Closing a stream early closes its connection, and a new connection costs a round trip, with TLS two or three.
-        Near servers, and a client of the user's own, are left alone.
+        Closing a stream early closes its connection, and a new connection costs one round trip, or two or three with
+        TLS. Nothing is sent to near servers, or if the user supplied an HTTP client.
         """
         if self._ready_route is None or self._near or self._transport.http_client is not None:
             return False
@@ -194,14 +195,14 @@ class Adapter:
         return not self._near
 
     async def check_alive(self) -> None:
-        """Request the route that answers at once, or the list of models; see `contract.Alive`."""
+        """Request a route that answers at once, or else the list of models; see `contract.Alive`."""
         route = self._ready_route or self._listing
         if route is not None:
             with suppress(InvalidRequestError):  # the route is missing, but the server answers
                 await self._transport.get(route, once=True, quick=True)
 
     def with_strategy(self, strategy: Strategy | None) -> Self:
-        """The same model, with one strategy; None for the engine's own rule.
+        """Return a view of this model with one strategy; None for the engine's own rule.
 
         Raises:
             ValueError: the engine has no such strategy.
@@ -211,7 +212,7 @@ class Adapter:
         return view
 
     def _use_strategy(self, strategy: Strategy | None) -> None:
-        """Use this strategy; a watch belongs to the fusion, and other requests then follow the engine's rule.
+        """Use this strategy. If it is `"watch"`, which the fusion runs, other requests follow the engine's own rule.
 
         Raises:
             ValueError: the engine has no such strategy.
@@ -222,7 +223,7 @@ class Adapter:
         self._strategy = None if chosen == "watch" else chosen
 
     def use_template(self, template: Template) -> None:
-        """Render conversations with this template in place of the server's."""
+        """Render conversations with this template instead of the server's."""
         self._template = template
 
     def use_messages(self, own: tuple[Message, ...]) -> None:
@@ -232,21 +233,21 @@ class Adapter:
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
-        """The prompt that makes the model answer a conversation; see `messages.ChatProvider`."""
+        """Return the prompt that makes the model answer a conversation; see `messages.ChatProvider`."""
         view = self._chats
         if view is None:
             made = await self._for_chat()
-            view = self._chats = self._chats or made  # another caller may have been faster
+            view = self._chats = self._chats or made  # another caller may have made a view meanwhile
         if view._talk is None:
             view._talk = ChatRenderer(self._transport.endpoint)
         return await view._talk.render_prompt(view, after_own(self.own_messages, messages), on_special_tokens)
 
     async def _for_chat(self) -> Self:
-        """The view that continues texts rendered by a chat template; a different object if such texts need one."""
+        """The view that continues texts rendered by a chat template; `self` unless such texts need another view."""
         return self
 
     async def render(self, messages: list[dict[str, str]]) -> str:
-        """The conversation as the model reads it, up to the start of its answer.
+        """Render a conversation as the model reads it, up to the start of its answer.
 
         Raises:
             TemplateRefusal: the template refuses the conversation.
@@ -265,15 +266,15 @@ class Adapter:
         return text
 
     async def _render(self, messages: list[dict[str, str]]) -> str:  # noqa: ARG002 - a hook
-        """The conversation rendered by the server's template; raises as `render`."""
+        """Render a conversation with the server's template; raises like `render`."""
         raise self._unsupported("the server does not render its chat template", NO_TEMPLATE)
 
     async def begun(self, prompt: str) -> str:
-        """A rendered prompt without the beginning-of-sequence token that the server adds by itself."""
+        """Strip from a rendered prompt the beginning-of-sequence token that the server itself adds."""
         return prompt
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:  # noqa: ARG002 - a hook
-        """A view whose prompts are ids, encoded piece by piece; None if the server takes text only."""
+        """Return a view whose prompts are ids, encoded piece by piece; None if the server accepts only text."""
         return None
 
     async def score(
@@ -284,11 +285,11 @@ class Adapter:
         end: bool = False,  # noqa: ARG002
         usage: Usage,  # noqa: ARG002
     ) -> list[Token]:
-        """The probabilities of a text; see `contract.Provider`. Unsupported unless an engine overrides it."""
+        """Score a text; see `contract.Provider`. Unsupported unless an engine overrides it."""
         raise self._unsupported("the server does not give the probabilities of a given text")
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The local tokenizer's encoding; see `contract.Provider`. Engines whose server encodes text override it.
+        """Encode a text with the local tokenizer; see `contract.Provider`. Engines whose server encodes override it.
 
         Raises:
             UnsupportedError: no tokenizer was given.
@@ -298,13 +299,13 @@ class Adapter:
         return await encoded(self._tokenizer, text)
 
     async def count_tokens(self, text: str) -> int:
-        """See `contract.TokenCounts`."""
+        """Count the tokens of a text; see `contract.TokenCounts`."""
         if self._tokenizer is None:
             return len(await self.tokenize(text))
         return await beside(length, self._tokenizer, text)
 
     async def _places(self, context: Context, questions: Sequence[Question] | None) -> Sequence[Question]:
-        """The questions; instead of None, one question at every boundary of the text in the model's encoding."""
+        """The questions; if they are None, a question at every boundary of the model's encoding of the text."""
         if questions is not None:
             return questions
         pieces = await self.tokenize(context.prompt + sendable(context.text))
@@ -321,22 +322,22 @@ class Adapter:
         await self._transport.__aexit__(*exc)
 
     def restore(self, facts: Mapping[str, Any], endpoint: str) -> None:
-        """Take the facts of a `snapshot`, so that the first use only checks whether the same model is served.
+        """Use the facts of a `snapshot`, so that the first use only checks whether the same model is served.
 
         Raises:
-            ValueError: the snapshot belongs to another server than this `endpoint`.
+            ValueError: `endpoint`, from which the snapshot was taken, is not this server.
         """
         if _located(endpoint) != _located(self._transport.endpoint):
             raise ValueError(f"the report is of {endpoint}, not of {self._transport.endpoint}: probe this one")
         self._recalled = facts
 
     async def _kept(self, known: object, model: str) -> dict[str, Any]:
-        """Facts as JSON, with the server's report of the model."""
+        """Facts as JSON, with the server's description of the model."""
         kept = TypeAdapter[Any](type(known)).dump_python(known, mode="json")
         return {"served": await self._served(model), "known": kept}
 
     async def _recollected(self, kind: type[_T], learn: Callable[[], Awaitable[_T]]) -> _T:
-        """The restored facts, or else the facts that `learn` finds; see `_taken_up`."""
+        """The restored facts, or the facts that `learn` finds; see `_taken_up`."""
         found = await self._taken_up(kind)
         return await learn() if found is None else found
 
@@ -353,7 +354,7 @@ class Adapter:
             known = TypeAdapter(kind).validate_python(self._recalled["known"])
             served = TypeAdapter(dict[str, Any]).validate_python(self._recalled["served"])
         except (KeyError, ValidationError):
-            words = "the report does not hold what this kind of server is known by"
+            words = "the report lacks the facts about this kind of server"
             raise self._unsupported(words, "Probe again.") from None
         if served and (now := await self._served(served["id"])) != served:
             found = "another one of that name" if now else "it no longer"
@@ -378,7 +379,7 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Facts of a server. Engines add their own fields.
+    """Facts about a server. Engines add their own fields.
 
     Attributes:
         info: the result of `describe`.
@@ -391,7 +392,7 @@ _F = TypeVar("_F", bound=ServerFacts)
 
 
 class EngineOptions(TypedDict, total=False):
-    """The arguments of every engine; see `Adapter`."""
+    """The arguments that every engine accepts; see `Adapter`."""
 
     model: str | None
     api_key: str | None
@@ -403,7 +404,7 @@ class EngineOptions(TypedDict, total=False):
 
 
 class Engine(Adapter, Generic[_F]):
-    """An adapter whose facts are found once, at the first use."""
+    """An adapter that finds out the facts about its server once, at the first use."""
 
     _facts_type: type[_F]
 
@@ -420,27 +421,27 @@ class Engine(Adapter, Generic[_F]):
         """Find out the server's kind, model and abilities.
 
         Raises:
-            UnsupportedError: this is another server, or it cannot be used.
-            ModelChoiceError: there are several models, and none was named; or the named one is not there.
+            UnsupportedError: this is another kind of server, or the server cannot be used.
+            ModelChoiceError: there are several models and none was named, or the named model is missing.
         """
 
     async def discovered(self) -> _F:
-        """The facts of the server, found at the first use or restored."""
+        """The facts about the server, found at the first use or restored."""
         return await self._found.get(lambda: self._recollected(self._facts_type, self._discover))
 
     async def facts(self) -> _F:
-        """The facts that hold for this view of the server."""
+        """The facts that apply to this view of the server."""
         return await self.discovered()
 
     async def describe(self) -> ServerInfo:
-        """The server and its model, requested once."""
+        """Describe the server and its model; see `contract.Provider`."""
         info = (await self.discovered()).info
         if self._watch is None:
             return info
         return replace(info, capabilities=replace(info.capabilities, watch=self._watch))
 
     async def snapshot(self) -> dict[str, Any]:
-        """The facts of the server, for `restore`."""
+        """The facts about the server, for `restore`."""
         facts = await self.discovered()
         return await self._kept(facts, facts.info.model)
 
@@ -454,7 +455,7 @@ class Engine(Adapter, Generic[_F]):
         options: DraftOptions,
         usage: Usage,
     ) -> DraftRequests:
-        """A draft; arguments as in `contract.Provider.generate`. The caller checks that the endpoint can sample."""
+        """Begin a draft; arguments as in `contract.Provider.generate`. The caller has checked that it is supported."""
 
     def generate(
         self,
@@ -483,7 +484,7 @@ class Engine(Adapter, Generic[_F]):
 
 
 def _located(endpoint: str) -> str:
-    """An endpoint with one name for this machine; the model is compared at the first use."""
+    """The endpoint, with the same host name for all loopback addresses. (The first use compares the models.)"""
     parts = urlsplit(endpoint)
     if parts.hostname not in _LOOPBACK:
         return endpoint
@@ -495,7 +496,7 @@ def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[st
     """Check the fields that a user wants merged into every generation request.
 
     Raises:
-        ValueError: it sets a field that the fusion decides (`owned`), or is not JSON.
+        ValueError: `extra_body` sets a field that the fusion controls (`owned`), or is not JSON.
     """
     extra = dict(extra_body or {})
     taken = sorted(owned & set(extra))
@@ -509,7 +510,7 @@ def checked_extra(extra_body: Mapping[str, object] | None, owned: AbstractSet[st
 
 
 class ListedModel(BaseModel):
-    """An entry of `/v1/models`: a name of the model itself, or an adapter (LoRA) on top of it."""
+    """An entry in the response of `/v1/models`: a name of the model itself, or an adapter (LoRA) on top of it."""
 
     id: str
     root: str | None = None
@@ -518,23 +519,23 @@ class ListedModel(BaseModel):
 
 
 class Models(BaseModel):
-    """The answer of `/v1/models`."""
+    """The response of `/v1/models`."""
 
     data: list[ListedModel]
 
 
 async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: str, url: str) -> _M:
-    """Request a route that only one engine has, and return its answer.
+    """Request a route that only one engine has, and return the response.
 
     Args:
         transport: the server.
-        kind: the shape of the answer.
+        kind: the type of the response.
         path: the route.
         looks: the engine's name, for the error.
-        url: whose URL is wanted, for the error.
+        url: the name of the program whose URL the user should give, for the error.
 
     Raises:
-        UnsupportedError: this is another server.
+        UnsupportedError: this is another kind of server.
     """
     try:
         return parse(kind, await transport.get(path), transport.endpoint)
@@ -547,10 +548,10 @@ async def ask_only(transport: Transport, kind: type[_M], path: str, *, looks: st
 
 
 def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> ListedModel:
-    """The model to use: the first of several names of one model; an adapter (LoRA) only if it is named.
+    """Choose the model to use: the first of several names of one model; an adapter (LoRA) only if it is named.
 
     Raises:
-        ModelChoiceError: there are several models, and none was named; or the named one is not there.
+        ModelChoiceError: there are several models and none was named, or the named model is missing.
     """
     own = [one for one in models if one.parent is None]
     if wanted is None and own and len({one.root or one.id for one in own}) == 1:
@@ -562,7 +563,7 @@ def choose(models: Sequence[ListedModel], wanted: str | None, endpoint: str) -> 
 
 
 def no_model(wanted: str | None, ids: Iterable[str], endpoint: str) -> ModelChoiceError:
-    """The error of a model that cannot be chosen."""
+    """The error for a model that cannot be chosen."""
     names = [repr(one) for one in ids]
     unnamed = "several models, and none was named" if names else "no model was named"
     if len(names) > _NAMED:
@@ -573,10 +574,10 @@ def no_model(wanted: str | None, ids: Iterable[str], endpoint: str) -> ModelChoi
 
 
 async def answer_cue(template: Callable[[str], Awaitable[str | None]]) -> str | None:
-    """The text that a chat template puts between a user's message and the answer; None if none is known.
+    """Find the text that a chat template puts between a user's message and the answer; None if it is unknown.
 
     Args:
-        template: renders a user's message, up to the answer; returns None if it cannot.
+        template: renders a user's message, up to the answer; returns None on failure.
     """
     written = await template(_MARK)
     return written.rpartition(_MARK)[2] or None if written and _MARK in written else None
@@ -586,54 +587,54 @@ async def answer_cue(template: Callable[[str], Awaitable[str | None]]) -> str | 
 
 
 def nothing_to_continue(endpoint: str) -> InvalidRequestError:
-    """The error of an empty prompt and text, without a beginning of sequence."""
+    """The error for an empty prompt and text, if the model has no beginning of sequence."""
     words = "prompt and text are empty, and the model has no beginning-of-sequence token to continue from"
     return InvalidRequestError(words, endpoint=endpoint)
 
 
 def broken_off(endpoint: str) -> ResponseError:
-    """The error of a stream that ended before its answer."""
+    """The error for a stream that ended before the answer was complete."""
     return ResponseError("the stream ended before the answer did", endpoint=endpoint, retryable=True)
 
 
 def silent(endpoint: str) -> ResponseError:
-    """The error of an answer without a token, or a reason for that."""
+    """The error for an answer that has neither a token nor a reason for its end."""
     words = "the server stopped without a token and without a reason"
     return ResponseError(words, endpoint=endpoint, retryable=True)
 
 
 def miscounted(asked: int, answered: int, endpoint: str, *, what: str = "prompts were sent") -> ResponseError:
-    """The error of a list with too few or too many answers."""
+    """The error for a list with too few or too many answers."""
     return ResponseError(f"{asked} {what}, {answered} answered", endpoint=endpoint, retryable=True)
 
 
 def no_probs(field: str, endpoint: str, *, hint: str = "") -> UnsupportedError:
-    """The error of an answer without the probabilities that the request wanted."""
+    """The error for an answer without the probabilities that the request asked for."""
     words = f"the server gives no probabilities with its tokens, although asked ({field})"
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
 def cannot_sample(endpoint: str) -> UnsupportedError:
-    """The error of an endpoint that is not known to sample from the model's own distribution."""
+    """The error for an endpoint that is not known to sample from the model's own distribution."""
     words = "the endpoint is not known to draw tokens from the model's own distribution (temperature=1)"
     hint = "Use a method that drafts greedily, or a server that samples: docs/servers.md lists them."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
 def takes_no_ids(endpoint: str) -> UnsupportedError:
-    """The error of an endpoint that takes text only."""
+    """The error for an endpoint that accepts only text."""
     words = "the endpoint takes no token ids for a partial answer, or does not show those that it writes"
     return UnsupportedError(words, endpoint=endpoint, hint="Give it a Context without ids.")
 
 
 def own_stop(endpoint: str, *, hint: str = "Start it without stop strings.") -> UnsupportedError:
-    """The error of an answer that ended at a stop string of the server's own."""
+    """The error for an answer that ended at a stop string of the server's own."""
     return UnsupportedError(
         "the server stops at a text of its own, which no request can undo", endpoint=endpoint, hint=hint
     )
 
 
 def unknown_bytes(endpoint: str) -> UnsupportedError:
-    """The error of tokens whose bytes cannot be known."""
+    """The error for tokens whose bytes cannot be known."""
     words = "the server does not show which bytes its tokens are, or they do not spell the text"
     return UnsupportedError(words, endpoint=endpoint, hint="Give the model's tokenizer as `tokenizer`.")

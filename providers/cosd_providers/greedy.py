@@ -1,11 +1,11 @@
 """Greedy drafts and continuations: raw tokens in, whole-character tokens and proposals out. Pure, without I/O.
 
-An adapter feeds raw tokens, in the server's own cuts. `Draft` and `Continuation` join them into whole characters, break
-ties and decide when there are enough, so that every adapter gives the same answers for the same model, whatever
-requests its server gets.
+An adapter feeds in raw tokens, grouped in whatever way the server sends them. `Draft` and `Continuation` join them into
+whole characters, break ties, and decide when there are enough. So every adapter gives the same answers for the same
+model, whatever requests it sends.
 
-A **continuation** is one greedy generation on token ids. It starts at the model's own encoding of prompt and text as
-one text and continues from its own ids, never from re-encoded text.
+A **continuation** is a greedy generation of token ids. It starts after the model's own encoding of prompt and text as
+one text, and continues from its own ids, never from re-encoded text.
 """
 
 from __future__ import annotations
@@ -37,30 +37,31 @@ __all__ = [
 ]
 
 TIES = 5
-"""Most probable tokens to request at each position, so that ties are seen."""
+"""The number of most probable tokens to request at each position, so that ties are visible."""
 
 ROUNDING = 1e-4
-"""Difference of two log probabilities that counts as rounding.
+"""The largest difference between two log probabilities that counts as rounding.
 
-Servers compute log probabilities as float32 `logit - logsumexp`: at magnitudes up to 30 one rounding step is 2e-6, and
-engines that take the token in one kernel and its probability in another differ by a few steps. Models in bf16 have
-logits 0.8 % apart or exactly equal, so a difference of 1e-4 never hides another choice.
+Servers compute log probabilities as float32 `logit - logsumexp`. At magnitudes up to 30 one rounding step is 2e-6, and
+engines that choose the token in one kernel and compute its probability in another differ by a few steps. The logits of
+models in bf16 are either equal or 0.8 % apart, so a difference of 1e-4 never hides another choice.
 """
 
 _LOGIT = 1e-3  # a log probability above this is a logit
-_MORE = 3  # raw tokens taken after the first token of an unfinished character
-_SPAN = 8  # tokens since the last agreement within which a word must end
-_SILENT = 64  # raw tokens in a row without any text after which a continuation is given up
+_MORE = 3  # raw tokens to accept after the first token of an unfinished character
+_SPAN = 8  # a word must end within this number of tokens after the last agreement
+_SILENT = 64  # a continuation is given up after this number of consecutive raw tokens without text
 
 
-@dataclass(slots=True)  # not frozen: there is one for each raw token, and freezing would take four times as long
+@dataclass(slots=True)  # not frozen: each raw token has a choice, and a frozen one takes four times as long to make
 class Choice:
-    """A raw token that a model could take.
+    """A raw token that a model could choose.
 
     Attributes:
         id: its id; a number unique within its position if the server shows no ids.
         token: its bytes and probability.
-        open: it leaves a character unfinished and its bytes are not shown; the token that completes it has them all.
+        open: the token leaves a character unfinished, and the server does not show its bytes. The token that completes
+            the character has all of them.
         sure: its bytes are known to be complete.
     """
 
@@ -76,7 +77,7 @@ class Position:
 
     Attributes:
         pick: the token that the server took.
-        top: the most probable tokens, best first; empty if the endpoint does not list them.
+        top: the most probable tokens, the most probable first; empty if the endpoint does not list them.
     """
 
     pick: Choice
@@ -84,17 +85,17 @@ class Position:
 
 
 class Draft:
-    """Raw tokens of a draft, counted and joined into at most `limit` whole-character tokens.
+    """The raw tokens of a draft, counted and joined into at most `limit` whole-character tokens.
 
     Args:
-        limit: tokens at most.
-        raw: give tokens out unchanged, with their ids, and count each.
+        limit: the largest number of tokens.
+        raw: return raw tokens unchanged, with their ids, and count each of them.
 
     Attributes:
-        ids: the ids of the tokens given out and of a character still unfinished; a later request continues from them.
-            Tokens beyond the limit are left out.
-        starts: for each token given out, the index of its first raw token among `ids`.
-        left: tokens that may still come.
+        ids: the ids of the returned tokens and of a character that is still unfinished; a later request continues from
+            them. Tokens beyond the limit are left out.
+        starts: for each returned token, the index of its first raw token in `ids`.
+        left: the number of tokens that may still come.
         ended: the end of sequence came.
     """
 
@@ -114,14 +115,14 @@ class Draft:
         return self.ended or self.left <= 0
 
     def feed(self, token_id: int, token: Token) -> list[Token]:
-        """Take the server's next raw token; return the tokens completed by it, at most `left`."""
+        """Add the server's next raw token; return the tokens that it completes, at most `left`."""
         if self.over:
             return []
         at = len(self.ids)
         start = at - len(self._merger.parts)
         self.ids.append(token_id)
         tokens = [replace(token, id=token_id)] if self._raw else self._merger.feed(token)
-        if len(tokens) > self.left:  # an unfinished character and the end, with room for a single token
+        if len(tokens) > self.left:  # an unfinished character and the end came, but only one token is left
             tokens.pop()
             self.ids.pop()
         for one in tokens:
@@ -132,7 +133,7 @@ class Draft:
 
 
 class Continuation:
-    """The greedy continuation for one question, position by position, until it is enough.
+    """The greedy continuation for one question, position by position, until the question is answered.
 
     Args:
         question: the question that it answers.
@@ -141,11 +142,11 @@ class Continuation:
     Attributes:
         question: the question that it answers.
         alternatives: the number of other tokens to list with each token.
-        ids: the raw ids taken so far; the next request continues from them.
+        ids: the raw ids so far; the next request continues from them.
         tokens: the whole-character tokens so far.
-        enough: the question is answered, or no further answer is possible.
-        turned: position (ids, bytes) at which the continuation last overrode the server's token. A text-only server
-            resumes from these bytes and regenerates the rest.
+        enough: the question is answered, or the continuation cannot be extended.
+        turned: the number of ids and the bytes up to the last token that overrode the server's. A text-only server
+            resumes after these bytes and regenerates the rest.
     """
 
     def __init__(self, question: Question, alternatives: int = 0) -> None:
@@ -161,19 +162,19 @@ class Continuation:
         self._draft = b"".join(question.tokens)
         self._starts, self._ends = _edges(question.tokens)
         self._differs = False
-        self._since = 0  # tokens since the last agreement: both at the end of a token, with equal text
+        self._since = 0  # tokens since the last place where tokens of both models ended after equal text
 
     @property
     def wanted(self) -> int:
-        """Raw tokens to request, so that one request is enough for most questions."""
+        """The number of raw tokens to request, so that one request is enough for most questions."""
         if not self.question.word:
             return _MORE if self.ids else 1
         return max(len(self.question.tokens) + 2 - len(self.ids), 2)
 
     def feed(self, positions: Iterable[Position]) -> None:
-        """Take the next positions of the server's generation.
+        """Add the next positions of the server's generation.
 
-        If the continuation takes another token than the server, the rest of the server's generation is discarded. An
+        If the continuation chooses another token than the server, the rest of the server's generation is discarded. An
         empty sequence means that the server cannot continue.
         """
         fed = False
@@ -190,7 +191,7 @@ class Continuation:
             self.enough = True
 
     def proposal(self) -> Proposal | None:
-        """The answer so far; None without any token."""
+        """The answer so far; None if it has no token."""
         return Proposal(self.question.start, tuple(self.tokens)) if self.tokens else None
 
     def _expected(self) -> bytes | None:
@@ -214,7 +215,7 @@ class Continuation:
             self.enough = True
 
     def _give_up(self) -> None:
-        """Give up a character that does not finish: whole characters before it stay, and none can follow."""
+        """Give up a character that stays unfinished: whole characters before it are kept, and nothing can follow."""
         token = join(self._merger.parts)
         kept = token.data[: whole(token.data)]
         if kept:
@@ -222,7 +223,7 @@ class Continuation:
         self.enough = True
 
     def _add(self, token: Token) -> None:
-        """Take a whole token, and compare it with the draft's."""
+        """Add a whole token, and compare it with the draft's token."""
         before = self._data
         self._data += token.data
         self.tokens.append(token)
@@ -235,11 +236,11 @@ class Continuation:
             self._compare(token)
 
     def _word_ended(self, token: Token) -> bool:
-        """True if nothing after `token` can belong to its word, or the word is as long as a replacement may be."""
+        """True if nothing after `token` can belong to its word, or if the word has reached the allowed length."""
         return self._since >= _SPAN or not last_character(token.data).isalnum()
 
     def _compare(self, token: Token) -> None:
-        """Compare the last token with the draft's bytes at the same place."""
+        """Compare the last token with the draft's bytes at the same offset."""
         end = len(self._data)
         start = end - len(token.data)
         self._differs = not self._draft or self._data[start : len(self._draft)] != self._draft[start:end]
@@ -252,7 +253,7 @@ class Continuation:
 
 
 def _edges(tokens: Sequence[bytes]) -> tuple[dict[int, bytes], set[int]]:
-    """The starts and ends of tokens, in bytes from the first start."""
+    """The tokens keyed by their starts, and the ends of the tokens, in bytes from the first start."""
     starts: dict[int, bytes] = {}
     ends: set[int] = set()
     at = 0
@@ -264,7 +265,7 @@ def _edges(tokens: Sequence[bytes]) -> tuple[dict[int, bytes], set[int]]:
 
 
 def _resolve(position: Position, expected: bytes | None) -> Choice:
-    """The most probable token; among equally probable tokens the draft's, else the server's own pick."""
+    """The most probable token; of equally probable tokens, the draft's token, else the server's own pick."""
     best = position.pick.token.prob
     if best is None:
         return position.pick
@@ -285,9 +286,9 @@ def along(continuation: Continuation, own: Sequence[int], positions: Sequence[Po
     """The positions of a scored text, for as long as the continuation agrees with the text.
 
     Args:
-        continuation: is fed each position as it is yielded.
+        continuation: the continuation, to which the caller feeds each position when it is yielded.
         own: the text's own ids from the continuation's place on.
-        positions: the model's choice at each of these ids, and perhaps after the last id.
+        positions: the model's choice at each of these ids, and possibly after the last id.
     """
     for at, position in enumerate(positions):
         yield position
@@ -303,9 +304,9 @@ async def answer(
     """Repeat rounds until every question is answered; each round serves all open questions.
 
     Args:
-        questions: any number; the answers come in the same order.
-        ask: takes the open continuations and returns for each about `wanted` positions after its `ids`; none if the
-            server cannot continue.
+        questions: any number of questions; the answers come in the same order.
+        ask: receives the open continuations, and returns for each about `wanted` positions after its `ids`; no position
+            if the server cannot continue.
         alternatives: the number of other tokens to list with each token; `ask` lists one more at each position.
     """
     continuations = [Continuation(question, alternatives) for question in questions]
@@ -316,14 +317,14 @@ async def answer(
 
 
 def boundaries(pieces: Iterable[bytes], start: int) -> list[Question]:
-    """A question at every boundary between characters of an encoded text.
+    """Questions at every boundary between tokens of an encoded text that is also between characters.
 
     Args:
         pieces: the bytes of its tokens.
         start: size of the prompt in bytes; boundaries before it are left out.
     """
     data, marks = b"", [0]
-    unfinished = 0  # the start of the character that is not whole yet
+    unfinished = 0  # the start of the character that is not yet complete
     for piece in pieces:
         data += piece
         if piece and whole(data[unfinished:]) == len(data) - unfinished:
@@ -333,10 +334,10 @@ def boundaries(pieces: Iterable[bytes], start: int) -> list[Question]:
 
 
 def within(tokens: Iterable[Token], start: int) -> list[Token]:
-    """The part of an encoded text that lies after byte `start`, in whole characters.
+    """The part of an encoded text after byte `start`, in tokens of whole characters.
 
-    A token that lies across `start` is cut there and keeps its probability, but not its alternatives; tokens before
-    `start` do not count.
+    A token that spans `start` is cut there; it keeps its probability, but not its alternatives. Tokens before `start`
+    are left out.
     """
     merger, read, at = Merger(), 0, 0
     kept: list[Token] = []
@@ -352,10 +353,12 @@ def within(tokens: Iterable[Token], start: int) -> list[Token]:
 
 
 def prob(logprob: float | None) -> float | None:
-    """The probability in [0, 1] of a log probability; None for None and NaN. Servers write -9999 and the like for zero.
+    """Convert a log probability to a probability in [0, 1]; None for None and NaN.
+
+    Servers write -9999 or similar numbers for a probability of zero.
 
     Raises:
-        ResponseError: it is above 0 by more than rounding, as a logit may be.
+        ResponseError: the log probability exceeds 0 by more than rounding, as a logit may.
     """
     if logprob is None or math.isnan(logprob):
         return None
@@ -369,10 +372,10 @@ def prob(logprob: float | None) -> float | None:
 def check_own(value: float | None, endpoint: str) -> None:
     """Check that a token taken by the server has a usable probability.
 
-    Servers write null, NaN or -inf if the model computes NaN. Such a draft would never be replaced.
+    Servers write null, NaN or -inf if the model computes NaN. A draft with such values would never be replaced.
 
     Raises:
-        ResponseError: it is None or 0.
+        ResponseError: the probability is None or 0.
     """
     if value:
         return
@@ -386,9 +389,9 @@ def check_greedy(own: float | None, top: Iterable[float | None], endpoint: str) 
     """Check that a token taken by the server is the most probable token, up to `ROUNDING`.
 
     Args:
-        own: its probability; an unknown one passes.
+        own: the token's probability; None passes the check.
         top: the probabilities of the tokens listed at its position.
-        endpoint: for the error.
+        endpoint: the server's URL, for the error.
 
     Raises:
         UnsupportedError: a listed token is more probable.
@@ -404,9 +407,9 @@ def check_greedy(own: float | None, top: Iterable[float | None], endpoint: str) 
 def with_alternatives(position: Position, count: int) -> Token:
     """The token that the server took, with up to `count` other tokens listed there, the most probable first.
 
-    An alternative must be known to be another text: tokens with unknown, empty or partial bytes, repeated texts and
-    tokens of probability 0 are left out. A listed end of sequence counts. Tokens of unknown probability and partial
-    characters get no alternatives. `Draft` drops them from tokens that it merges.
+    An alternative must be known to be a different text. So tokens with unknown, empty or partial bytes, repeated texts,
+    and tokens of probability 0 are left out; a listed end of sequence is included. A token of unknown probability, or
+    with part of a character, gets no alternatives. `Draft` drops the alternatives of tokens that it merges.
     """
     own = position.pick.token
     if count <= 0 or own.prob is None or position.pick.open or whole(own.data) < len(own.data):
@@ -424,8 +427,8 @@ def with_alternatives(position: Position, count: int) -> Token:
 def with_listed(position: Position, count: int) -> Token:
     """The token that the server took, unchanged, with its id and up to `count` other tokens listed there.
 
-    For contexts by ids: unlike `with_alternatives`, tokens count as different by their ids, and parts of characters are
-    listed. The most probable comes first.
+    It is meant for contexts by ids. Unlike in `with_alternatives`, tokens are distinguished by their ids, and parts of
+    characters are included. The most probable token comes first.
     """
     own = position.pick
     listed = {choice.id: choice for choice in position.top if choice.id != own.id and choice.token.prob}

@@ -4,8 +4,8 @@ The quick form is a script of tokens and probabilities::
 
     draft = ScriptedProvider.from_texts({"2 + 2 =": [" 4", (".", 0.4)], "2 + 2 = 5": [("?", 0.9)]})
 
-Each key is a text, each value the tokens that follow; the answer ends after the last token, and at once for a text
-without a script. The full form is any object with the attributes of `Model`.
+Each key is a text, and each value is the list of tokens that follow it. The answer ends after the last token; for a
+text without a script it ends at once. The full form is any object with the attributes of `Model`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ ScriptToken: TypeAlias = str | bytes | tuple[str | bytes, float]
 
 
 class Model(Protocol):
-    """A language model as plain functions."""
+    """A language model, described by plain functions."""
 
     @property
     def tokens(self) -> Sequence[bytes]:
@@ -77,17 +77,17 @@ class Model(Protocol):
         ...
 
     def next(self, ids: Sequence[int]) -> Sequence[float]:
-        """The probability of every id after `ids`. The greedy choice is the first of the largest."""
+        """The probability of every id after `ids`. The greedy choice is the most probable id; ties go to the first."""
         ...
 
 
 @dataclass
 class TableModel:
-    """A model from a vocabulary and a function. It encodes by the longest token that fits.
+    """A model made from a vocabulary and a function. It always encodes with the longest token that fits.
 
     Attributes:
         tokens: the bytes of every id.
-        next: the probability of every id after some ids.
+        next: a function that returns the probability of every id after some ids.
         end_ids: the ids that end a sequence.
     """
 
@@ -101,7 +101,11 @@ class TableModel:
         self._longest = max(map(len, self._ids), default=0)
 
     def encode(self, text: bytes) -> list[int]:
-        """The ids of `text`."""
+        """The ids of `text`.
+
+        Raises:
+            ValueError: no token fits some part of the text.
+        """
         ids: list[int] = []
         at = 0
         while at < len(text):
@@ -115,7 +119,7 @@ class TableModel:
 
 
 class TextModel(TableModel):
-    """A model that follows scripts. Its answer depends on the text alone, not on its tokens."""
+    """A model that follows scripts. Its answer depends only on the text, not on how the text is split into tokens."""
 
     def __init__(self, scripts: Mapping[str, Sequence[ScriptToken]]) -> None:
         self._scripts = [
@@ -134,7 +138,7 @@ class TextModel(TableModel):
         return probs
 
     def _look_up(self, text: bytes) -> tuple[bytes, float]:
-        """The script's token that follows `text`, or the rest of a token that `text` ends in."""
+        """The script's token after `text`, or the rest of that token if `text` ends inside it."""
         for key, script in self._scripts:
             if not text.startswith(key):
                 continue
@@ -159,12 +163,12 @@ def _script_token(item: ScriptToken) -> tuple[bytes, float]:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One failure.
+    """A failure of a request.
 
     Attributes:
-        error: raised; None hangs until the caller gives up.
+        error: the error to raise; None to hang until the caller gives up.
         request: number of the provider's request, from 1.
-        tokens: number of raw tokens of that request before the failure.
+        tokens: number of raw tokens that come in that request before the failure.
     """
 
     error: ProviderError | None
@@ -177,19 +181,20 @@ class Call:
     """A call of a provider's method, with its arguments.
 
     Attributes:
-        kind: the method.
+        kind: the name of the method; `generate` also for `generate_with_states`.
         prompt: the prompt.
         text: the response so far.
-        questions: of `propose`.
-        contexts: of `next_tokens` and `score_ids`; the first context gives the prompt, the last the text.
-        ids: of the context of `generate` and `score_ids`; None after a text.
-        max_tokens: of `generate`.
-        continuation: of `generate`.
+        questions: the argument of `propose`.
+        contexts: the contexts of `next_tokens` and `score_ids`; `prompt` is from the first context, `text` from the
+            last.
+        ids: the ids of the context of `generate` and `score_ids`; None for a text.
+        max_tokens: the argument of `generate`.
+        continuation: the argument of `generate`.
         alternatives: the number of alternatives.
-        end: of `score`.
-        temperature: of `generate`.
-        seed: of `generate`.
-        states: whether it was `generate_with_states`.
+        end: the argument of `score` and `score_ids`.
+        temperature: the argument of `generate`.
+        seed: the argument of `generate`.
+        states: whether hidden states were requested.
     """
 
     kind: Literal["generate", "propose", "score", "score_ids", "hidden_states", "next_tokens"]
@@ -209,35 +214,35 @@ class Call:
 
 @dataclass
 class ScriptedProvider:
-    """A provider over a scripted model, with exactly the semantics of a provider over a server.
+    """A provider with a scripted model, which behaves exactly like a provider with a server.
 
     Attributes:
-        model: gives the probabilities.
+        model: the model, which computes the probabilities.
         name: its name among the endpoints of a fusion.
-        token_ids: whether a draft continues from its own ids; else `DraftEnd.continuation` is None.
+        token_ids: whether a draft continues from its own ids; otherwise `DraftEnd.continuation` is None.
         end_prob: whether the probability of the end of sequence is reported.
-        probs: whether any probability is reported.
-        top_k: the most alternatives per token; None for the whole vocabulary.
+        probs: whether any probabilities are reported.
+        top_k: the largest number of alternatives per token; None for the whole vocabulary.
         sampling: whether it can sample.
-        draws: whether it reports to draw in its own way; it draws as with `sampling`.
-        continues: whether it continues a text; otherwise it answers whole conversations only.
-        context: tokens that fit, prompt and answer together; None for no limit.
-        answer_cue: the chat template's text before an answer; None for a model without one.
-        template: its chat template, from messages to the text to continue. By default each message is a line such as
-            `"user: Hello"`, and the answer follows `"assistant: "`.
-        words: the ends of the words of its tokenizer; None if they are not known.
-        states: the last hidden state after some ids; None if they are not reported.
-        ids: whether it takes contexts by ids, see `contract.IdContexts`.
-        places: contexts by ids in one request.
+        draws: whether it claims only to draw in its own way; in fact it draws as with `sampling`.
+        continues: whether it continues a text; otherwise it only answers whole conversations.
+        context: size of the context in tokens, prompt and answer together; None for no limit.
+        answer_cue: the chat template's text before an answer; None for a model without a template.
+        template: its chat template, a function from messages to the text to continue. By default each message is a line
+            such as `"user: Hello"`, and the answer follows `"assistant: "`.
+        words: a function that returns the ends of the words of its tokenizer; None if they are unknown.
+        states: a function that returns the last hidden state after some ids; None if states are not reported.
+        ids: whether it accepts contexts by ids; see `contract.IdContexts`.
+        places: the largest number of contexts by ids in one request.
         watch: as in `contract.Capabilities`.
-        hides_parts: whether a draft by ids leaves out the probability of a token that leaves a character open, and the
-            list beside it, as llama.cpp does.
+        hides_parts: whether a draft by ids leaves out the probability and the alternatives of a token that leaves a
+            character open, as llama.cpp does.
         request_delay: seconds before each request is answered.
         token_delay: seconds before each raw token of a draft.
-        faults: failures to raise.
+        faults: the failures of its requests.
         calls: the calls so far, in order.
         requests: number of requests so far.
-        open_requests: number of requests in flight; 0 if none was left open.
+        open_requests: number of requests in progress; 0 if none was left open.
     """
 
     model: Model
@@ -273,8 +278,8 @@ class ScriptedProvider:
     ) -> ScriptedProvider:
         """Make a provider that follows scripts, from each text to the tokens that follow it.
 
-        The longest key that fits is used; after a text that ends inside a token comes the token's rest. `options` go to
-        the constructor.
+        The longest key that fits is used. If the text ends inside a token, the rest of that token follows. `options`
+        are passed to the constructor.
         """
         return cls(TextModel(scripts), **options)
 
@@ -285,7 +290,7 @@ class ScriptedProvider:
         return None
 
     async def describe(self) -> ServerInfo:
-        """The description from the attributes."""
+        """Describe the provider by its attributes."""
         top_k = self._listed(len(self.model.tokens) - 1) if self.probs else 0
         capabilities = Capabilities(
             self.token_ids,
@@ -307,7 +312,7 @@ class ScriptedProvider:
         return replace(info, ends=(*self.model.end_ids,)) if self.ids else info
 
     async def word_splitter(self) -> WordEnds | None:
-        """The words from the attribute; see `contract.WordSplitter`."""
+        """Return the attribute `words`; see `contract.WordSplitter`."""
         return self.words
 
     async def render_prompt(
@@ -316,7 +321,7 @@ class ScriptedProvider:
         *,
         on_special_tokens: OnSpecialTokens = "warn",  # noqa: ARG002
     ) -> RenderedPrompt:
-        """Render by `template`; see `messages.ChatProvider`."""
+        """Render a conversation with `template`; see `messages.ChatProvider`."""
         if self.template is not None:
             return RenderedPrompt(self, self.template(messages))
         lines = [f"{message.role}: {message.content}" for message in messages]
@@ -333,7 +338,7 @@ class ScriptedProvider:
         seed: int | None = None,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """The model's tokens, greedy or drawn by a `random.Random` with this seed; then a `DraftEnd`."""
+        """Stream the model's tokens, greedy or drawn by a `random.Random` with this seed; then a `DraftEnd`."""
         options = DraftOptions(alternatives, temperature, seed, raw=context.ids is not None)
         async with aclosing(self._draft(context, max_tokens, continuation, options, usage)) as items:
             async for item in items:
@@ -348,7 +353,7 @@ class ScriptedProvider:
         alternatives: int = 0,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """The model's tokens with their states, one more request for each stretch; see `contract.HiddenStates`."""
+        """Stream tokens with their states, which take additional requests; see `contract.HiddenStates`."""
         states = self._reported()
         options = DraftOptions(alternatives, states=True, raw=context.ids is not None)
         start, draft = self._start(context, continuation), Draft(max_tokens, raw=options.raw)
@@ -366,7 +371,7 @@ class ScriptedProvider:
                 yield item
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
-        """The states at the boundaries of the model's encoding of `text`; see `contract.HiddenStates`."""
+        """Return the states at the boundaries of the model's encoding of the text; see `contract.HiddenStates`."""
         prompt, text = context.prompt, context.text
         states = self._reported()
         self.calls.append(Call("hidden_states", prompt, text, states=True))
@@ -444,12 +449,12 @@ class ScriptedProvider:
         return list(cast("tuple[int, ...]", continuation))
 
     def _path(self, context: Context) -> list[int]:
-        """The ids of a context by ids, whose prompt is encoded by itself."""
+        """All ids of a context by ids: the encoding of the prompt alone, then the context's ids."""
         self._check_ids()
         return [*self.model.encode(context.prompt.encode()), *(context.ids or ())]
 
     def _open(self, context: Context, ids: Sequence[int]) -> bool:
-        """Test whether `ids`, after a context by ids, leave a character open, and may continue."""
+        """True if `ids`, after a context by ids, do not end the sequence and leave a character open."""
         if ids[-1] in self.model.end_ids:
             return False
         data = b"".join(self.model.tokens[at] for at in (*(context.ids or ()), *ids))
@@ -462,7 +467,7 @@ class ScriptedProvider:
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
-        """The model's continuations: one request for all questions, one more for those without a complete answer."""
+        """Return the model's continuations: one request for all questions, and another while some are unanswered."""
         prompt, text = context.prompt, context.text
         asked = None if questions is None else tuple(questions)
         self.calls.append(Call("propose", prompt, text, asked, alternatives=alternatives))
@@ -478,7 +483,7 @@ class ScriptedProvider:
         return await answer(asked, ask, self._listed(alternatives))
 
     def _go_on(self, chain: Continuation, prompt: str, text: bytes, usage: Usage) -> list[Position]:
-        """The next positions after one continuation, in a server's way: the model's own picks."""
+        """The next positions after one continuation, with the model's own picks, as a server would return them."""
         start = self._encode(prompt, text[: chain.question.start])
         ids = start + chain.ids
         usage.prompt_tokens += len(ids)
@@ -494,7 +499,7 @@ class ScriptedProvider:
         return positions
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
-        """The tokens of the model's encoding of `text`, with their probabilities."""
+        """Return the tokens of the model's encoding of the text, with their probabilities; see `contract.Provider`."""
         prompt, text = context.prompt, context.text
         self.calls.append(Call("score", prompt, text, alternatives=alternatives, end=end))
         ids = self._encode(prompt, text)
@@ -504,7 +509,7 @@ class ScriptedProvider:
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """The ids of a context from index `first` on, with their probabilities; see `contract.IdScores`."""
+        """Score the ids of a context from index `first` on; see `contract.IdScores`."""
         prompt, text = context.prompt, context.text
         self.calls.append(
             Call("score_ids", prompt, text, alternatives=alternatives, end=end, contexts=(context,), ids=context.ids)
@@ -516,7 +521,7 @@ class ScriptedProvider:
     async def _score(
         self, ids: list[int], first: int, alternatives: int, usage: Usage, *, end: bool = False, raw: bool = False
     ) -> list[Token]:
-        """The tokens of ids from index `first` on, and the end of sequence after them."""
+        """The tokens of ids from index `first` on; with `end`, also the end of sequence after them."""
         async with self._request(usage) as number:
             await self._fault(number, 0)
             usage.prompt_tokens += len(ids)
@@ -524,7 +529,7 @@ class ScriptedProvider:
             return [self._scored(ids[:at], one, alternatives, raw=raw) for at, one in enumerate(asked, first)]
 
     def _scored(self, before: Sequence[int], token_id: int | None, alternatives: int, *, raw: bool = False) -> Token:
-        """A token after earlier ids, unchanged if it is `raw`; None for the end of sequence."""
+        """Score a token after earlier ids; an id of None means the end of sequence. A `raw` token is unchanged."""
         probs = self.model.next(before)
         if token_id is None:
             ends = sorted(self.model.end_ids)
@@ -541,7 +546,7 @@ class ScriptedProvider:
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """The model's own choice after each context, in requests of up to `places`; see `contract.IdContexts`."""
+        """Return the model's choice after each context, with up to `places` per request; see `contract.IdContexts`."""
         asked = tuple(contexts)
         prompt, text = (asked[0].prompt, asked[-1].text) if asked else ("", b"")
         self.calls.append(Call("next_tokens", prompt, text, alternatives=alternatives, contexts=asked))
@@ -562,12 +567,12 @@ class ScriptedProvider:
         return with_listed(self._position(path, alternatives), alternatives)
 
     async def encode(self, text: str) -> list[Piece]:
-        """The model's encoding of a response, which knows no special tokens; see `contract.IdContexts`."""
+        """Encode a response; the model has no special tokens to parse. See `contract.IdContexts`."""
         self._check_ids()
         return await self.tokenize(text)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, without bytes that are no characters; see `contract.IdContexts`."""
+        """Decode ids to text; see `contract.IdContexts`. Bytes that form no character are left out."""
         self._check_ids()
         unknown = [one for one in ids if not 0 <= one < len(self.model.tokens)]
         if unknown:
@@ -575,7 +580,7 @@ class ScriptedProvider:
         return sendable(b"".join(self.model.tokens[one] for one in ids))
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The model's encoding of `text`."""
+        """Encode `text` as the model does; see `contract.Provider`."""
         try:
             ids = self.model.encode(text.encode())
         except ValueError as error:
@@ -586,7 +591,7 @@ class ScriptedProvider:
         return self.model.encode((prompt + sendable(text)).encode())
 
     def _full(self, start: Sequence[int], ids: Sequence[int], *, grown: bool = False) -> bool:
-        """Test whether the context is full. Raise if `start` alone does not fit and has not `grown` past the prompt."""
+        """True if the context is full. Raises if `start` alone does not fit, and has not `grown` beyond the prompt."""
         if self.context is not None and not ids and len(start) > self.context and not grown:
             raise self._too_long(len(start))
         return self.context is not None and len(start) + len(ids) >= self.context
@@ -596,13 +601,13 @@ class ScriptedProvider:
         return ContextLengthError(words, endpoint="scripted:", status=400)
 
     def _listed(self, alternatives: int) -> int:
-        """The number of alternatives in an answer to a request for this number."""
+        """The number of alternatives to list in answer to a request for `alternatives`."""
         return alternatives if self.top_k is None else min(alternatives, self.top_k)
 
     def _position(self, ids: Sequence[int], more: int = 0, chance: random.Random | None = None) -> Position:
-        """The distribution after `ids`: the pick and the most probable tokens, `more` than the usual number.
+        """The position after `ids`: the pick, and `more` of the most probable tokens than the usual number.
 
-        The pick is the most probable token, or drawn by `chance`.
+        The pick is the most probable token, or is drawn with `chance`.
         """
         probs = self.model.next(ids)
         count = max(TIES, list(probs).count(max(probs))) + more
@@ -622,7 +627,7 @@ class ScriptedProvider:
 
     @asynccontextmanager
     async def _request(self, usage: Usage) -> AsyncGenerator[int]:
-        """Count a request; yield its number, from 1."""
+        """Count a request, and yield its number, from 1."""
         usage.sent(time.monotonic())  # raises if the budget is spent
         self.requests += 1
         number = self.requests

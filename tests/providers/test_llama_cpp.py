@@ -499,7 +499,7 @@ async def test_probabilities_of_an_old_build() -> None:
     old = {"content": "a", "probs": [{"tok_str": "a", "prob": 0.7}]}
     server.changes = {"completion_probabilities": [old]}
     for asked in (draft(provider), provider.propose(Context("Q", b""), [Question(0, (b"a",))], usage=Usage())):
-        with pytest.raises(UnsupportedError, match=r"in a shape of before December 2024\. Update the server\."):
+        with pytest.raises(UnsupportedError, match=r"in the shape used before December 2024\. Update the server\."):
             await asked
 
 

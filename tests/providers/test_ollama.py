@@ -371,7 +371,7 @@ async def test_the_context_is_full(cached: Any) -> None:
 
 async def test_a_context_that_is_shifted_is_seen() -> None:
     _, provider = fake({"R" * 10: ["x"] * 600, "R": ["x"] * 600}, shifts=True)
-    with pytest.raises(ResponseError, match=r"let 515 tokens pass through a context of 512 \(shift\)"):
+    with pytest.raises(ResponseError, match=r"processed 515 tokens in a context of 512 \(shift\)"):
         await draft(provider, "R" * 10, limit=505)
 
 
@@ -400,7 +400,7 @@ async def test_a_tokenizer_is_held_against_the_server() -> None:
     server, _ = fake({"R": ["fox", "The quick", " 89"]})  # tokens that the test text has
     right = Ollama(URL, http_client=server.client(), tokenizer=Local(server.model))
     assert (await right.describe()).capabilities.tokenize
-    with pytest.raises(UnsupportedError, match=r"'local' is not the tokenizer of this model\. Of a test text"):
+    with pytest.raises(UnsupportedError, match=r"'local' is not the tokenizer of this model\. For a test text"):
         await Ollama(URL, http_client=server.client(), tokenizer=Local()).describe()
     server.cached = "hidden"  # where it cannot be seen, it is not
     await Ollama(URL, http_client=server.client(), tokenizer=Local()).describe()

@@ -67,7 +67,7 @@ async def test_another_models_tokenizer_is_refused() -> None:
     provider = OpenAICompatible(
         URL, http_client=server.client(), dialect=replace(TOY, sample="ab a"), tokenizer=Bytes()
     )
-    words = r"'bytes' is not the tokenizer of this model. Of a test text the server reads \d+ tokens, and it makes 4"
+    words = r"'bytes' is not the tokenizer of this model. For a test text the server reads \d+ tokens, and it makes 4"
     with pytest.raises(UnsupportedError, match=words):
         await draft(provider)
 

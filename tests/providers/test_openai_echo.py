@@ -93,7 +93,7 @@ async def test_a_shifted_echo_answers_in_one_request(echo: Any) -> None:
         Context("", whole.encode()), asked, usage=Usage()
     )
     assert found == expected
-    with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text, or not the right"):
+    with pytest.raises(UnsupportedError, match="does not give the probabilities of a given text, or gives wrong"):
         await provider.score(Context("a", b" ab"), usage=Usage())
 
 

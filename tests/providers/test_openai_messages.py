@@ -60,7 +60,7 @@ async def test_it_continues_nothing() -> None:
         await draft(turn.provider, turn.prompt, b"H")
     with pytest.raises(UnsupportedError, match="a partial answer is not continued"):
         await turn.provider.propose(Context(turn.prompt, b""), [Question(0, (b"H",))], usage=Usage())
-    with pytest.raises(UnsupportedError, match="End the conversation with a message of the user's"):
+    with pytest.raises(UnsupportedError, match="End the conversation with a user message"):
         await provider.render_prompt([*HELLO, Message("assistant", "H")])
     assert len(server.bodies) == asked
 
@@ -102,7 +102,7 @@ async def test_a_drawn_answer_that_breaks_off_is_not_mixed_with_another() -> Non
     server = Careless(UNSURE)
     breaking = Breaking(server.handle, Break("breaks", 1500))
     provider = OpenAICompatible(URL, http_client=breaking.client(), api="messages")
-    with pytest.raises(ResponseError, match="asked again the server draws another answer"):
+    with pytest.raises(ResponseError, match="the server drew another answer to the repeated request"):
         await draft(provider, "Q", limit=20, temperature=1, seed=3)
     obeys = FakeOpenAI(UNSURE)
     breaking = Breaking(obeys.handle, Break("breaks", 1500))

@@ -836,7 +836,7 @@ async def test_reports_and_what_else_is_given() -> None:
     with pytest.raises(ValueError, match="the report is of http://gpu1:8080, not of http://gpu2:8080: probe this one"):
         connect("http://gpu2:8080", report=report)
     broken = report.model_copy(update={"facts": {"known": {}, "served": {}}})
-    with pytest.raises(UnsupportedError, match=r"does not hold what this kind of server is known by\. Probe again"):
+    with pytest.raises(UnsupportedError, match=r"lacks the facts about this kind of server\. Probe again"):
         await connect("http://gpu1:8080", report=broken).describe()
 
 

@@ -511,12 +511,16 @@ async def test_a_server_that_does_not_tell_how_much_it_takes() -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        ({"certain": True}, UnsupportedError, "is 1 for its own token and 0 for all others.*SGLANG_RETURN_ORIGINAL_LO"),
+        (
+            {"certain": True},
+            UnsupportedError,
+            "its own token the probability 1, and all others 0.*SGLANG_RETURN_ORIGINAL_LO",
+        ),
         ({"bias": {5: 9.0}}, UnsupportedError, "does not take the most probable token, although asked for greedy"),
         (
             {"old": True},
             UnsupportedError,
-            r"does not encode text for others \(/v1/tokenize\).*give the model's own tok",
+            r"does not encode text \(/v1/tokenize\).*give the model's own tok",
         ),
         ({"finish": {"type": "stop", "matched": "###"}}, UnsupportedError, "stops at a text of its own"),
         ({"finish": {"type": "stop", "matched": "NaN happened"}}, ResponseError, r"not finite \(NaN\)"),

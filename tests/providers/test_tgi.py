@@ -445,7 +445,9 @@ async def test_backends_without_usable_numbers_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="does not list the most probable tokens, although asked"):
         await provider.describe()
     _, provider = fake({"Q": ["a"]}, backend="llamacpp", max_top=0)
-    with pytest.raises(UnsupportedError, match=r"lists no most probable tokens.* use llama.cpp's own server"):
+    with pytest.raises(
+        UnsupportedError, match=r"does not list the most probable tokens, so.* use llama.cpp's own server"
+    ):
         await provider.describe()
 
 

@@ -1,4 +1,4 @@
-"""The adapters: one file or package for each kind of server. `connect` chooses the adapter, and takes its options."""
+"""The adapters: a module or package for each kind of server. `connect` chooses the adapter and accepts its options."""
 
 from __future__ import annotations
 

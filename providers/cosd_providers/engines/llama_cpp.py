@@ -1,23 +1,25 @@
-"""llama.cpp's own server, by its native `/completion` (see `llama_cpp_completion` for its behaviour there).
+"""llama.cpp's own server, over its native `/completion` route (`llama_cpp_completion` describes that route).
 
 Observed on running servers, b4798 to 2026.10:
 
 - Probabilities come from the raw softmax, before samplers, penalties and `logit_bias`.
-- A prompt may mix text and ids: `["text", 17, 4]` encodes the text as if it were alone (with a beginning-of-sequence
-  token if the model has one) and appends the ids. A generation continues from its own ids without `/tokenize`.
-- A prompt list is answered in one array; a list of one by a bare object.
-- At temperature 1, with no other sampler, it draws from the raw softmax; a seed draws the same tokens again.
-- The server knows the tokens that end a generation by their names (`ENDS`); `/props` reports a single end.
-- With `--embeddings`, and no pooling, `/embedding` gives the last hidden state after each token of a prompt, before the
-  output layer, and `/completion` works as before. The whole prompt has to fit into one physical batch (512 tokens,
-  `--ubatch-size`), and nothing is kept for a later request.
-- With `--context-shift` the server forgets the start of a full context and continues.
-- It puts a request into the free slot that has read most of its prompt. Requests that named their slot (`id_slot`)
-  while others were in progress made answers continue with another request's text: of 100 short answers, up to eight at
-  a time, about five (2026.10, with `--cache-ram`, which is the default; none with `--cache-ram 0`). So this adapter
-  names no slot. The cache is known to restore the state of another conversation into a slot while several requests are
-  in progress, even if no request names a slot (its issue 27148); a pinned empty slot does not look into it at all
-  (28139).
+- A prompt may mix text and ids. For `["text", 17, 4]` the server encodes the text as if it were alone (with a
+  beginning-of-sequence token if the model has one) and appends the ids. So a generation can continue from its own ids
+  without `/tokenize`.
+- A list of prompts is answered with an array, but a list of a single prompt with a bare object.
+- At temperature 1, without any other sampler, the server draws from the raw softmax. The same seed draws the same
+  tokens.
+- The server identifies the tokens that end a generation by their names (`ENDS`); `/props` reports only one of them.
+- With `--embeddings` and no pooling, `/embedding` returns the last hidden state after each token of a prompt, before
+  the output layer; `/completion` still works. The whole prompt must fit into one physical batch (512 tokens,
+  `--ubatch-size`), and nothing is cached for later requests.
+- With `--context-shift` the server discards the start of a full context and continues.
+- The server assigns a request to the free slot that already contains the longest part of its prompt. When requests
+  named a slot (`id_slot`) while others were in progress, some answers continued with another request's text: about five
+  of 100 short answers, with up to eight requests at a time (2026.10, with the default `--cache-ram`; none with
+  `--cache-ram 0`). So this adapter names no slot. Even if no request names a slot, the cache is known to restore the
+  state of another conversation into a slot while several requests are in progress (llama.cpp's issue 27148). A pinned
+  empty slot does not use the cache at all (28139).
 """
 
 from __future__ import annotations
@@ -100,16 +102,19 @@ from cosd_providers.vocabulary import ENDS
 __all__ = ["LlamaCpp"]
 
 _CHATML = "<|im_start|>"
-_MANY = 1000  # alternatives on offer if the size of the vocabulary is unknown
+_MANY = 1000  # alternatives to offer if the size of the vocabulary is unknown
 _LINE = "\n"
-_PART = 4096  # tokens of a long text to check at a time: no other task runs meanwhile
+_PART = 4096  # tokens of a long text to validate at a time
 _LARGER = (
     "Start the server with --ubatch-size, and --batch-size, at least as large as its context; or give shorter prompts."
 )
 _NO_STATES = "Start it with --embeddings --pooling none; builds that then refuse completions are too old."
 
 _SHORT = 800
-"""Bytes of a prompt up to which one list is faster than single requests (docs/benchmark.md: 35 tokens, not 450)."""
+"""Size in bytes of the longest prompt for which a list is faster than single requests.
+
+docs/benchmark.md measures it: a list is faster after 35 tokens, and not after 450.
+"""
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -118,48 +123,48 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 class _RawPiece(BaseModel):
-    """A token of `/tokenize`, as bytes if they are not valid text."""
+    """A token in the response of `/tokenize`: a string, or bytes that are not valid text."""
 
     id: int
     piece: str | list[OneByte]
 
 
 class _Pieces(BaseModel):
-    """The answer of `/tokenize`; its tokens are checked as `_RawPieces`, a part at a time."""
+    """The response of `/tokenize`; its tokens are validated as `_RawPieces`, in parts."""
 
     tokens: list[Any]
 
 
 class _RawPieces(RootModel[list[_RawPiece]]):
-    """Some tokens of `/tokenize`."""
+    """A part of the tokens in the response of `/tokenize`."""
 
     def pieces(self) -> list[Piece]:
-        """In bytes."""
+        """The tokens with their bytes."""
         return [
             Piece(one.id, one.piece.encode() if isinstance(one.piece, str) else bytes(one.piece)) for one in self.root
         ]
 
 
 class _Text(BaseModel):
-    """The answer of `/detokenize`."""
+    """The response of `/detokenize`."""
 
     content: str
 
 
 class _Ids(BaseModel):
-    """The answer of `/tokenize` without the pieces."""
+    """The response of `/tokenize` without the pieces."""
 
     tokens: list[int]
 
 
 class _Slot(BaseModel):
-    """A slot of `/slots`."""
+    """A slot in the response of `/slots`."""
 
     speculative: bool = False
 
 
 class _Slots(RootModel[list[_Slot]]):
-    """The answer of `/slots`."""
+    """The response of `/slots`."""
 
 
 class _Settings(BaseModel):
@@ -169,7 +174,7 @@ class _Settings(BaseModel):
 
 
 class _Props(BaseModel):
-    """The answer of `/props`."""
+    """The response of `/props`."""
 
     default_generation_settings: _Settings
     bos_token: str = ""
@@ -179,13 +184,13 @@ class _Props(BaseModel):
 
 
 class _Rendered(BaseModel):
-    """The answer of `/apply-template`."""
+    """The response of `/apply-template`."""
 
     prompt: str
 
 
 class _Listed(BaseModel):
-    """A model of `/v1/models`."""
+    """A model in the response of `/v1/models`."""
 
     id: str
     aliases: list[str] = []
@@ -194,23 +199,23 @@ class _Listed(BaseModel):
 
 
 class _Embedded(BaseModel):
-    """An entry of `/embedding`: a row for each token, or a single vector if the server pools them."""
+    """An entry in the response of `/embedding`: a row for each token, or a single vector if the server pools rows."""
 
     embedding: list[Any]
 
 
 class _Embeddings(RootModel[Annotated[list[_Embedded], Field(min_length=1, max_length=1)]]):
-    """The answer of `/embedding` to one prompt."""
+    """The response of `/embedding` to one prompt."""
 
 
 class LlamaCppModels(BaseModel):
-    """The answer of `/v1/models`."""
+    """The response of `/v1/models`."""
 
     data: list[_Listed]
 
 
 def _spells(pieces: Sequence[Piece], text: str) -> bool:
-    """True if the pieces spell this text."""
+    """True if the pieces spell `text` exactly."""
     return b"".join(piece.data for piece in pieces) == text.encode()
 
 
@@ -218,7 +223,7 @@ def _spells(pieces: Sequence[Piece], text: str) -> bool:
 
 
 class LlamaCppProbeClient(ProbeClient):
-    """The probe's client of a llama.cpp server."""
+    """The probe's client for a llama.cpp server."""
 
     forcing = (lambda text: {"grammar": grammar(text)},)
 
@@ -227,14 +232,14 @@ class LlamaCppProbeClient(ProbeClient):
         self._client = client
 
     async def settings(self) -> dict[str, int]:
-        """The number of slots, and the context that the model was trained for."""
+        """The number of slots, and the context size that the model was trained for."""
         endpoint = self._transport.endpoint
         slots = parse(_Props, await self._transport.get("/props"), endpoint).total_slots
         listed = parse(LlamaCppModels, await self._transport.get("/v1/models"), endpoint).data
         return {"slots": slots or 0, "trained": next((one.trained for one in listed if one.id == self._model), 0) or 0}
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """One request; an empty text before ids means the beginning of sequence, if the model has one."""
+        """Send one request; an empty text before ids means the beginning of sequence, if the model has one."""
         sent: list[object] = [prompt if isinstance(prompt, str) else ["", *prompt] for prompt in request.prompts]
         more = {"return_tokens": True, "response_fields": [*FIELDS, "content"], "temperature": request.temperature}
         counts = {"n_predict": request.limit, "n_probs": request.top}
@@ -243,7 +248,7 @@ class LlamaCppProbeClient(ProbeClient):
         return [self._reply(one) for one in answers]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """Score by OpenAI's route, if at all: `/completion` has no field for it."""
+        """Try to score a text over OpenAI's route: `/completion` has no field for this."""
 
         def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
             return {"model": self._model, "prompt": prompt, "max_tokens": limit, "logprobs": top, "temperature": 0}
@@ -252,7 +257,7 @@ class LlamaCppProbeClient(ProbeClient):
         return await other.score(text, usage)
 
     def _reply(self, one: LlamaCppAnswer) -> RawReply:
-        # The token that completes a character shows the hidden ones too: here the bytes count, not the tokens.
+        # The token that completes a character also shows the bytes of hidden tokens. A probe needs only the bytes.
         positions = self._client.positions(one)
         if len(positions) < len(one.get("tokens", ())):
             positions = [
@@ -268,13 +273,13 @@ class LlamaCpp(Engine[LlamaCppFacts]):
 
     Args:
         url: the server's URL, without `/v1`.
-        strategy: the requests of proposals (`strategies.Strategy`); by default a list, but single requests for one
-            place or after a long prompt. All give the same answers.
+        strategy: the requests for proposals (`strategies.Strategy`). The default is a list, but single requests for a
+            single place or after a long prompt. All strategies return the same answers.
         options: as in `engine.Adapter`: `model`, `api_key`, `headers`, `extra_body` (e.g. `{"cache_prompt": False}` or
             `{"id_slot": 0}`), `timeout`, `http_client`, `limits`.
 
     Raises:
-        ValueError: `extra_body` sets a field that the fusion itself decides; or there is no such strategy.
+        ValueError: `extra_body` sets a field that the fusion controls, or the strategy is unknown.
     """
 
     strategies = ("list", "singles")
@@ -301,7 +306,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return LlamaCppClient(self._transport, facts, extra, self._parts)
 
     async def _parts(self, data: bytes) -> list[Piece]:
-        """The raw tokens of one or a few characters: the model's own encoding, remembered."""
+        """The raw tokens of one or a few characters in the model's own encoding; the result is cached."""
         found = self._characters.get(data)
         if found is None:
             if len(self._characters) >= _MANY:
@@ -331,7 +336,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         alternatives: int = 0,
         usage: Usage,
     ) -> AsyncGenerator[Token | DraftEnd, None]:
-        """Stream a draft, and request the states of a stretch at a time; see `contract.HiddenStates`."""
+        """Stream a draft, and request the states of several tokens at a time; see `contract.HiddenStates`."""
         facts, options = await self._stated(), DraftOptions(alternatives, raw=context.ids is not None)
         draft = await self._draft(facts, context, continuation, max_tokens, options, usage)
 
@@ -346,7 +351,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
                 yield item
 
     async def hidden_states(self, context: Context, *, usage: Usage) -> dict[int, State]:
-        """The states at all boundaries, in one pass; see `contract.HiddenStates`."""
+        """Request the states at all boundaries in one pass; see `contract.HiddenStates`."""
         prompt, text = context.prompt, context.text
         await self._stated()
         before, pieces, start = await self._behind(prompt, text)
@@ -359,15 +364,15 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         if count <= 0:
             return {}
         found = await self._states([*before, *(piece.id for piece in pieces)], count, usage)
-        behind = zip(ends[first:], found, strict=True)  # after tokens without bytes, the last state counts
+        behind = zip(ends[first:], found, strict=True)  # of several states at one offset, the last is kept
         return {end - start: state for end, state in behind if end - start in asked}
 
     async def _states(self, prefix: PromptParts, count: int, usage: Usage) -> list[State]:
-        """The last `count` hidden states of a prompt, ending with the state after the whole prompt, in one pass.
+        """Request the last `count` hidden states of a prompt, up to the state after the whole prompt, in one pass.
 
         Raises:
-            ContextLengthError: the server does not take so long a prompt in one pass.
-            ResponseError: there are fewer states, or they are no numbers.
+            ContextLengthError: the prompt is too long for one pass.
+            ResponseError: fewer states came, or they are not lists of numbers.
         """
         endpoint, body = self._transport.endpoint, self._named(content=sent_prompt(prefix))
         try:
@@ -385,7 +390,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             raise ResponseError("/embedding gave states that are no numbers", endpoint=endpoint) from None
 
     async def _stated(self) -> LlamaCppFacts:
-        """The facts of the server, which has to report hidden states."""
+        """The facts about the server; raises an error if it does not report hidden states."""
         facts = await self.facts()
         if not facts.info.capabilities.hidden_states:
             raise no_states(self._transport.endpoint, _NO_STATES)
@@ -394,7 +399,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def propose(
         self, context: Context, questions: Sequence[Question] | None, *, alternatives: int = 0, usage: Usage
     ) -> list[Proposal | None]:
-        """Answer all questions at once, and repeat those that need more tokens; see `contract.Provider`."""
+        """Answer all questions at once, and repeat the questions that need more tokens; see `contract.Provider`."""
         prompt, text = context.prompt, context.text
         client, everywhere = self._client(await self.facts()), questions is None
         if questions is None:
@@ -402,7 +407,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             questions = boundaries((piece.data for piece in pieces), start)
         short = len(questions) > 1 and len(prompt.encode()) <= _SHORT
         way: Strategy = self._strategy or ("list" if everywhere or short else "singles")
-        alone: set[int] = set()  # places that got single requests after all
+        alone: set[int] = set()  # places that needed single requests after all
 
         async def written(open_: list[Continuation]) -> list[list[Position]]:
             prefixes = [[*self._prefix(prompt, text[: one.question.start]), *one.ids] for one in open_]
@@ -415,7 +420,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
             except ContextLengthError:
                 if not one.ids:  # the text itself is too long for this model
                     raise
-                return []  # its answer has reached the end of the context
+                return []  # the continuation has reached the end of the context
 
         async def ask(open_: list[Continuation]) -> list[list[Position]]:
             if len(open_) > 1:
@@ -432,7 +437,11 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """Send requests in turn: each finds its predecessor's prompt in its slot; see `contract.IdContexts`."""
+        """Request the next token after each context; see `contract.IdContexts`.
+
+        Unless the strategy is `"list"`, the requests are sent one after another, so that each finds its predecessor's
+        prompt in the slot.
+        """
         client = self._client(await self.facts())
         way: Strategy = "list" if self._strategy == "list" and len(contexts) > 1 else "singles"
         found = await client.after([*map(self._path, contexts)], 1 + alternatives, usage, singly=way == "singles")
@@ -440,10 +449,11 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return found
 
     async def encode(self, text: str) -> list[Piece]:
-        """The encoding of a response, by `/tokenize`; see `contract.IdContexts`."""
+        """Encode a response with `/tokenize`; see `contract.IdContexts`."""
         pieces = await self._encode(text, special=False)
         if not _spells(pieces, text):
             # The tokenizer puts a space before every text, but not after a line end, which it never merges with text.
+            # So the text is encoded after a line end, whose own tokens are then removed.
             line = await self._encode(_LINE, special=False)
             pieces = (await self._encode(_LINE + text, special=False))[len(line) :]
         if not _spells(pieces, text):
@@ -451,15 +461,15 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return pieces
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """By `/detokenize`; see `contract.IdContexts`."""
+        """Decode ids with `/detokenize`; see `contract.IdContexts`."""
         found = await self._transport.post("/detokenize", self._named(tokens=[*ids]))
         return self._read(_Text, found).content
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
-        """One request for all tokens, and one more for each improbable token; see `contract.Provider`.
+        """Score with one request for all tokens, and one more for each improbable token; see `contract.Provider`.
 
-        The end is the most probable token that ends a generation. The names of the ends are looked up once. If the
-        prompt is empty and the model has no beginning of sequence, the first token has no probability.
+        The end of sequence is the most probable token that ends a generation; the ids of these tokens are looked up
+        once. If the prompt is empty and the model has no beginning of sequence, the first token has no probability.
         """
         prompt, text = context.prompt, context.text
         client = self._client(await self.facts())
@@ -479,7 +489,7 @@ class LlamaCpp(Engine[LlamaCppFacts]):
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """One request for all ids, and one more for each improbable id; see `contract.IdScores`.
+        """Score with one request for all ids, and one more for each improbable id; see `contract.IdScores`.
 
         The first id has no probability if nothing precedes it.
         """
@@ -496,16 +506,16 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return [*known, *await client.scored([path[:at] for at in places], asked, usage, alternatives, raw=True)]
 
     async def _behind(self, prompt: str, text: bytes) -> tuple[PromptParts, list[Piece], int]:
-        """The encoding of prompt and text: the parts encoded before, the pieces after them, and the start of the text.
+        """Encode prompt and text: return the parts encoded earlier, the pieces after them, and the start of the text.
 
-        An empty text means the beginning-of-sequence token, if the model has one.
+        If no part was encoded earlier, an empty text means the beginning-of-sequence token, if the model has one.
         """
         rest = prompt.removeprefix(self._head.text)
         before: PromptParts = [*self._head.ids] if self._head.ids else [""]
         return before, await self.tokenize(rest + sendable(text)), len(rest.encode())
 
     async def _find_ends(self, client: LlamaCppClient) -> bool:
-        """Note all tokens that end a generation; return True."""
+        """Add all tokens that end a generation to the facts; always returns True."""
         for piece in await self._encode("".join(ENDS)):
             name = piece.data.decode(errors="replace")
             if name in ENDS and piece.id not in client.facts.ends and await client.ends(piece.id):
@@ -513,15 +523,15 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return True
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The server's own encoding, special tokens parsed as in a prompt, no tokens added."""
+        """Encode a text on the server; special tokens are parsed as in a prompt, and no tokens are added."""
         pieces = await self._encode(text)
         surplus = sum(len(piece.data) for piece in pieces) - len(text.encode())
-        if surplus == 1 and pieces[0].data[:1] == b" ":  # some tokenizers put this space before every text
+        if surplus == 1 and pieces[0].data[:1] == b" ":  # some tokenizers put a space before every text
             pieces[0] = Piece(pieces[0].id, pieces[0].data[1:])
         return pieces
 
     async def count_tokens(self, text: str) -> int:
-        """The number of ids, without their pieces; see `contract.TokenCounts`."""
+        """Count the ids of a text, without requesting their pieces; see `contract.TokenCounts`."""
         body = self._named(content=text, add_special=False, parse_special=True)
         return len(self._read(_Ids, await self._transport.post("/tokenize", body)).tokens)
 
@@ -529,13 +539,13 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return [*self._head.ids, prompt.removeprefix(self._head.text) + sendable(text)]
 
     def _path(self, context: Context) -> PromptParts:
-        """The request's form of a context: the prompt as text, which the server encodes by itself, and then the ids."""
+        """A context as a request sends it: the prompt as text, which the server encodes by itself, then the ids."""
         if context.ids is None:
             return self._prefix(context.prompt, context.text)
         return [*self._prefix(context.prompt, b""), *context.ids]
 
     async def _ids(self, text: str) -> list[int]:
-        """The ids of a text after the beginning of sequence, if the model has one."""
+        """The ids of a text, with the beginning of sequence in front if the model has one."""
         body = self._named(content=text, add_special=True, parse_special=True)
         return self._read(_Ids, await self._transport.post("/tokenize", body)).tokens
 
@@ -559,8 +569,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         ask = partial(ask_only, self._transport, looks="a llama.cpp server", url="`llama-server`")
         chosen = self._choose(await ask(LlamaCppModels, "/v1/models"))
         props = await ask(_Props, self._props_route())
-        # It has more threads than slots, and a thread waits at each idle connection: half of them are left to other
-        # clients.
+        # The server has more threads than slots, and each idle connection occupies a thread. So half of the threads are
+        # left to other clients.
         self._transport.idle = max(FEW_IDLE, (props.total_slots or 0) // 2)
         end = await self._encode(props.eos_token)
         visible = await self._encode("a")
@@ -598,15 +608,15 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         """The width of a hidden state; 0 if the server does not report a state for each token.
 
         Raises:
-            ProviderError: no answer came, or only an answer that leaves the width unknown.
+            ProviderError: no answer came, or an error that may be transient leaves the width unknown.
         """
         try:
             body = self._named(content=[visible, visible])
             [found] = self._read(_Embeddings, await self._transport.post("/embedding", body)).root
-        except (InvalidRequestError, ContextLengthError, AuthenticationError):  # a proxy may forbid this path alone
+        except (InvalidRequestError, ContextLengthError, AuthenticationError):  # a proxy may forbid only this path
             return 0
         except ServerError as error:
-            if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:  # still loading, or a proxy's error: no answer either
+            if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:  # still loading, or a proxy's own error: unknown
                 raise
             return 0
         except ResponseError as error:
@@ -617,7 +627,6 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return widths.pop() if len(found.embedding) == 2 and len(widths) == 1 else 0
 
     def _choose(self, models: LlamaCppModels) -> _Listed:
-        """The model to use."""
         for model in models.data:
             if self._model in (model.id, *model.aliases) or (self._model is None and len(models.data) == 1):
                 return model
@@ -627,48 +636,48 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return f"/props?model={quote(self._model)}" if self._model else "/props"
 
     async def _speculates(self) -> bool:
-        """True if the server reports speculative decoding; some servers do not show their slots."""
+        """True if the server reports speculative decoding. Servers that hide their slots do not report it."""
         try:
             return any(slot.speculative for slot in self._read(_Slots, await self._transport.get("/slots")).root)
         except (StatusError, ResponseError):
             return False
 
     async def _answer_cue(self) -> str | None:
-        """The text that the chat template puts before an answer; None if the model has no template of its own."""
+        """The text that the chat template puts before an answer; None if the model has no template."""
         mark = "\U000f0000"
         try:
             rendered = await self._render([{"role": "user", "content": mark}])
         except (StatusError, ResponseError, UnsupportedError, TemplateRefusal):
             return None
         cue = rendered.rpartition(mark)[2]
-        # The server gives ChatML to a model without a template: then its marks are not tokens of the model.
+        # The server uses ChatML for a model without a template; the ChatML marks are then not tokens of the model.
         own = _CHATML not in cue or len(await self._encode(_CHATML)) == 1
         return cue if own and mark in rendered else None
 
     async def _render(self, messages: list[dict[str, str]]) -> str:
-        """By `/apply-template`, which leaves out the beginning-of-sequence token that `/completion` adds."""
+        """Render with `/apply-template`, which leaves out the beginning-of-sequence token that `/completion` adds."""
         try:
             found = await self._transport.post("/apply-template", self._named(messages=messages))
             return self._read(_Rendered, found).prompt
-        except InvalidRequestError as error:  # errors of the template have this status
-            if error.status == 404:  # an older server
+        except InvalidRequestError as error:  # raised for errors of the template, too
+            if error.status == 404:  # an older server has no such route
                 return await super()._render(messages)
             raise TemplateRefusal(error.args[0]) from None
 
     async def begun(self, prompt: str) -> str:
-        """The prompt without the beginning-of-sequence token that the server puts before a text."""
+        """Strip from a prompt the beginning-of-sequence token that the server puts before a text."""
         if self._template is None:
-            return prompt  # the server left it out
+            return prompt  # the server has already left the token out
         return prompt.removeprefix(await self._beginning.get(self._find_beginning))
 
     async def _find_beginning(self) -> str:
-        """The beginning-of-sequence token that the server puts before a text; empty if it puts none."""
+        """The string of the beginning-of-sequence token that the server puts before a text; empty if it adds none."""
         if not await self._ids(""):
             return ""
         return self._read(_Props, await self._transport.get(self._props_route())).bos_token
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:
-        """A view whose prompts are ids except for the last piece; None if the tokenizer adds spaces to the pieces."""
+        """Return a view whose prompts are ids up to the last piece; None if the tokenizer adds spaces to pieces."""
         ids, more = await self._ids(pieces[0]), [await self._encode(piece) for piece in pieces[1:]]
         if b"".join(one.data for found in more for one in found) != "".join(pieces[1:]).encode():
             return None
@@ -677,5 +686,5 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         return view
 
     async def probe_client(self) -> LlamaCppProbeClient:
-        """The server without checks, for a probe."""
+        """A client without checks, for a probe."""
         return LlamaCppProbeClient(self._client(await self.facts()))

@@ -1,12 +1,12 @@
-"""llama.cpp's `/completion`: its requests, and the tokens of its answers, including hidden tokens.
+"""llama.cpp's `/completion` route: its requests, and the tokens of its answers, including hidden tokens.
 
-- A raw token that leaves a character unfinished is **hidden**: no event, no entry. The token that completes the
-  character shows the bytes of both, but its own probability alone. `tokens_predicted` and `tokens` count the hidden
-  token and so reveal it. `LlamaCppClient.peek` finds it by forcing a visible token in its place.
-- The list beside a token (`n_probs`) may be as long as the vocabulary: the most probable tokens, even if another was
-  drawn.
-- After a stream the server closes the connection, sometimes a moment late: the client does not keep it.
-- Before December 2024 the probabilities had another shape, without logarithms: such builds are refused.
+- A raw token that leaves a character unfinished is **hidden**: it has no event and no entry. The token that completes
+  the character shows the bytes of both tokens, but only its own probability. The hidden token is revealed because
+  `tokens_predicted` and `tokens` count it. `LlamaCppClient.peek` finds it by forcing a visible token in its place.
+- The list returned with a token (`n_probs`) may be as long as the vocabulary. It contains the most probable tokens,
+  even if another token was drawn.
+- After a stream the server closes the connection, sometimes with a short delay. So the client does not reuse it.
+- Before December 2024 the probabilities had another shape, without logarithms. Such builds are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Annotated, Any, NotRequired, cast
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field
-from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
+from typing_extensions import TypedDict  # before Python 3.12, pydantic does not accept the one of `typing`
 
 from cosd_providers.concurrency import concurrently
 from cosd_providers.contract import Piece, Token
@@ -64,11 +64,11 @@ __all__ = [
 ]
 
 LIST = 64
-"""Prompts in one request."""
+"""The largest number of prompts in one request."""
 
 _LIKELY = 50  # alternatives to request for the probability of a given token
 _ALL = 2**31 - 1  # the whole vocabulary
-_FORCE = 1e4  # added to a logit, this decides
+_FORCE = 1e4  # a bias that makes its token the most probable one, whatever the logits
 _STRIPPED = (
     "llama.cpp's own server gives them: is there a proxy before it that removes completion_probabilities? With"
     ' connect(url, engine="openai") it can be an assistant without them, for verifier=AgreementVerifier(alpha=0.5).'
@@ -94,8 +94,10 @@ _GREEDY: dict[str, object] = {
     "stop": ["\0 no text ends like this \0"],
     "grammar": "",
 }
-"""Greedy decoding without samplers or early stops. A field left out falls back to the server's own settings; an empty
-list of stops falls back to its reverse prompts."""
+"""Fields for greedy decoding without samplers or early stops.
+
+A missing field falls back to the server's own settings. An empty list of stops falls back to its reverse prompts.
+"""
 
 FIELDS = [
     "index",
@@ -108,7 +110,7 @@ FIELDS = [
     "timings/cache_n",
     "completion_probabilities",
 ]
-"""The fields of an answer that are needed; without this list the answer repeats the prompt and all settings."""
+"""The fields to return in an answer; without this list the answer repeats the prompt and all settings."""
 
 OWNED = {
     *_GREEDY,
@@ -130,7 +132,7 @@ OWNED = {
 """Fields that a user's `extra_body` may not set."""
 
 PromptParts = list[str | int]
-"""A prompt: a text and the ids that follow it; ids may precede the text, too."""
+"""A prompt: a text and the ids after it; ids may also precede the text."""
 
 
 # Answers.
@@ -141,7 +143,7 @@ OneByte = Annotated[int, Field(ge=0, le=255)]
 
 
 class _Entry(TypedDict):
-    """A token with its probability."""
+    """A token of an answer, with its log probability."""
 
     id: int
     bytes: list[OneByte]
@@ -150,7 +152,7 @@ class _Entry(TypedDict):
 
 
 class LlamaCppAnswer(TypedDict):
-    """An answer of `/completion`, or one event of its stream; a dictionary, as there is one for each token."""
+    """An answer of `/completion`, or an event of its stream. It is a dictionary for speed: each token has an event."""
 
     index: Annotated[int, Field(default=0)]
     stop: Annotated[bool, Field(default=False)]
@@ -176,7 +178,7 @@ class _OldEntry(BaseModel):
 
 
 class _OldAnswer(BaseModel):
-    """An answer of such a build."""
+    """An answer of a build before December 2024."""
 
     completion_probabilities: Annotated[list[_OldEntry], Field(min_length=1)]
 
@@ -191,11 +193,11 @@ def _bill(usage: Usage, answer: LlamaCppAnswer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppFacts(ServerFacts):
-    """Facts of a llama.cpp server.
+    """Facts about a llama.cpp server.
 
     Attributes:
         ends: ids that end a sequence, with their names; a new end is added when it is first seen.
-        visible: an id whose text is whole: its event is never held back.
+        visible: the id of a token of whole characters, which the server never hides.
     """
 
     ends: dict[int, str | None]
@@ -203,13 +205,13 @@ class LlamaCppFacts(ServerFacts):
 
 
 class LlamaCppClient:
-    """Requests to `/completion` of one server, and its answers.
+    """Requests to the `/completion` route of one server, and its answers.
 
     Args:
         transport: the server.
         facts: known facts about the server.
-        extra: merged into every request.
-        parts: encodes a character, for drafts of raw tokens.
+        extra: fields merged into every request.
+        parts: returns the raw tokens of some characters, for drafts of raw tokens.
     """
 
     def __init__(
@@ -225,13 +227,13 @@ class LlamaCppClient:
         self._parts = parts
 
     def body(self, prompt: object, **fields: object) -> dict[str, object]:
-        """A greedy request."""
+        """The body of a greedy request."""
         return {**self._extra, **_GREEDY, "prompt": prompt, "response_fields": FIELDS, **fields}
 
     async def batch(
         self, prefixes: Sequence[PromptParts], usage: Usage, *, singly: bool = False, **fields: object
     ) -> list[LlamaCppAnswer]:
-        """The answers to several prompts, in order: as lists, or with `singly` by single requests, a few at a time."""
+        """Request the answers to several prompts, in order: in lists, or with `singly` by a few requests at a time."""
         size = 1 if singly else LIST
         parts = [prefixes[at : at + size] for at in range(0, len(prefixes), size)]
         if singly:
@@ -251,7 +253,7 @@ class LlamaCppClient:
         return listed
 
     async def unchecked(self, prompt: object, usage: Usage, **fields: object) -> list[LlamaCppAnswer]:
-        """The answers to one request in the order of their prompts, as many as came; arguments as in `body`."""
+        """Send one request, and return the received answers in the order of the prompts; arguments as in `body`."""
         data = await self.transport.post("/completion", self.body(prompt, **fields), usage=usage)
         listed = [self.read(one) for one in (cast("list[object]", data) if isinstance(data, list) else [data])]
         for one in listed:
@@ -261,7 +263,7 @@ class LlamaCppClient:
     async def next(
         self, prefixes: Sequence[PromptParts], wanted: int, usage: Usage, *, singly: bool, alternatives: int
     ) -> list[list[Position]]:
-        """About `wanted` positions after each prefix; none if the context is full."""
+        """Request about `wanted` positions after each prefix; an empty list means that the context is full."""
         top = max(TIES, 1 + alternatives)
         answers = await self.batch(prefixes, usage, singly=singly, n_predict=wanted, n_probs=top, return_tokens=True)
         positions = [self.positions(one, ties=not alternatives) for one in answers]
@@ -275,9 +277,10 @@ class LlamaCppClient:
     async def after(
         self, prefixes: Sequence[PromptParts], count: int, usage: Usage, *, singly: bool
     ) -> list[Token | None]:
-        """The most probable raw token after each prefix, and the next `count - 1`; None if the context is full.
+        """Request the most probable raw token after each prefix, and `count - 1` others; None if the context is full.
 
-        A token that the server always shows is forced; the raw distribution beside it includes hidden tokens.
+        A token that the server always shows is forced. The distribution returned with it is raw, and includes hidden
+        tokens.
         """
         force: dict[str, Any] = {"logit_bias": [[self.facts.visible, _FORCE]], "n_predict": 1, "n_probs": max(count, 2)}
         if singly:
@@ -294,9 +297,9 @@ class LlamaCppClient:
         return with_listed(Position(top[0], top), count - 1)
 
     async def peek(self, prefixes: Sequence[PromptParts], usage: Usage, *, count: int = TIES) -> list[Position]:
-        """The `count` most probable tokens after each prefix, if the server hides its own pick.
+        """Request the `count` most probable tokens after each prefix, for positions at which the server hides its pick.
 
-        A token that the server always shows is forced; the list beside it is the raw distribution.
+        A token that the server always shows is forced. The list returned with it is the raw distribution.
         """
         force = [[self.facts.visible, _FORCE]]
         answers = await self.batch(prefixes, usage, n_predict=1, n_probs=count, logit_bias=force)
@@ -311,7 +314,7 @@ class LlamaCppClient:
         *,
         raw: bool = False,
     ) -> list[Token]:
-        """The token of each piece after its prefix, with `raw` also its id; None means the end of sequence."""
+        """Score each piece after its prefix; with `raw` the tokens have ids. None means the end of sequence."""
         likely = await self.peek(prefixes, usage, count=max(_LIKELY, 1 + alternatives))
         wanted = [[*self.facts.ends] if piece is None else [piece.id] for piece in pieces]
         found = [{choice.id: choice.token.prob for choice in position.top} for position in likely]
@@ -332,16 +335,16 @@ class LlamaCppClient:
         return tokens
 
     async def _probs(self, prefixes: Sequence[PromptParts], token_id: int, usage: Usage) -> list[float | None]:
-        """The probability of a token after each prefix."""
+        """Request the probability of a token after each prefix, by forcing the token."""
         answers = await self.batch(prefixes, usage, n_predict=1, n_probs=1, logit_bias=[[token_id, _FORCE]])
         shown = [one["completion_probabilities"] or [] for one in answers]
         if all(shown):
             return [prob(entries[0]["logprob"]) for entries in shown]
-        # A hidden token.
+        # The server hides the forced token.
         return [_listed(one, token_id) for one in await self.peek(prefixes, usage, count=_ALL)]
 
     async def ends(self, token_id: int) -> bool:
-        """True if the server ends a generation with this token; not billed."""
+        """True if this token ends a generation; the request is not billed."""
         bias = [[token_id, _FORCE]]
         [found] = await self.batch([[self.facts.visible]], Usage(), n_predict=1, n_probs=1, logit_bias=bias)
         return found["stop_type"] == "eos"
@@ -349,7 +352,7 @@ class LlamaCppClient:
     async def stream(
         self, usage: Usage, options: DraftOptions, start: int, ids: Sequence[str | int], left: int, attempt: int
     ) -> AsyncGenerator[Next, None]:
-        """One request for a draft, whose first `start` ids are the prompt; see `drafting.IdsStream`."""
+        """Send one request for a draft, whose first `start` ids are the prompt; see `drafting.IdsStream`."""
         reader = _Reader(self, options)
         body = self.body(
             sent_prompt([*ids]), n_predict=left, n_probs=1 + options.alternatives, stream=True, timings_per_token=True
@@ -387,33 +390,33 @@ class LlamaCppClient:
             yield hidden
 
     async def _split(self, joined: Choice) -> list[Piece]:
-        """The raw tokens of the characters that one event shows together; empty if they cannot be known."""
+        """The raw tokens of the characters that one event shows together; an empty list if they cannot be known."""
         data = joined.token.data
         if self._parts is None or whole(data) != len(data) or sendable(data).encode() != data:
             return []
         return await self._parts(data)
 
     def read(self, data: object) -> LlamaCppAnswer:
-        """An answer, or an event of a stream.
+        """Validate an answer, or an event of a stream.
 
         Raises:
             UnsupportedError: the build is too old.
-            ResponseError: the answer has another shape.
+            ResponseError: the answer has an unknown shape.
         """
         try:
             return checked(_answer, data, self.transport.endpoint)
         except ResponseError:
             with suppress(ResponseError):
                 parse(_OldAnswer, data, self.transport.endpoint)
-                words = "this build of llama.cpp gives probabilities in a shape of before December 2024"
+                words = "this build of llama.cpp gives probabilities in the shape used before December 2024"
                 raise UnsupportedError(words, endpoint=self.transport.endpoint, hint="Update the server.") from None
             raise
 
     def entries(self, answer: LlamaCppAnswer, *, first: bool = True) -> Sequence[_Entry]:
-        """The tokens of an answer or event with their probabilities.
+        """The tokens of an answer or event, with their probabilities.
 
         Raises:
-            UnsupportedError: they are missing.
+            UnsupportedError: the tokens or their probabilities are missing.
         """
         entries = answer["completion_probabilities"]
         if not entries and first:
@@ -426,17 +429,17 @@ class LlamaCppClient:
         return entries
 
     def own(self, entry: _Entry) -> Choice:
-        """The server's own token of an entry.
+        """The token that the server took at an entry.
 
         Raises:
-            ResponseError: it has no usable probability.
+            ResponseError: the token has no usable probability.
         """
         own = self.choice(entry)
         check_own(own.token.prob, self.transport.endpoint)
         return own
 
     def choice(self, entry: _Entry) -> Choice:
-        """Any token of an answer."""
+        """Make a choice from any token of an answer."""
         token_id, ends = entry["id"], self.facts.ends
         if token_id in ends:
             return Choice(token_id, Token(b"", prob(entry["logprob"]), end=True, name=ends[token_id]))
@@ -444,9 +447,9 @@ class LlamaCppClient:
         return Choice(token_id, token, sure=not _unsure(token))
 
     def positions(self, answer: LlamaCppAnswer, *, ties: bool = False) -> list[Position]:
-        """The positions of an answer, up to the first hidden token, or to the end of the context.
+        """The positions of an answer, up to the first hidden token or the end of the context.
 
-        With `ties`, tokens less probable than the server's own are left out.
+        With `ties`, tokens less probable than the server's own token are left out.
         """
         entries = self.entries(answer) if answer["completion_probabilities"] else ()
         tokens = answer.get("tokens", [])
@@ -463,16 +466,16 @@ class LlamaCppClient:
         return positions
 
     def _continues(self, answer: LlamaCppAnswer) -> bool:
-        """True if the answer has a first token of the model's own, shown or hidden."""
+        """True if the model wrote a first token within its context, shown or hidden."""
         return self._room(answer) != 0 and (bool(answer.get("tokens")) or not answer["truncated"])
 
     def _room(self, answer: LlamaCppAnswer) -> int | None:
-        """Tokens that fit after the prompt of an answer; None if the context is unknown."""
+        """The number of tokens that fit after the prompt of an answer; None if the size of the context is unknown."""
         context = self.facts.info.context
         return max(context - answer["tokens_evaluated"], 0) if context else None
 
     def _hidden(self, answer: LlamaCppAnswer) -> Position:
-        """The position of a forced token. Among equally probable tokens, the hidden token was the server's pick."""
+        """The position at which a token was forced. Of equally probable tokens, the server had picked a hidden one."""
         top = [self.choice(one) for one in self.entries(answer)[0].get("top_logprobs", ())]
         best = [choice for choice in top if choice.token.prob == top[0].token.prob]
         hidden = [choice for choice in best if whole(choice.token.data) < len(choice.token.data)]
@@ -484,15 +487,16 @@ class LlamaCppClient:
 
 
 class _Reader:
-    """The raw tokens of one stream, each with its alternatives.
+    """Reader of the raw tokens of one stream, each with its alternatives.
 
     Attributes:
-        ids: the tokens that came.
+        ids: the ids of the tokens read so far.
         last: the last event.
         done: the rest of the stream is not needed.
         hidden: the server does not show the next raw token.
         full: the context is full.
-        joined: in a draft of raw tokens, a token that came with the bytes of hidden tokens; it waits for `split`.
+        joined: in a draft of raw tokens, a token that came with the bytes of hidden tokens and must be passed to
+            `split`.
     """
 
     def __init__(self, client: LlamaCppClient, options: DraftOptions) -> None:
@@ -507,11 +511,11 @@ class _Reader:
         self._raw = options.raw
         self.joined: Choice | None = None
         self._seen = 0
-        self._held: Choice | None = None  # perhaps an unknown end: the next event decides
+        self._held: Choice | None = None  # may be an unknown end of sequence: the next event decides
         self._ended = False
 
     def feed(self, event: LlamaCppAnswer) -> list[Choice]:
-        """Take one event; return the tokens that are certain now."""
+        """Read one event; return the tokens that are now certain."""
         self.last = event
         found: list[Choice] = []
         written = event["tokens_predicted"]
@@ -538,10 +542,10 @@ class _Reader:
         return self._noted(found)
 
     def split(self, pieces: Sequence[Piece]) -> list[Choice]:
-        """The hidden tokens and the token that showed them, if these are their pieces; else the stream is over here.
+        """Return the hidden tokens and the token that showed them; if the pieces do not match, end the stream here.
 
-        The probability of a hidden token is unknown. The last id and the number of pieces prove that they are the
-        model's.
+        The last id, the number of pieces and their bytes must match the model's tokens. The probability of a hidden
+        token is unknown.
         """
         joined, self.joined = self.joined, None
         assert joined is not None and self.last is not None
@@ -578,12 +582,12 @@ class _Reader:
         return own
 
     def _release(self) -> list[Choice]:
-        """The token that was held back, as an ordinary token."""
+        """Return the token that was held back; it is an ordinary token."""
         held, self._held = self._held, None
         return [] if held is None else [held]
 
     def _finish(self, event: LlamaCppAnswer) -> list[Choice]:
-        """Take the last event."""
+        """Read the last event; return the token that was held back, if any."""
         self.done = True
         if not event["tokens_evaluated"]:
             raise nothing_to_continue(self._endpoint)
@@ -596,7 +600,7 @@ class _Reader:
         found = self._release()
         read = event["tokens_evaluated"]
         self.full = event["truncated"] or bool(self._context and read + self._seen >= self._context)
-        if not (self._seen or self.full):  # the draft would repeat this request for ever
+        if not (self._seen or self.full):  # without an error, the draft would repeat this request for ever
             raise silent(self._endpoint)
         if ended and not self._ended and not any(choice.token.end for choice in found):
             words = "the end of sequence is shown as text; start the server without --special"
@@ -604,37 +608,37 @@ class _Reader:
         return found
 
     def _beyond(self, event: LlamaCppAnswer) -> bool:
-        """True if the server continued by forgetting the start of its context."""
+        """True if the server has continued beyond its context, by discarding the start."""
         if self._context and event["tokens_evaluated"] + event["tokens_predicted"] > self._context:
             self.done = self.full = True
         return self.full
 
 
 def speculative(endpoint: str) -> UnsupportedError:
-    """The error of a server that hides the probabilities of speculated tokens."""
+    """The error for a server that hides the probabilities of speculated tokens."""
     words = "the server decodes speculatively and then does not show the probabilities of its tokens"
     hint = "Start it without a draft model (--model-draft, --spec-type)."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)
 
 
 def _unsure(token: Token) -> bool:
-    """True if the token is perhaps an end that is not known yet."""
+    """True if the token may be an end of sequence that is not known yet."""
     data = token.data
     return not token.end and (not data or (data[:1] == b"<" and data[-1:] == b">"))
 
 
 def _listed(position: Position, token_id: int) -> float | None:
-    """The probability of a token, if it is listed."""
+    """The probability of a token; None if it is not listed."""
     return next((choice.token.prob for choice in position.top if choice.id == token_id), None)
 
 
 def _drawn(choices: Sequence[Choice], seed: int | None) -> Choice:
-    """Draw one of the tokens that the server hides, by their probabilities: one of them was surely drawn."""
+    """Draw one of the tokens that the server hides, weighted by probability: the server has drawn one of them."""
     hidden = [choice for choice in choices if whole(choice.token.data) < len(choice.token.data)] or choices
     weights = [choice.token.prob or 0 for choice in hidden]
     return random.Random(seed).choices(hidden, weights)[0]  # noqa: S311 - no secret
 
 
 def sent_prompt(prefix: PromptParts) -> object:
-    """The request's form of a prompt: the server takes a list only if it holds both text and ids."""
+    """A prompt as a request sends it: the server accepts a list only if it contains both text and ids."""
     return prefix if len(prefix) > 1 else prefix[0]

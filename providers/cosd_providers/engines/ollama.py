@@ -1,25 +1,28 @@
-"""Ollama, by its own `/api/generate` with `raw`: its only route that continues a text unchanged.
+"""Ollama, over its own `/api/generate` with `raw`: its only route that continues a text unchanged.
 
-It was never run for real, so it is not called supported. The adapter follows the server's source from 0.12.11 to 0.34
-and reports of its users, read in November 2026:
+The adapter was never run against a real Ollama, so Ollama is not called supported. It follows the server's source from
+0.12.11 to 0.34 and reports of users, read in November 2026:
 
-- It takes text only, one prompt in a request. A draft continues from text, and every place has its own request.
-- It lists the most probable tokens since 0.12.11. Older versions and models in its cloud leave them out silently, so
-  the adapter tries one answer before the first use. Probabilities come from the raw softmax.
-- The end of sequence is never shown, and has no probability: an answer with the reason "stop" ended with it.
-- A list may lack the most probable tokens, as the end and some parts of characters are hidden: drafts get the known
-  alternatives, proposals get none (`top_k` 0). It is unknown whether sampled tokens have raw probabilities.
-- If the model runs in llama.cpp's server (most do, from about 0.30 on), a token that leaves a character unfinished is
-  left out, the token that completes it has no known probability, and `bytes` are missing. Ollama's own engine shows all
-  tokens of a character, in one event.
-- A text that is too long is cut to about half of the context unless both `truncate` and `shift` forbid it; then it is
-  refused. The adapter tries that once, with a text that cannot fit. An answer then ends with the context.
-- If another client omits `shift: false`, or sends another `num_ctx`, the server loads the model again; so it does for
-  the next request from this adapter.
-- The last event reports the tokens of the prompt; some versions omit cached tokens, so that too little is billed. A
-  draft that is left early is billed by the tokens received.
-- No route renders its chat templates, which are in Go: conversations need a template of the user's own.
-- A stream that repeats one token (30 times, 100 in later versions) is broken off by the server.
+- The server accepts only text, and one prompt per request. A draft continues from text, and every place needs a
+  separate request.
+- The server lists the most probable tokens since 0.12.11. Older versions, and models in Ollama's cloud, silently leave
+  them out, so the adapter requests one answer before the first use. Probabilities come from the raw softmax.
+- The end of sequence is never shown and has no probability. An answer with the finish reason "stop" ended with it.
+- A list may lack some of the most probable tokens, because the end of sequence and some parts of characters are hidden.
+  So drafts have the known alternatives, but proposals have none (`top_k` is 0). It is unknown whether sampled tokens
+  have raw probabilities.
+- If the model runs in llama.cpp's server (as most models do from about 0.30 on), a token that leaves a character
+  unfinished is left out, the token that completes it has no known probability, and `bytes` are missing. Ollama's own
+  engine shows all tokens of a character in one event.
+- A text that is too long is cut to about half of the context, unless both `truncate` and `shift` are false: then it is
+  refused. The adapter tests this once, with a text that cannot fit. With both false, an answer ends when the context is
+  full.
+- If another client omits `shift: false`, or sends a different `num_ctx`, the server loads the model again. The next
+  request from this adapter makes the server load it once more.
+- The last event reports the number of prompt tokens. Some versions omit cached tokens, so that too few are billed. For
+  a draft that is closed early, the tokens received are billed.
+- No route renders the chat templates, which are written in Go: conversations need the user's own template.
+- The server breaks off a stream that repeats one token (30 times, or 100 times in later versions).
 """
 
 from __future__ import annotations
@@ -61,22 +64,22 @@ _GREEDY: Mapping[str, object] = {
     "repeat_last_n": 0,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
-    "stop": [],  # a model's own stop strings would hold for raw text, too
+    "stop": [],  # the model's own stop strings would apply to raw text, too
 }
-"""Options. An option left out comes from the model's file, or is the server's default."""
+"""Options for greedy decoding. A missing option is read from the model's file, or has the server's default."""
 
 _RAW: Mapping[str, object] = {"raw": True, "think": False, "logprobs": True, "top_logprobs": TIES}
-"""Fields for unchanged text. Without `think` a server would take part of the answer of some models for thoughts."""
+"""Fields for unchanged text. Without `think` the server treats part of the answer of some models as thinking."""
 
 _WHOLE: Mapping[str, object] = {"truncate": False, "shift": False}
-"""Fields to refuse a text that does not fit, and to end an answer with the context."""
+"""Fields that make the server refuse a text that does not fit, and end an answer when the context is full."""
 
 _OWNED = {*_RAW, *_WHOLE, "context", "format", "images", "model", "prompt", "stream", "suffix", "system", "template"}
 _OWNED_OPTIONS = {*_GREEDY, "mirostat", "num_ctx", "num_predict", "seed", "tfs_z"}
 
-_MOST = 20  # most probable tokens at a place; the server refuses more
-_TOKENS = 4  # of the first answer: enough to contain text
-_BEYOND = 64  # words that the long text has beyond the context
+_MOST = 20  # the server refuses to list more tokens at a position
+_TOKENS = 4  # tokens of the first answer: enough to contain text
+_BEYOND = 64  # the long text has this many words more than the context has tokens
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -92,26 +95,26 @@ DIALECT = Dialect(
     shows_parts=True,
     longer="Give the model a longer context: `context`, OLLAMA_CONTEXT_LENGTH, or num_ctx in its Modelfile.",
 )
-"""The part of OpenAI's protocol that Ollama follows."""
+"""Ollama's protocol, described as a dialect of OpenAI's."""
 
 
-# The wire. Its tokens have the shape of OpenAI's chat route, so an answer is converted to that protocol.
+# The wire format. Tokens have the shape of OpenAI's chat route, so an answer is converted to that protocol.
 
 
 class OllamaEvent(BaseModel):
     """An answer, or an event of a stream; the last event has `done` and the usage.
 
     Attributes:
-        response: the text that it adds.
-        thinking: text that the server has taken out of the answer.
+        response: the text that the event adds.
+        thinking: text that the server has moved out of the answer.
         done: this event is the last.
         done_reason: `"stop"` (the end of sequence, which is not shown), `"length"` (the limit, or the end of the
-            context) or, if no model has written, `"load"`.
+            context), or `"load"` if the model has written nothing.
         logprobs: the tokens of this text; the server may leave out tokens that do not complete a character.
-        prompt_eval_count: tokens of the prompt; on some versions without cached tokens.
-        prompt_eval_cached_count: cached tokens of the prompt. If this field is present, `prompt_eval_count` includes
-            them.
-        eval_count: tokens written, the end of sequence included.
+        prompt_eval_count: number of tokens in the prompt; some versions do not count cached tokens.
+        prompt_eval_cached_count: number of cached tokens in the prompt. If this field is present, `prompt_eval_count`
+            includes them.
+        eval_count: number of tokens written, including the end of sequence.
     """
 
     response: str = ""
@@ -125,7 +128,7 @@ class OllamaEvent(BaseModel):
 
     @property
     def answer(self) -> Answer:
-        """The same in OpenAI's protocol."""
+        """The event in the shape of OpenAI's protocol."""
         choice = Completion(
             text=self.response,
             message=None,
@@ -144,8 +147,8 @@ class OllamaEvent(BaseModel):
 def _marked(entry: Named) -> Named:
     """Mark an entry if the server has left out tokens before it.
 
-    Greedy decoding takes a listed token. If no listed token of this probability has this text, and the text is not
-    ASCII, it includes the bytes of hidden tokens.
+    Greedy decoding always takes a listed token. So if the text is not ASCII, and no listed token has both this text and
+    this probability, the text includes the bytes of hidden tokens.
     """
     listed, own = entry.top_logprobs or [], entry.logprob
     same = [other.logprob for other in listed if other.token == entry.token]
@@ -154,25 +157,25 @@ def _marked(entry: Named) -> Named:
 
 
 class LoadedModel(BaseModel):
-    """A model in memory: its name, and the context that it was loaded with."""
+    """A model in memory: its name, and the size of the context that it was loaded with."""
 
     name: str
     context_length: int | None = None
 
 
 class LoadedModels(BaseModel):
-    """The answer of `/api/ps`."""
+    """The response of `/api/ps`."""
 
     models: list[LoadedModel]
 
     def context(self, model: str) -> int | None:
-        """The context of a model; None if unknown."""
+        """The size of a model's context; None if unknown."""
         names = {model.lower(), f"{model}:latest".lower()}
         return next((one.context_length for one in self.models if one.name.lower() in names), None) or None
 
 
 class OllamaVersion(BaseModel):
-    """The answer of `/api/version`."""
+    """The response of `/api/version`."""
 
     version: str
 
@@ -181,13 +184,13 @@ class OllamaVersion(BaseModel):
 
 
 class OllamaClient(OpenAIClient):
-    """Requests to one Ollama.
+    """Requests to one Ollama server.
 
     Args:
         transport: the server.
         tokenizer: counts tokens; None for no local tokenizer.
-        extra: merged into every request.
-        context: tokens to load the model for; None for the server's choice.
+        extra: fields merged into every request.
+        context: size of the context to load the model with, in tokens; None for the server's choice.
     """
 
     def __init__(
@@ -198,19 +201,24 @@ class OllamaClient(OpenAIClient):
         self._options = {**options, **_GREEDY, **({} if context is None else {"num_ctx": context})}
 
     def read(self, data: object) -> Answer:
-        """An answer or an event in OpenAI's protocol."""
+        """Validate an answer, or an event of a stream, and convert it to OpenAI's protocol.
+
+        Raises:
+            UnsupportedError: the server has moved a part of the answer to `thinking`.
+            ResponseError: the answer has another shape, or the server has shifted its context.
+        """
         event = parse(OllamaEvent, data, self.endpoint)
         if event.thinking:
             words = "the server has taken a part of the answer for thinking, although asked not to (think)"
             raise UnsupportedError(words, endpoint=self.endpoint, hint="Is it Ollama 0.12.11 or later?")
         total = (event.prompt_eval_count or 0) + (event.eval_count or 0)
-        if self.facts.context is not None and total > self.facts.context + 1:  # the last token needs no place
-            words = f"the server has let {total} tokens pass through a context of {self.facts.context} (shift)"
+        if self.facts.context is not None and total > self.facts.context + 1:  # the last token needs no room
+            words = f"the server has processed {total} tokens in a context of {self.facts.context} (shift)"
             raise ResponseError(words, endpoint=self.endpoint, hint=DIALECT.longer)
         return event.answer
 
     async def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
-        """As in `OpenAIClient`, if the server's count includes the cache."""
+        """Like `OpenAIClient.check_read`, but only if the server's count includes cached tokens."""
         if billed is not None and billed.prompt_tokens_details is not None:
             await super().check_read(prefix, billed)
 
@@ -219,7 +227,7 @@ class OllamaClient(OpenAIClient):
         return {"top_logprobs": min(listed, _MOST)}
 
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
-        """A request: greedy, with the most probable tokens, without a stream."""
+        """The body of a greedy request without a stream, which asks for the most probable tokens."""
         if not prefix.whole:
             words = "prompt and text are empty, and Ollama writes nothing after an empty prompt"
             raise InvalidRequestError(words, endpoint=self.endpoint)
@@ -229,7 +237,7 @@ class OllamaClient(OpenAIClient):
 
 
 class OllamaProbeClient(CompletionsProbeClient):
-    """The probe's client of an Ollama."""
+    """The probe's client for an Ollama server."""
 
     forcing = ()
 
@@ -242,14 +250,14 @@ class OllamaProbeClient(CompletionsProbeClient):
         self._client = client
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """Request one text."""
+        """Send a request with a single text."""
         if len(request.prompts) != 1 or not isinstance(request.prompts[0], str):
             raise self.unable("/api/generate takes one text at a time")
         return await super().send(request, usage)
 
     async def score(self, text: str, usage: Usage) -> RawScores:  # noqa: ARG002
-        """Refuse: no field requests scores."""
-        raise self.unable("/api/generate shows nothing of the tokens of a prompt")
+        """Raise an error: no field requests scores."""
+        raise self.unable("/api/generate does not show the tokens of a prompt")
 
     async def _post(self, body: Mapping[str, object], usage: Usage) -> Answer:
         sent = {**body}
@@ -264,15 +272,16 @@ class Ollama(Engine[ServerFacts]):
 
     Args:
         url: the server's URL.
-        tokenizer: the model's own, or an argument of `load_tokenizer`: for `tokenize`, and for questions at every
-            boundary.
-        context: tokens to load the model for (`num_ctx`), prompt and answer together. By default the server decides.
-        options: as in `engine.Adapter`. `model` is needed if the server has several, e.g. `"llama3.2"`; `api_key` is
-            for a proxy that wants one; `extra_body` may hold `{"keep_alive": -1, "options": {"num_gpu": 0}}`; `timeout`
-            includes loading the model.
+        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts; used by `tokenize`, and for
+            questions at every boundary.
+        context: size of the context to load the model with (`num_ctx`), prompt and answer together. By default the
+            server decides.
+        options: as in `engine.Adapter`. `model` (e.g. `"llama3.2"`) is required if the server has several. `api_key` is
+            for a proxy that requires it. `extra_body` may be e.g. `{"keep_alive": -1, "options": {"num_gpu": 0}}`.
+            `timeout` includes the time to load the model.
 
     Raises:
-        ValueError: `extra_body` sets a field of the fusion's.
+        ValueError: `extra_body` sets a field that the fusion controls, or its `options` are not a mapping.
     """
 
     _facts_type = ServerFacts
@@ -292,7 +301,7 @@ class Ollama(Engine[ServerFacts]):
         self._client = OllamaClient(self._transport, self._tokenizer, self._extra, context)
 
     async def discovered(self) -> ServerFacts:
-        """The facts of the server, found at the first use or restored; the client then has them too."""
+        """The facts about the server, found at the first use or restored; they are also passed to the client."""
         found = await super().discovered()
         facts = self._client.facts
         facts.model, facts.context = found.info.model, found.info.context
@@ -320,7 +329,10 @@ class Ollama(Engine[ServerFacts]):
         alternatives: int = 0,  # noqa: ARG002 - none are listed
         usage: Usage,
     ) -> list[Proposal | None]:
-        """One request a place, several at a time; see `contract.Provider`. `questions=None` needs a tokenizer."""
+        """Send one request for each place, several at a time; see `contract.Provider`.
+
+        `questions=None` needs a tokenizer.
+        """
         await self.facts()
         questions = await self._places(context, questions)
         return await Proposing(self._client, context, usage, strategy="singles").answer(questions)
@@ -329,19 +341,19 @@ class Ollama(Engine[ServerFacts]):
         raise self._unsupported("Ollama does not render conversations: its templates are in Go", NO_TEMPLATE)
 
     async def begun(self, prompt: str) -> str:
-        """A rendered prompt without the beginning of sequence that the server puts before every text."""
+        """Strip from a rendered prompt the beginning of sequence that the server puts before every text."""
         await self.facts()
         return await unbegun(self._client, prompt)
 
     async def probe_client(self) -> OllamaProbeClient:
-        """The server without checks, for a probe."""
+        """A client without checks, for a probe."""
         await self.facts()
         return OllamaProbeClient(self._transport, self._client)
 
     # Discovery.
 
     async def _discover(self) -> ServerFacts:
-        """Load the model, find its limits, and check that the server obeys; these tokens are not billed."""
+        """Load the model, find its limits, and check that the server honours the fields; nothing is billed."""
         self._client.facts.model, _ = await choose(self._transport, DIALECT, self._model)
         version = await self._asked("/api/version", OllamaVersion)
         first = await self._check_probs(version.version if version else None)
@@ -370,7 +382,11 @@ class Ollama(Engine[ServerFacts]):
             return None
 
     async def _check_probs(self, build: str | None) -> Answer:
-        """Request a short answer, which must have probabilities."""
+        """Request a short answer, which must have probabilities.
+
+        Raises:
+            UnsupportedError: it has none.
+        """
         found = await self._client.one(Prefix("a", ""), _TOKENS, Usage(), check=False)
         [choice] = found.choices
         if choice.written and not any(step.top for step in steps(choice)):
@@ -382,11 +398,15 @@ class Ollama(Engine[ServerFacts]):
         return found
 
     async def _check_refusal(self, context: int) -> None:
-        """Send a text that cannot fit, which must be refused: nothing in an answer shows that a text was cut."""
+        """Send a text that cannot fit, which the server must refuse: an answer would not show that the text was cut.
+
+        Raises:
+            UnsupportedError: the server accepts the text.
+        """
         try:
             long = " ".join(map(str, range(context + _BEYOND)))
             await self._client.one(Prefix(long, ""), 1, Usage(), check=False)
-        except (ContextLengthError, InvalidRequestError):  # not for another reason: the short text was accepted
+        except (ContextLengthError, InvalidRequestError):  # the length is the reason, as the short text was accepted
             return
         words = "the server cuts a text that is too long and does not say so, although told not to (truncate)"
         raise self._unsupported(words, "Is it Ollama 0.12.11 or later?")

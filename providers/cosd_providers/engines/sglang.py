@@ -1,34 +1,37 @@
-"""SGLang, by its native `/generate`, and `/v1/tokenize` and `/v1/detokenize`.
+"""SGLang, over its native `/generate`, `/v1/tokenize` and `/v1/detokenize`.
 
 Observed on 0.5.23, run on the CPU, and read in the source of 0.4.9 to 0.5.23:
 
-- A prompt is a text or ids, or a list of either; a text gets the model's special tokens, ids get nothing. This engine
-  always sends ids. Every token of prompt and answer comes with its id, so no token is compared by its text.
-- `logprob_start_len` is the place from which the tokens of a prompt get probabilities. The first token there has none:
-  its probability was computed at the token before. Earlier tokens may all come from the prefix cache, so scoring a text
-  from the first requested place on costs little however long the prompt is.
-- In these probabilities the vocabulary's last id is shown as 0; its own probability is right.
-- The most probable tokens are listed in order, with ids, as many as requested. At temperature 0 the probabilities come
-  from the raw softmax. Some versions gave 1 and 0 there: the engine refuses them.
+- A prompt is a text or ids, or a list of either. The server adds the model's special tokens to a text, but nothing to
+  ids. This engine always sends ids. Every token of a prompt and an answer comes with its id, so no token is compared by
+  its text.
+- `logprob_start_len` is the position from which the tokens of a prompt have probabilities. The token at that position
+  has none: its probability is computed at the token before it. All earlier tokens may come from the prefix cache, so
+  scoring a text from the first requested position on costs little, however long the prompt is.
+- In these probabilities the vocabulary's last id is shown as 0; its probability is right.
+- The most probable tokens are listed in order, with ids, in the number requested. At temperature 0 the probabilities
+  come from the raw softmax. Some versions reported 1 and 0 instead: the engine refuses them.
 - Each event of a stream repeats all earlier tokens, unless the server was started with
   `--incremental-streaming-output`.
-- The end of sequence is a token of the answer. `finish_reason` is then `"stop"` with its id. But an answer of the
-  requested length always has the reason `"length"`, whatever its last token is. A special token that has not ended an
-  answer yet is forced once, to see. A plain token that ends a sequence only by the model's configuration is known after
-  it did so.
-- A prompt and an answer that do not fit together are refused; near the end of the context the answer is cut.
-- `--allow-auto-truncate` cuts a prompt in silence, which shows in the number of tokens read.
+- The end of sequence is a token of the answer; `finish_reason` is then `"stop"` with its id. But an answer of the
+  requested length always has the reason `"length"`, whatever its last token is. So a special token that has not yet
+  ended an answer is forced once, to find out whether it ends one. A plain token that is an end only by the model's
+  configuration is recognised after it has ended an answer.
+- A prompt and an answer that do not fit together are refused. Near the end of the context the answer is cut off.
+- With `--allow-auto-truncate` the server silently truncates a prompt. The number of tokens read reveals it.
 - Fields that a request leaves out fall back to `--preferred-sampling-params`.
-- If a request wants more tokens per place than the vocabulary has, the server breaks down.
-- `token_ids_logprob` gives the probabilities of any tokens after a text, such as the ends of sequence. No route reports
-  these: tokens with their common names, and tokens of the chat template, are forced, to see.
-- A `sampling_seed` is used with `--enable-deterministic-inference` alone, which `/server_info` reports: otherwise there
-  are no samples. The server draws by the seed and the place, and in a batch with greedy requests by other numbers.
-  (Read in the source: the CPU has no such mode.)
-- `/v1/tokenize` renders messages since 2026, as the chat route does; `/v1/detokenize` turns the result into text.
-- A token's text is shown decoded alone: a part of a character is U+FFFD there, and a SentencePiece vocabulary loses the
-  space before a word. The text of a whole answer is right. So a token is known if both texts agree; any other token is
-  decoded after a plain token, together with earlier tokens that leave its character open (`TokenTexts`).
+- If a request asks for more tokens per position than the vocabulary has, the server crashes.
+- `token_ids_logprob` returns the probabilities of any tokens after a text, such as the ends of sequence. No route
+  reports which tokens are ends. So tokens with common names of ends, and tokens of the chat template, are forced to
+  find out.
+- A `sampling_seed` is honoured only with `--enable-deterministic-inference`, which `/server_info` reports; without it
+  the engine does not draw. The server draws by seed and position; in a batch with greedy requests it uses other random
+  numbers. (Read in the source: this mode does not exist on the CPU.)
+- Since 2026, `/v1/tokenize` renders messages as the chat route does; `/v1/detokenize` turns the result into text.
+- The text shown for a token is decoded separately. There a part of a character is U+FFFD, and a SentencePiece
+  vocabulary loses the space before a word. The text of a whole answer is right. So a token's bytes are known if both
+  texts agree. Any other token is decoded after a plain token, together with earlier tokens that leave its character
+  unfinished (`TokenTexts`).
 """
 
 from __future__ import annotations
@@ -110,7 +113,7 @@ _GREEDY: dict[str, object] = {
     "spaces_between_special_tokens": True,
     "no_stop_trim": False,
 }
-"""Greedy decoding. Fields left out fall back to the server's `--preferred-sampling-params`."""
+"""Fields for greedy decoding. Missing fields fall back to the server's `--preferred-sampling-params`."""
 
 _OWNED = {
     "custom_logit_processor",
@@ -131,23 +134,23 @@ _OWNED = {
 
 _IT = {"looks": "SGLang", "url": "`sglang serve`"}
 _LIST = 64  # prompts in one request
-_STREAMED = 256  # tokens of one stream: each event repeats all before it, so traffic grows with the square
-_MANY = 64  # most probable tokens to request: a server breaks down if that exceeds its vocabulary
-_NOTHING = -1e4  # a logarithm below which no probability of a softmax lies
-_QUOTED = 300  # characters of the server's own words
+_STREAMED = 256  # tokens of one stream: each event repeats all earlier ones, so traffic grows with the square
+_MANY = 64  # most probable tokens to request: a server crashes if the number exceeds its vocabulary
+_NOTHING = -1e4  # no log probability of a softmax is below this
+_QUOTED = 300  # characters of the server's message to quote in an error
 
 
 # Answers.
 
 Triple = tuple[float | None, int, str | None]
-"""A token: the logarithm of its probability, its id, and its text, decoded alone."""
+"""A token: its log probability, its id, and its text, which was decoded separately."""
 
 
 class SglangFinish(BaseModel):
     """The reason for an answer's end: `"stop"`, `"length"` or `"abort"`.
 
     Attributes:
-        matched: for a stop the id that ended the answer, the text, or ids.
+        matched: if the reason is `"stop"`, the id, the ids or the text that ended the answer.
     """
 
     type: str
@@ -157,7 +160,7 @@ class SglangFinish(BaseModel):
 
 
 class Meta(BaseModel):
-    """Everything beside the text. The first entry of `input_...` has no probability."""
+    """Everything in an answer but the text. The first entry of the `input_...` lists has no probability."""
 
     finish_reason: SglangFinish | None = None
     prompt_tokens: int
@@ -171,21 +174,21 @@ class Meta(BaseModel):
 
 
 class SglangAnswer(BaseModel):
-    """An answer, or event, of `/generate`."""
+    """An answer of `/generate`, or an event of its stream."""
 
     text: str | None = None
     meta_info: Meta
 
 
 class _Card(BaseModel):
-    """The answer of `/model_info`."""
+    """The response of `/model_info`."""
 
     model_path: str
     is_generation: bool = True
 
 
 class _Running(BaseModel):
-    """The answer of `/server_info`."""
+    """The response of `/server_info`."""
 
     version: str | None = None
     max_req_input_len: int | None = None
@@ -193,20 +196,20 @@ class _Running(BaseModel):
 
 
 class _Encoded(BaseModel):
-    """The answer of `/v1/tokenize` to a list of texts."""
+    """The response of `/v1/tokenize` to a list of texts."""
 
     tokens: list[list[int]]
 
 
 class _DecodedRuns(BaseModel):
-    """The answer of `/v1/detokenize` to a list."""
+    """The response of `/v1/detokenize` to a list of runs of ids."""
 
     text: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class SglangFacts(TokenIdsFacts):
-    """Facts of an SGLang server.
+    """Facts about an SGLang server.
 
     Attributes:
         adapter: the adapter (LoRA) to use; None for the model itself.
@@ -216,11 +219,11 @@ class SglangFacts(TokenIdsFacts):
 
 
 def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
-    """Check that an answer, or event, to a prompt of `read` tokens ended properly.
+    """Check that the server read all `read` tokens of the prompt, and that the answer has not ended improperly.
 
     Raises:
-        UnsupportedError: the server has a stop string of its own.
-        ProviderError: the server broke it off, or read only a part of the prompt.
+        UnsupportedError: the answer ended at a stop string of the server's own.
+        ProviderError: the server broke off the answer, or read only a part of the prompt.
     """
     meta = answer.meta_info
     finish = meta.finish_reason
@@ -238,7 +241,7 @@ def _checked(answer: SglangAnswer, endpoint: str, read: int) -> SglangAnswer:
 
 
 def _aborted(meta: Meta, endpoint: str) -> ProviderError:
-    """The server's reason for ending an answer, as an error."""
+    """The error for an answer that the server broke off, with the reason that it gave."""
     finish = meta.finish_reason
     said = ((finish.message if finish else None) or "no reason was given")[:_QUOTED]
     status = finish.status_code if finish else None
@@ -252,10 +255,11 @@ def _aborted(meta: Meta, endpoint: str) -> ProviderError:
 
 
 def _steps(answer: SglangAnswer, endpoint: str, *, since: int = 0, sampled: bool = False) -> list[IdStep]:
-    """The tokens of an answer, or of an event whose first `since` tokens were read before; greedy, or `sampled`.
+    """The tokens of an answer, or of an event that leaves out the first `since` tokens.
 
     Raises:
-        UnsupportedError: probabilities are missing or invalid.
+        UnsupportedError: probabilities are missing or invalid, or decoding is not greedy (unless `sampled`).
+        ResponseError: the server took a token without a usable probability.
     """
     meta = answer.meta_info
     entries, tops = meta.output_token_logprobs or [], meta.output_top_logprobs or []
@@ -273,16 +277,16 @@ def _missing(endpoint: str, *, any_: bool) -> UnsupportedError:
 
 
 def _step(entry: Triple, top: Sequence[Triple], endpoint: str, *, sampled: bool = False) -> IdStep:
-    """One token that the server took, which has to be the most probable, or was drawn (`sampled`)."""
+    """Check and convert a token that the server took; unless drawn (`sampled`), it must be the most probable one."""
     own, token_id, text = entry
     best = max((value for value, _, _ in top if value is not None), default=None)
     if best is None and own is not None:
         raise _missing(endpoint, any_=True)
     check_own(prob(own), endpoint)
-    assert own is not None and best is not None  # as it has a probability
+    assert own is not None and best is not None  # the checks above ensure this
     values = [value for value, _, _ in top]
     if not sampled and own == 0 and len(top) > 1 and all(value is None or value < _NOTHING for value in values[1:]):
-        words = "what the server gives as probabilities of greedy decoding is 1 for its own token and 0 for all others"
+        words = "at temperature 0 the server gives its own token the probability 1, and all others 0"
         hint = "Update SGLang, or start it with SGLANG_RETURN_ORIGINAL_LOGPROB=1 (older: RETURN_ORIGINAL_LOGPROB=1)."
         raise UnsupportedError(words, endpoint=endpoint, hint=hint)
     if not sampled:
@@ -291,15 +295,15 @@ def _step(entry: Triple, top: Sequence[Triple], endpoint: str, *, sampled: bool 
 
 
 def _listed(top: Sequence[Triple]) -> list[ListedId]:
-    """The tokens in the list of one place."""
+    """Convert the tokens listed at one position."""
     return [(token_id, prob(value) or 0.0, text or "") for value, token_id, text in top]
 
 
 def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) -> list[tuple[Triple, list[Triple]]]:
-    """The prompt's tokens from place `first` on, each with the most probable tokens at its place.
+    """The prompt's tokens from position `first` on, each with the most probable tokens at its position.
 
-    Some versions send entries for the whole prompt, others from the requested place on: the last entry belongs to the
-    prompt's last token, and each has its id. The vocabulary's last id is shown as 0.
+    Some versions send entries for the whole prompt, others from the requested position on. In either case the last
+    entry belongs to the prompt's last token, and each entry has its token's id. The vocabulary's last id is shown as 0.
 
     Raises:
         UnsupportedError: entries are missing, or do not belong to the prompt's tokens.
@@ -319,35 +323,37 @@ def scored(answer: SglangAnswer, ids: Sequence[int], first: int, endpoint: str) 
 
 
 def _shown(ids: Sequence[int]) -> list[int]:
-    """Ids as the server may show them in a prompt: the greatest id as 0, if it is the vocabulary's last."""
+    """Ids as the server may show them in a prompt: the greatest may be the vocabulary's last, which is shown as 0."""
     last = max(ids, default=0)
     return [0 if one == last else one for one in ids]
 
 
 def _belongs(entry: Triple, top: Sequence[Triple], shown: set[int], expected: int) -> bool:
-    """True if an entry has one of the `shown` ids, and the tokens listed beside it fit its probability."""
+    """True if an entry has one of the `shown` ids, and its probability is consistent with the listed tokens."""
     own, token_id, _ = entry
     values = [value for value, _, _ in top if value is not None]
     if token_id not in shown or not values:
         return False
     listed = next((value for value, other, _ in top if other == expected), None)
-    if listed is None:  # it is less probable than all listed tokens
+    if listed is None:  # the token must be less probable than all listed tokens
         return own is None or own <= min(values) + ROUNDING
     return own is not None and abs(own - listed) < ROUNDING
 
 
 class Events:
-    """One stream, whose events hold all tokens so far, or with `--incremental-streaming-output` only the new tokens.
+    """Reader of a stream.
+
+    Each event contains all tokens so far, or with `--incremental-streaming-output` only the new tokens.
 
     Args:
-        endpoint: for errors.
-        read: tokens of the prompt.
-        sampled: its tokens are drawn, and may be less probable than others.
+        endpoint: the server's URL, for errors.
+        read: number of tokens in the prompt.
+        sampled: tokens are drawn, and may be less probable than others.
 
     Attributes:
-        seen: tokens so far.
+        seen: number of tokens so far.
         finish: the reason for the answer's end; None before the end.
-        last: everything beside the text in the last event.
+        last: everything in the last event but the text; None before the first event.
     """
 
     def __init__(self, endpoint: str, read: int, *, sampled: bool = False) -> None:
@@ -360,11 +366,11 @@ class Events:
         self._text = ""
 
     def feed(self, answer: SglangAnswer) -> tuple[list[IdStep], str]:
-        """The new tokens of an event, and the new text."""
+        """Read an event; return its new tokens and its new text."""
         meta = self.last = _checked(answer, self._endpoint, self._read).meta_info
         if meta.finish_reason is not None:
             self.finish = meta.finish_reason.type
-        if 0 < meta.completion_tokens <= self.seen:  # a repeated event, or the end of the answer without tokens
+        if 0 < meta.completion_tokens <= self.seen:  # the event is repeated, or ends the answer without a token
             return [], ""
         entries = meta.output_token_logprobs or []
         whole = len(entries) == meta.completion_tokens
@@ -378,7 +384,7 @@ class Events:
         return found, text
 
     def bill(self, usage: Usage) -> None:
-        """Count the tokens read and written so far."""
+        """Bill the tokens read and written so far."""
         if self.last is not None:
             usage.bill(self.last.prompt_tokens, self.last.completion_tokens, self.last.cached_tokens)
 
@@ -387,25 +393,25 @@ class Events:
 
 
 class SglangClient(TokenIdsClient[SglangFacts]):
-    """Requests to one server.
+    """Requests to one SGLang server.
 
     Attributes:
-        lora: the adapter (LoRA) to use, if any.
+        lora: the adapter (LoRA) to use; None for the model itself.
     """
 
     lora: str | None = None
-    least = 2  # to prove that decoding is greedy
+    least = 2  # a list of two tokens shows whether decoding is greedy
     most = _MANY
     streamed = _STREAMED
     cut_is_full = True
 
     def take(self, facts: SglangFacts) -> None:
-        """Take the facts of the server."""
+        """Use these facts about the server."""
         super().take(facts)
         self.lora = facts.adapter
 
     def body(self, wanted: int, *, top: int = TIES, **fields: object) -> dict[str, object]:
-        """A greedy request."""
+        """The body of a greedy request."""
         sampling = {**_GREEDY, "max_new_tokens": wanted, **cast("dict[str, object]", fields.pop("sampling", {}))}
         own = {"return_logprob": True, "return_text_in_logprobs": True, "top_logprobs_num": top}
         adapter = {} if self.lora is None else {"lora_path": self.lora}
@@ -420,7 +426,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         singly: bool = False,
         **more: Any,
     ) -> list[SglangAnswer]:
-        """The answers to several prompts, in order: in lists, or with `singly` by single requests, a few at a time."""
+        """Request the answers to several prompts, in order: in lists, or with `singly` by a few requests at a time."""
         size = 1 if singly else _LIST
         parts = [prompts[at : at + size] for at in range(0, len(prompts), size)]
         found = await concurrently([partial(self._list, part, wanted, usage, more) for part in parts])
@@ -438,7 +444,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return [_checked(answer, endpoint, len(ids)) for answer, ids in zip(answers, prompts, strict=True)]
 
     async def unchecked(self, wanted: int, usage: Usage, **fields: Any) -> list[SglangAnswer]:
-        """The answers to one request, as many as came; fields as in `body`."""
+        """Send one request, and return the received answers; fields are as in `body`."""
         data = await self.transport.post("/generate", self.body(wanted, **fields), usage=usage)
         listed = cast("list[object]", data) if isinstance(data, list) else [cast("object", data)]
         answers = [parse(SglangAnswer, one, self.transport.endpoint) for one in listed]
@@ -463,8 +469,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
     ) -> IdScoring:
         """See `TokenIdsClient.scores`.
 
-        The server computes a token's probability at the token before. Everything before that place may come from the
-        cache.
+        The server computes a token's probability at the token before it. All earlier tokens may come from the cache.
         """
         if first >= len(ids) and not ends:
             return IdScoring()
@@ -480,7 +485,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return IdScoring(own, [_listed(tops) for _, tops in found], after, _listed((told or [None])[0] or []))
 
     async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode all texts by one request."""
+        """Encode all texts in one request."""
         body = {"model": self.model, "prompt": list(texts), "add_special_tokens": False}
         found = parse(_Encoded, await self.transport.post("/v1/tokenize", body), self.transport.endpoint).tokens
         if len(found) != len(texts):
@@ -488,16 +493,16 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return [Encoding(tokens=ids) for ids in found]
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens shown."""
+        """Decode ids to text, with special tokens shown."""
         [text] = await self.decode_runs([ids])
         return text
 
     async def decode_runs(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each run of ids, special tokens shown."""
+        """Decode each run of ids to text, with special tokens shown."""
         return await self._decoded(runs, skip=False)
 
     async def decode_plain(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each run of ids, special tokens left out."""
+        """Decode each run of ids to text, without special tokens."""
         return await self._decoded(runs, skip=True)
 
     async def _decoded(self, runs: Sequence[Sequence[int]], *, skip: bool) -> list[str]:
@@ -508,20 +513,20 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return found
 
     async def spell(self, ids: Sequence[int], text: str) -> bool:
-        """Test whether ids decode to this text; a tokenizer that was given is trusted."""
+        """Test whether ids decode to this text; a local tokenizer is trusted without a test."""
         return self.tokenizer is not None or await super().spell(ids, text)
 
     async def template(self, content: str) -> str | None:
-        """A user's message, rendered; None with a local tokenizer, as the server may then lack the route."""
+        """Render a user's message; None with a local tokenizer, as the server may then lack the route."""
         return None if self.tokenizer is not None else await super().template(content)
 
     async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
-        """A conversation rendered by the model's chat template, up to the answer."""
+        """Render a conversation with the model's chat template, up to the answer."""
         found = await self.transport.post("/v1/tokenize", {"model": self.model, "messages": list(messages)})
         return parse(Encoding, found, self.transport.endpoint)
 
     def without_template(self, error: StatusError) -> UnsupportedError | None:
-        """The error of an older version, which has no such route, or requires a prompt."""
+        """The error for an older version, which has no such route or requires a prompt; None for other failures."""
         asks = isinstance(error, InvalidRequestError) and "prompt" in str(error.args[0]).lower()
         if not asks and error.status != 404:
             return None
@@ -529,9 +534,9 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         return UnsupportedError(words, endpoint=self.transport.endpoint, hint=f"Update it. Or: {NO_TEMPLATE}")
 
     async def ends(self, token_id: int, usage: Usage) -> bool:
-        """True if an answer is over with this token: it is forced, to see.
+        """Force a token, and return True if it ends the answer.
 
-        The request allows two tokens: the last allowed token always ends an answer for its length.
+        The request allows two tokens, because the last allowed token always ends an answer by length.
         """
         forced = {"logit_bias": {str(token_id): 100.0}}
         [answer] = await self.batch([[self.facts.anchor]], 2, usage, sampling=forced)
@@ -545,7 +550,7 @@ class SglangClient(TokenIdsClient[SglangFacts]):
         options: DraftOptions,
         *,
         top: int,
-        drawn: int,  # noqa: ARG002 - all requests of a draft have the same seed: the server draws by seed and place
+        drawn: int,  # noqa: ARG002 - all requests of a draft have the same seed: the server draws by seed and position
         attempt: int,
         usage: Usage,
     ) -> AsyncGenerator[IdAnswer, None]:
@@ -580,17 +585,18 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
 
     Args:
         url: the server's URL, without `/v1`.
-        tokenizer: the model's own, for servers without a route that encodes text; anything that `load_tokenizer` takes.
-            It also saves the requests that find out the bytes of tokens.
-        strategy: the requests of proposals (`strategies.Strategy`); by default `"echo"`, which scores the text if it
-            has more than one place to judge, and reads the server's cache. All give the same answers.
-        add_special_tokens: a prompt gets the model's beginning of sequence. Turn it off for prompts rendered by a chat
-            template, which have it already.
+        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts, for servers without a route
+            that encodes text. It also saves the requests that find out the bytes of tokens.
+        strategy: the requests for proposals (`strategies.Strategy`). The default is `"echo"`, which scores the text if
+            there are several places to judge, and benefits from the server's cache. All strategies return the same
+            answers.
+        add_special_tokens: add the model's beginning of sequence to a prompt. Turn it off for prompts rendered with a
+            chat template, which already contain it.
         options: as in `engine.Adapter`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,
             `headers`, `extra_body` (e.g. `{"priority": 1}`), `timeout`, `http_client`, `limits`.
 
     Raises:
-        ValueError: `extra_body` sets a field that the fusion itself decides; or there is no such strategy.
+        ValueError: `extra_body` sets a field that the fusion controls, or the strategy is unknown.
     """
 
     _client_type = SglangClient
@@ -601,7 +607,7 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
     _idle = MANY_IDLE
 
     async def probe_client(self) -> SglangProbeClient:
-        """The server without checks, for a probe."""
+        """A client without checks, for a probe."""
         await self.facts()
         return SglangProbeClient(self._client)
 
@@ -633,7 +639,7 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
                 end_prob=True,
                 tokenize=True,
                 score=True,
-                top_k=_MANY - 1,  # the server's own token counts
+                top_k=_MANY - 1,  # the list includes the server's own token
                 score_top_k=_MANY - 1,
                 sampling=running.enable_deterministic_inference,
                 ids=True,
@@ -647,7 +653,7 @@ class Sglang(TokenIdsEngine[SglangFacts, SglangClient]):
 
 
 async def _card(transport: Transport) -> _Card:
-    """The route that only this engine has, by its older name if the server does not know the newer."""
+    """Request the route that only SGLang has, by its older name if the server does not know the newer one."""
     try:
         return parse(_Card, await transport.get("/model_info"), transport.endpoint)
     except (InvalidRequestError, ResponseError):
@@ -655,7 +661,7 @@ async def _card(transport: Transport) -> _Card:
 
 
 async def _running(transport: Transport) -> _Running:
-    """Version and limits; empty if the server hides them."""
+    """The server's version and limits; all fields are unset if the server hides them."""
     for path in ("/server_info", "/get_server_info"):
         try:
             return parse(_Running, await transport.get(path), transport.endpoint)
@@ -668,13 +674,13 @@ async def _encoded(client: SglangClient) -> list[int]:
     try:
         return (await client.ids([LETTERS]))[0]
     except InvalidRequestError as error:
-        words = "the server does not encode text for others (/v1/tokenize), as SGLang does since late 2025"
+        words = "the server does not encode text (/v1/tokenize), as SGLang has done since late 2025"
         hint = "Update it, or give the model's own tokenizer as `tokenizer`."
         raise UnsupportedError(words, endpoint=client.transport.endpoint, hint=hint) from error
 
 
 async def _read(client: SglangClient) -> list[int]:
-    """The ids of a text in the server's encoding; checks their probabilities, and the next token's."""
+    """Return the server's encoding of `LETTERS`; check that its ids and the next token have probabilities."""
     endpoint = client.transport.endpoint
     body = client.body(1, text=LETTERS, logprob_start_len=0)
     answer = _checked(parse(SglangAnswer, await client.transport.post("/generate", body), endpoint), endpoint, 0)
@@ -690,10 +696,10 @@ async def _read(client: SglangClient) -> list[int]:
 
 
 class SglangProbeClient(ProbeClient):
-    """An SGLang server.
+    """The probe's client for an SGLang server.
 
     Args:
-        client: makes its requests.
+        client: requests to the server.
     """
 
     forcing = (lambda text: {"regex": re.escape(text)},)
@@ -703,7 +709,7 @@ class SglangProbeClient(ProbeClient):
         self._client = client
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """One request; further fields belong to the sampling."""
+        """Send one request; `request.fields` are sent as sampling parameters."""
         sent = [one if isinstance(one, str) else [*self._client.facts.beginning, *one] for one in request.prompts]
         key = "text" if all(isinstance(one, str) for one in sent) else "input_ids"
         asked: dict[str, Any] = {key: sent[0] if len(sent) == 1 else sent, "logprob_start_len": -1}
@@ -712,7 +718,7 @@ class SglangProbeClient(ProbeClient):
         return [await self._reply(answer, usage) for answer in answers]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """The tokens of a prompt, from its first token on."""
+        """Score a text as a prompt, from its first token on."""
         [answer] = await self._client.unchecked(1, usage, text=text, logprob_start_len=0)
         meta = answer.meta_info
         if not meta.input_token_logprobs:
@@ -734,7 +740,7 @@ class SglangProbeClient(ProbeClient):
     async def _positions(
         self, entries: Sequence[Triple], tops: Sequence[Sequence[Triple] | None] | None, usage: Usage
     ) -> list[Position]:
-        """The tokens of an answer with the bytes of their ids."""
+        """The positions of an answer; the bytes of all tokens follow from their ids."""
         strings = TokenTexts(self._client, usage)
         listed = [top or () for top in tops or [()] * len(entries)]
         runs = await strings.walk([token_id for _, token_id, _ in entries])

@@ -1,27 +1,28 @@
-"""Hugging Face TGI (text-generation-inference), by its native `/generate` and `/generate_stream`.
+"""Hugging Face TGI (text-generation-inference), over its native `/generate` and `/generate_stream`.
 
-It was never run for real, so it is not called supported: no accelerator was available. The adapter follows the server's
-source from 1.0 to 3.3.7, its API document, and the 299 answers recorded in its own tests:
+The adapter was never run against a real TGI, as no accelerator was available, so TGI is not called supported. It
+follows the server's source from 1.0 to 3.3.7, its API document, and the 299 answers recorded in its own tests:
 
-- It takes text only. A draft continues from text; a continuation that needs more tokens is requested again from that
-  text.
-- Decoding is greedy if nothing samples. Probabilities come from the raw softmax, the end of sequence included; null is
-  NaN. Every token is compared with the most probable tokens (`top_n_tokens`). The neuron backend has no probabilities,
-  and the llama.cpp backend always samples: both are refused.
-- An answer of the requested length has the reason "length", whatever its last token is. If that may be an end of
-  sequence, the request is repeated with room for another token.
-- A token that leaves a character unfinished has an empty text; the token that completes it has the text of both. Listed
-  tokens are decoded one by one, with U+FFFD for a part of a character.
-- `/tokenize` counts bytes. Without a fast tokenizer there is none, and a long prompt is cut silently; otherwise such a
-  prompt is refused.
-- The tokens of a prompt get probabilities, never alternatives, and only with `--enable-prefill-logprobs`: they score a
-  text, and do not show the tokens that the model would have written instead. Encoder-decoder models are refused.
-- At most five tokens are listed, by strings of which some are not their text: drafts get the known alternatives,
-  proposals get none (`top_k` 0). Sampled tokens would come with the probabilities of a warped distribution.
-- `/chat_tokenize` renders messages. The beginning of sequence that `/generate` adds is removed from its text. Special
-  tokens in a user's text are read as such, because no request takes ids.
-- Errors of `/generate_stream` are events after a status of 200.
-- Only the end of a stream reports the tokens of the prompt. A draft left earlier is billed by a separate count.
+- The server accepts only text. A draft continues from text; if it needs more tokens, it is requested again from the
+  same text.
+- Decoding is greedy if no sampling field is sent. Probabilities come from the raw softmax, including the end of
+  sequence; null means NaN. The adapter compares every token with the most probable tokens (`top_n_tokens`). The neuron
+  backend has no probabilities, and the llama.cpp backend always samples: both are refused.
+- An answer of the requested length has the finish reason "length", whatever its last token is. If that token may be an
+  end of sequence, the request is repeated with room for another token.
+- A token that leaves a character unfinished has an empty text; the token that completes the character has the text of
+  both. Listed tokens are decoded one by one, with U+FFFD for a part of a character.
+- `/tokenize` reports positions in bytes. A server without a fast tokenizer has no such route, and silently cuts a long
+  prompt; other servers refuse such a prompt.
+- The tokens of a prompt have probabilities only with `--enable-prefill-logprobs`, and never have alternatives. So they
+  can score a text, but do not show what the model would have written instead. Encoder-decoder models are refused.
+- At most five tokens are listed, with strings that are not always their text. So drafts have the known alternatives,
+  but proposals have none (`top_k` is 0). Sampled tokens would have the probabilities of a warped distribution.
+- `/chat_tokenize` renders messages. The adapter removes the beginning of sequence from the rendered text, because
+  `/generate` adds one. Special tokens in a user's text are parsed as special tokens, because no request accepts ids.
+- `/generate_stream` reports errors as events, after a status of 200.
+- Only the end of a stream reports the number of prompt tokens. If a draft is closed earlier, they are counted
+  separately.
 """
 
 from __future__ import annotations
@@ -98,12 +99,12 @@ __all__ = ["Tgi"]
 
 _TOP = re.compile(r"`top_n_tokens` must be >= 0 and <= (\d+)")
 
-_REMEMBERED = 4  # encodings; they are long
+_REMEMBERED = 4  # encodings to keep; they are long
 _LONG = 2000  # characters; a shorter text costs little to encode
-_BYTES = 4  # in a token, roughly
-_ATTEMPTS = 2  # at the same text; after that, a draft restarts from the text received so far
-_MORE = 4  # raw tokens to request at least, to finish a character
-_EACH = 4  # raw tokens of a whole token at most, special tokens aside
+_BYTES = 4  # bytes of a token, roughly
+_ATTEMPTS = 2  # attempts from the same text; after that, a draft restarts from the text received so far
+_MORE = 4  # additional raw tokens to request, to finish a character
+_EACH = 4  # a whole token has at most this many raw tokens, apart from special tokens
 
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -112,7 +113,7 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 def _before(letter: TgiEncoding) -> tuple[int, ...] | None:
-    """The special tokens before the text of a letter; None if no token has a width: the server shows no places."""
+    """The special tokens before a letter; None if no token has a width, because the server reports no positions."""
     wide = next((at for at, span in enumerate(letter.root) if span.stop > span.start), None)
     return None if wide is None else tuple(span.id for span in letter.root[:wide])
 
@@ -122,12 +123,12 @@ class TgiFacts(ServerFacts):
     """Facts about a TGI server.
 
     Attributes:
-        longest: tokens that a prompt may have.
+        longest: the largest number of tokens in a prompt.
         before: the special tokens before every text; None if the server does not encode text.
-        prefill: the tokens of a prompt get probabilities.
-        top: number of most probable tokens that it lists, up to `TIES`.
-        ends: ids that ended an answer.
-        others: ids of special tokens that did not end an answer.
+        prefill: the server reports the probabilities of the tokens of a prompt.
+        top: the number of most probable tokens that the server lists, up to `TIES`.
+        ends: ids that have ended an answer.
+        others: ids of possible ends that turned out not to end an answer.
     """
 
     longest: int
@@ -140,7 +141,7 @@ class TgiFacts(ServerFacts):
 
 @dataclass(slots=True)
 class _Bill:
-    """The prompt tokens of one stream: reported by its end, counted separately, or estimated."""
+    """The number of prompt tokens of one stream: reported at its end, counted separately, or estimated."""
 
     usage: Usage
     estimated: int
@@ -153,17 +154,17 @@ class _Bill:
 
 
 class TgiClient:
-    """Requests to one server.
+    """Requests to one TGI server.
 
     Args:
         transport: the server.
-        extra: merged into the `parameters` of every generation.
+        extra: fields merged into the `parameters` of every generation.
         tokenizer: encodes and counts text if the server does not.
 
     Attributes:
         endpoint: the server's URL.
         facts: known facts about the server.
-        shows: special tokens are text, as in the answer to a conversation.
+        shows: special tokens are treated as text, as in the answer to a conversation.
     """
 
     facts: TgiFacts
@@ -180,16 +181,16 @@ class TgiClient:
     # Discovery.
 
     async def info(self) -> TgiInfo:
-        """The answer of `/info`, a route that only TGI has."""
+        """Request `/info`, a route that only TGI has."""
         return await ask_only(
             self._transport, TgiInfo, "/info", looks="TGI (text-generation-inference)", url="the server"
         )
 
     async def discover(self, info: TgiInfo) -> TgiFacts:
-        """Find out the server's abilities to encode, score and list, by one token after a letter.
+        """Find out whether the server encodes, scores and lists tokens, from its encoding of a letter and one answer.
 
         Raises:
-            UnsupportedError: a fusion cannot use its answers.
+            UnsupportedError: a fusion cannot use the server's answers.
         """
         try:
             letter = await self._tokenize("a")
@@ -218,7 +219,7 @@ class TgiClient:
         return self.facts
 
     async def _first_answer(self) -> tuple[TgiAnswer, int]:
-        """The answer to a letter, with the probability of its prompt; and the number of tokens listed."""
+        """Return the answer to a letter, with the probabilities of its prompt, and the number of tokens listed."""
         top = TIES
         while top:
             try:
@@ -228,7 +229,9 @@ class TgiClient:
                 if allowed is None or int(allowed[1]) >= top:
                     raise
                 top = int(allowed[1])
-        words = "the server lists no most probable tokens, so nothing shows that its own token is the most probable one"
+        words = (
+            "the server does not list the most probable tokens, so it is unknown whether its own token is one of them"
+        )
         hint = (
             "Start it without --max-top-n-tokens 0. TGI's llama.cpp backend always samples: use llama.cpp's own server."
         )
@@ -237,10 +240,10 @@ class TgiClient:
     # Text.
 
     async def encode(self, text: str) -> EncodedText:
-        """The server's encoding of `text`; requested once for each of the last texts.
+        """The server's encoding of `text`; the encodings of the last texts are cached.
 
         Raises:
-            UnsupportedError: it does not encode text.
+            UnsupportedError: the server does not encode text.
         """
         if self.facts.before is None:
             words = "the server does not encode text (/tokenize), and this needs the tokens of a text"
@@ -267,10 +270,10 @@ class TgiClient:
         return len((await self.encode(text)).all) if known is None else known
 
     async def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """A conversation in the model's chat template, up to the answer.
+        """Render a conversation with the model's chat template, up to the answer.
 
         Raises:
-            TemplateRefusal: the template refuses it.
+            TemplateRefusal: the template refuses the conversation.
             UnsupportedError: there is no template.
         """
         try:
@@ -289,7 +292,7 @@ class TgiClient:
             return None
 
     async def without_beginning(self, text: str) -> str:
-        """A text without the special tokens that the server puts before every text, if it starts with them."""
+        """Strip the special tokens that the server puts before every text, if the text starts with them."""
         before = self.facts.before or ()
         own = await self.encode(text) if before else None
         if own is None or tuple(own.ids[: len(before)]) != before:
@@ -297,7 +300,7 @@ class TgiClient:
         return text.encode()[sum(map(len, own.data[: len(before)])) :].decode()
 
     async def room(self, text: str, wanted: int) -> int:
-        """Tokens to request after `text`: `wanted`, or as many as fit; 0 or less if none fits."""
+        """The number of tokens to request after `text`: `wanted`, or fewer if they do not fit; may be 0 or less."""
         context = self.facts.info.context or 0
         if self._counts.fits(text, min(self.facts.longest, context - wanted)):
             return wanted
@@ -307,11 +310,11 @@ class TgiClient:
     # Generation.
 
     def position(self, event: TgiEvent, *, check: bool = True) -> Position:
-        """One step of a generation, which has to be greedy.
+        """Convert one event of a greedy generation; with `check`, test that its token is the most probable one.
 
         Raises:
-            UnsupportedError: the most probable tokens are missing, or the server took another token.
-            ResponseError: a probability is not a number.
+            UnsupportedError: the list of the most probable tokens is missing, or the server took another token.
+            ResponseError: a probability is missing or is not a number.
         """
         word, top = event.token, event.top_tokens or []
         if check:
@@ -321,15 +324,15 @@ class TgiClient:
                 hint = "TGI's neuron backend has no probabilities. Update the server, or use another backend."
                 raise self._unsupported(words, hint)
             check_greedy(word.prob, (other.prob for other in top), self.endpoint)
-        # A listed token is decoded alone. If that changes the text of the pick, this tokenizer writes some tokens
-        # differently at the start of a text, so listed tokens cannot be compared.
+        # A listed token is decoded separately. If that changes the text of the pick, the tokenizer decodes some tokens
+        # differently at the start of a text, so the texts of listed tokens cannot be compared.
         alone = next((other.text for other in top if other.id == word.id), None)
         comparable = alone is not None and (not word.text or alone == word.text)
         others = [Choice(one.id, Token(one.text.encode(), one.prob)) for one in top if self._is_text(one)]
         return Position(self._pick(event, alone), others if comparable else [])
 
     def _end(self, event: TgiEvent | None) -> Token:
-        """The end of sequence at the place of an event; its probability is None if no end is listed."""
+        """The end of sequence at the position of an event; its probability is None if no end is listed."""
         if event is not None and event.details is not None and event.details.finish_reason == "eos_token":
             return self._pick(event, None).token
         ends = [one for one in (event.top_tokens if event else None) or () if one.id in self.facts.ends]
@@ -356,16 +359,16 @@ class TgiClient:
     async def stream(
         self, text: str, limit: int, usage: Usage, *, attempt: int, top: int, whole: bool = True
     ) -> AsyncGenerator[AsyncIterator[TgiEvent]]:
-        """The events of a generation. Leaving the block closes the request.
+        """Stream the events of a generation; leaving the context closes the request.
 
         Args:
-            text: to be continued.
-            limit: tokens at most.
-            usage: is billed.
+            text: the text to continue.
+            limit: the largest number of tokens.
+            usage: the ledger that counts the requests.
             attempt: as in `Transport.stream`.
-            top: most probable tokens to list.
-            whole: the stream is read to its end, which reports the tokens of the prompt. Otherwise a separate request
-                counts them.
+            top: the number of most probable tokens to list.
+            whole: the caller reads the stream to its end, which reports the number of prompt tokens. Otherwise they are
+                counted separately.
         """
         first: list[Any] = []
         bill = _Bill(usage, self._estimated(text))
@@ -395,7 +398,7 @@ class TgiClient:
         last = 0
         while data is not None:
             event = self._parse(TgiEvent, data)
-            if not event.index or event.index != last:  # else it was sent twice
+            if not event.index or event.index != last:  # otherwise the event was sent twice
                 last = event.index
                 bill.usage.bill(0, 1)
                 if event.details is not None:
@@ -404,15 +407,15 @@ class TgiClient:
             data = await anext(events, None)
         else:
             raise broken_off(self.endpoint)
-        with suppress(ProviderError):  # the answer is whole, even if the connection breaks
-            async for _ in events:  # no event is left: reading the end frees the connection
+        with suppress(ProviderError):  # the answer is complete, even if the connection breaks
+            async for _ in events:  # no event is left, but reading the end frees the connection
                 pass
         bill.reported = await self._reported(text, event.details.input_length)
         await self._check_end(text, limit, event, bill.usage)
         yield event
 
     async def _check_end(self, text: str, limit: int, event: TgiEvent, usage: Usage) -> None:
-        """Correct the reason of the last event of an answer of at most `limit` tokens; keep its end of sequence."""
+        """Correct the finish reason of an answer of at most `limit` tokens, and remember its end of sequence."""
         end = event.details
         if end is not None and end.finish_reason == "eos_token":
             self.facts.ends.add(event.token.id)
@@ -422,8 +425,8 @@ class TgiClient:
     async def _ends(self, text: str, limit: int, word: TgiToken, usage: Usage) -> bool:
         """True if the last of `limit` allowed tokens is an end of sequence.
 
-        Each token that may be an end is tried once: does another token follow it? If the context has no room for the
-        trial, a special token counts as the end.
+        Each possible end is tested once: the request is repeated, to see whether another token follows. If the context
+        has no room for this, a special token counts as an end.
         """
         facts = self.facts
         if word.id in facts.ends or word.id in facts.others or not word.may_end:
@@ -432,16 +435,18 @@ class TgiClient:
             return word.special
         found = (await self._post(text, limit + 1, facts.top, usage)).details
         usage.bill(await self._counted(text) or self._estimated(text), found.generated_tokens)
-        if [token.id for token in found.tokens[limit - 1 : limit]] == [word.id]:  # otherwise it wrote another token
+        # The second answer may have another token here; then nothing is learnt.
+        if [token.id for token in found.tokens[limit - 1 : limit]] == [word.id]:
             (facts.others if len(found.tokens) > limit else facts.ends).add(word.id)
         return word.id in facts.ends
 
     async def prefill(self, text: str, own: EncodedText, usage: Usage) -> tuple[list[Token], Token]:
-        """The tokens of `text` with their probabilities, and the end after them; `own` is the encoding of `text`.
+        """Request the probabilities of the tokens of `text`, whose encoding is `own`, and of the end after them.
 
         Raises:
-            UnsupportedError: the server does not give them.
+            UnsupportedError: the server does not report them.
             ContextLengthError: the server read only a part of the text.
+            ResponseError: the tokens differ from the encoding.
         """
         answered = await self._post(text, 1, self.facts.top, usage, prefill=True)
         read = answered.details.prefill
@@ -455,7 +460,7 @@ class TgiClient:
             raise ResponseError(words, endpoint=self.endpoint, retryable=True)
         if event := answered.last():
             await self._check_end(text, 1, event, usage)
-            self.position(event)  # checks it
+            self.position(event)  # raises an error if the token is not the most probable
         return [*own.scored(word.prob for word in read[own.special :])], self._end(event)
 
     def _estimated(self, text: str) -> int:
@@ -463,16 +468,16 @@ class TgiClient:
         return len(text.encode()) // _BYTES if known is None else known
 
     async def _counted(self, text: str) -> int | None:
-        """The number of tokens of `text`, estimated for a long text like a counted one; None if nothing can encode."""
+        """The number of tokens in `text`; for a long text, it may be estimated from similar texts. None if unknown."""
         known = self._counts.about(text) if len(text) > _LONG else self._counts.exact(text)
         if known is not None or (self.facts.before is None and self._tokenizer is None):
             return known
         return await self.count(text)
 
     async def _reported(self, text: str, read: int | None) -> int | None:
-        """The number of tokens of `text`, by the end of a stream; None if unknown.
+        """The number of tokens in `text`, from the number `read` at the end of a stream; None if unknown.
 
-        A server that does not encode text does not count it either: it reports the longest prompt allowed.
+        A server that does not encode text does not count its tokens either: it reports the longest allowed prompt.
 
         Raises:
             ContextLengthError: the server read only a part of the text.
@@ -510,12 +515,12 @@ class TgiClient:
         return UnsupportedError(words, endpoint=self.endpoint, hint=hint)
 
     def unscored(self) -> UnsupportedError:
-        """The error of missing probabilities for a prompt's tokens."""
+        """The error for a server that reports no probabilities for the tokens of a prompt."""
         words = "the server gives no probabilities for the tokens of a prompt"
         return self._unsupported(words, "Start it with --enable-prefill-logprobs.")
 
     async def too_long(self, text: str) -> ContextLengthError:
-        """The error of a text that leaves no room for an answer."""
+        """The error for a text that leaves no room for an answer."""
         limits = f"at most {self.facts.longest}, and {self.facts.info.context} with the answer"
         words = f"the text has {await self.count(text)} tokens; the server takes {limits}"
         return ContextLengthError(words, endpoint=self.endpoint)
@@ -532,8 +537,8 @@ class TgiClient:
 class _TgiStream:
     """The streams of one draft; see `drafting.IdsStream`.
 
-    The same text is requested again with more tokens as long as the server repeats its answer. If it writes another
-    answer, or stops early, the text received so far is continued instead.
+    As long as the server repeats its answer, the same text is sent again with a higher limit. If the server writes
+    another answer, or stops early, the text received so far is continued instead.
     """
 
     def __init__(self, client: TgiClient, context: Context, usage: Usage, alternatives: int) -> None:
@@ -543,10 +548,10 @@ class _TgiStream:
         self._usage = usage
         self._alternatives = alternatives
         self._spaced = False  # listed tokens keep the space before a word
-        self._skipped = 0  # ids of the draft that are in the text
+        self._skipped = 0  # number of ids of the draft that are in the text
         self._data = b""  # bytes of the ids after the text
-        self._left = 0  # whole tokens that were wanted after the text
-        self._wanted = 0  # raw tokens to request; 0 for the likely number
+        self._left = 0  # number of whole tokens that were wanted after the text
+        self._wanted = 0  # number of raw tokens to request; 0 for the likely number
 
     async def __call__(self, ids: Sequence[int], left: int, attempt: int) -> AsyncGenerator[Next, None]:
         if attempt > _ATTEMPTS and self._data:
@@ -578,16 +583,16 @@ class _TgiStream:
             self._restart(written)
         elif limit < wanted:
             yield "full"
-        elif not self._data:  # a character is not finished: any token that comes next time will do
+        elif not self._data:  # a character is unfinished: the next answer need not repeat these tokens
             self._skipped, self._wanted = len(written), 2 * seen + _MORE
 
     def _likely(self, known: int, left: int) -> int:
-        """Raw tokens to request. After a first answer, a character was left unfinished, or took several tokens."""
+        """The number of raw tokens to request; after a first answer, more for characters of several tokens."""
         each = min(known / max(self._left - left, 1), _EACH)
         return known + math.ceil(left * each) + _MORE if known else left
 
     def _with_alternatives(self, position: Position, event: TgiEvent) -> Choice:
-        """The server's own token with its alternatives; none if a listed text may have lost a space."""
+        """The server's own token with its alternatives, if the listed texts are known to keep their spaces."""
         self._spaced = self._spaced or keeps_spaces(word.text for word in event.top_tokens or ())
         if not self._alternatives or not self._spaced:
             return position.pick
@@ -605,7 +610,7 @@ class _TgiStream:
 
 
 class _TgiRounds(Rounds):
-    """The rounds of one `propose`: one request for each place."""
+    """The rounds of one `propose`, with one request for each place."""
 
     def __init__(self, client: TgiClient, context: Context, usage: Usage) -> None:
         super().__init__(context)
@@ -619,7 +624,7 @@ class _TgiRounds(Rounds):
         return await self._client.too_long(self._asked(one))
 
     def _asked(self, one: Continuation) -> str:
-        """The text up to the last token with which the continuation overrode the server."""
+        """The text to send: up to the last token with which the continuation overrode the server."""
         return self._prompt + sendable(self._text[: one.question.start] + one.turned[1])
 
     def _skipped(self, one: Continuation) -> int:
@@ -637,18 +642,18 @@ class _TgiRounds(Rounds):
 
         positions, again = await until_answered(read), one.ids[one.turned[0] :]
         if [position.pick.id for position in positions[: len(again)]] != again:
-            return []  # the server wrote another answer this time: the known tokens stay, and none can follow
+            return []  # the server wrote another answer this time: no token can follow the known ones
         return positions[len(again) :]
 
 
 class _Last(TgiEvent):
-    """An event; the last one has the whole text."""
+    """An event of a stream; the last event has the whole text."""
 
     generated_text: str | None = None
 
 
 class TgiProbeClient(ProbeClient):
-    """The probe's client of TGI; fields of its requests are parameters."""
+    """The probe's client for TGI; additional fields of its requests are sent as `parameters`."""
 
     forcing = (lambda text: {"grammar": {"type": "regex", "value": re.escape(text)}},)
 
@@ -661,7 +666,7 @@ class TgiProbeClient(ProbeClient):
         return [(await self._client.info()).model_id]
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """Request one text."""
+        """Send a request with a single text."""
         prompts, heat = request.prompts, request.temperature
         if len(prompts) != 1 or not isinstance(prompts[0], str):
             raise self.unable("/generate takes one text at a time")
@@ -687,7 +692,7 @@ class TgiProbeClient(ProbeClient):
         ]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """Score by `decoder_input_details`, which shows each token's own probability only."""
+        """Score by `decoder_input_details`, which reports only the probabilities of the text's own tokens."""
         own = await self._client.encode(text)
         body = {"inputs": text, "parameters": parameters(1, self._client.facts.top, prefill=True)}
         try:
@@ -697,7 +702,7 @@ class TgiProbeClient(ProbeClient):
         details = parse(TgiAnswer, answer, self._transport.endpoint).details
         usage.bill(len(own.all), details.generated_tokens)
         if not details.prefill:
-            raise self.unable("decoder_input_details is ignored: nothing of the prompt is shown")
+            raise self.unable("decoder_input_details is ignored: the answer does not show the tokens of the prompt")
         if [word.id for word in details.prefill] != own.all:
             raise self.unable("the tokens of the prompt are not those of /tokenize")
         shown = zip(details.prefill[own.special :], own.data, strict=False)
@@ -710,13 +715,13 @@ class Tgi(Engine[TgiFacts]):
 
     Args:
         url: the server's URL.
-        tokenizer: the model's own, or an argument of `load_tokenizer`. Needed only if the server has no fast tokenizer
-            and prompts come near the limit.
-        options: as in `engine.Adapter`. `model` is compared with the server's; `extra_body` is merged into the
+        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. Needed only if the server has
+            no fast tokenizer and prompts come near the limit.
+        options: as in `engine.Adapter`. `model` is compared with the server's model. `extra_body` is merged into the
             `parameters` of every generation, e.g. `{"adapter_id": "name"}`.
 
     Raises:
-        ValueError: `extra_body` sets a field of the fusion's, or `tokenizer` cannot be read.
+        ValueError: `extra_body` sets a field that the fusion controls, or `tokenizer` cannot be read.
     """
 
     _facts_type = TgiFacts
@@ -729,7 +734,7 @@ class Tgi(Engine[TgiFacts]):
 
     @property
     def encodes_locally(self) -> bool:
-        """Test whether a tokenizer of the user's own encodes text: only if the server does not."""
+        """True if a local tokenizer encodes text, because the server does not."""
         return super().encodes_locally and self._client.facts.before is None
 
     async def propose(
@@ -740,7 +745,7 @@ class Tgi(Engine[TgiFacts]):
         alternatives: int = 0,  # noqa: ARG002 - none are listed
         usage: Usage,
     ) -> list[Proposal | None]:
-        """One request for each place, several at a time; see `contract.Provider`."""
+        """Send one request for each place, several at a time; see `contract.Provider`."""
         await self.facts()
         questions = await self._places(context, questions)
         return await _TgiRounds(self._client, context, usage).propose(questions, "singles", usage)
@@ -755,7 +760,7 @@ class Tgi(Engine[TgiFacts]):
     ) -> list[Token]:
         """Score all tokens with one request; see `contract.Provider`.
 
-        The end of sequence has a probability if it is among the listed tokens, and has ended an answer before.
+        The end of sequence has a probability if it is listed, and has ended an earlier answer.
         """
         prompt, text = context.prompt, context.text
         if not (await self.facts()).prefill:
@@ -768,22 +773,22 @@ class Tgi(Engine[TgiFacts]):
         return within(scored, len(prompt.encode())) + ([last] if end else [])
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The server's own encoding; if tokens share a character, the last token has all its bytes."""
+        """Encode a text on the server; if tokens share a character, the last of them has all its bytes."""
         await self.facts()
         return await self._client.pieces(text)
 
     async def begun(self, prompt: str) -> str:
-        """A rendered prompt without the beginning of sequence that the server puts before every text."""
+        """Strip from a rendered prompt the beginning of sequence that the server puts before every text."""
         await self.facts()
         return await self._client.without_beginning(prompt)
 
     async def probe_client(self) -> TgiProbeClient:
-        """The server without checks, for a probe."""
+        """A client without checks, for a probe."""
         await self.facts()
         return TgiProbeClient(self._transport, self._client)
 
     async def facts(self) -> TgiFacts:
-        """The facts, which the client of this view then has too."""
+        """The facts about the server, which are also passed to the client of this view."""
         self._client.facts = await self.discovered()
         return self._client.facts
 
@@ -794,7 +799,7 @@ class Tgi(Engine[TgiFacts]):
         self,
         facts: TgiFacts,  # noqa: ARG002 - the client has them
         context: Context,
-        continuation: Any,  # noqa: ARG002 - the server takes text alone
+        continuation: Any,  # noqa: ARG002 - the server accepts only text
         max_tokens: int,
         options: DraftOptions,
         usage: Usage,
@@ -803,7 +808,7 @@ class Tgi(Engine[TgiFacts]):
         return IdsDraft(stream, (), max_tokens, alone=not context.text, repeats=True)
 
     async def _for_chat(self) -> Self:
-        """The same server with the special tokens of its answer as text."""
+        """A view in which the special tokens of an answer are text."""
         view = copy(self)
         view._client = copy(self._client)
         view._client.shows = True
@@ -813,7 +818,7 @@ class Tgi(Engine[TgiFacts]):
         return await self._client.render(messages)
 
     async def _served(self, model: str) -> dict[str, Any]:
-        """The model that `/info` names; older versions have no `/v1/models`."""
+        """The server's description of the model, from `/info`: older versions have no `/v1/models`."""
         info = await self._info()
         return {"id": info.model_id, "version": info.version} if info.model_id == model else {}
 

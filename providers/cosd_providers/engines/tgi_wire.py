@@ -1,4 +1,4 @@
-"""The wire of Hugging Face TGI: the shapes of its answers, the parameters of its requests, its encoding of a text."""
+"""TGI's wire format: the shapes of its answers, the parameters of its requests, and its encoding of a text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _GREEDY: Mapping[str, object] = {"do_sample": False, "watermark": False, "return_full_text": False, "details": True}
-"""Greedy decoding. TGI refuses a temperature of 0, so the sampling fields are left out."""
+"""Fields for greedy decoding. TGI refuses a temperature of 0, so the sampling fields are left out."""
 
 OWNED = {
     *(*_GREEDY, "best_of", "decoder_input_details", "frequency_penalty", "grammar", "max_new_tokens"),
@@ -39,7 +39,7 @@ OWNED = {
 
 
 class TgiInfo(BaseModel):
-    """The answer of `/info`."""
+    """The response of `/info`."""
 
     model_id: str
     max_input_tokens: int = Field(validation_alias=AliasChoices("max_input_tokens", "max_input_length"))  # up to 2.0.4
@@ -49,7 +49,7 @@ class TgiInfo(BaseModel):
 
 
 class TokenSpan(BaseModel):
-    """A token of `/tokenize`, with its range in bytes of the text."""
+    """A token of `/tokenize`, with its byte range in the text."""
 
     id: int
     start: int
@@ -57,11 +57,11 @@ class TokenSpan(BaseModel):
 
 
 class TgiEncoding(RootModel[list[TokenSpan]]):
-    """The answer of `/tokenize`."""
+    """The response of `/tokenize`."""
 
 
 class TgiPrompt(BaseModel):
-    """The answer of `/chat_tokenize`."""
+    """The response of `/chat_tokenize`."""
 
     templated_text: str
 
@@ -81,19 +81,19 @@ class TgiToken(BaseModel):
 
     @property
     def may_end(self) -> bool:
-        """True for a possible end of sequence; some models have an end that is not flagged as special."""
+        """True if the token may be an end of sequence; some models have an end that is not flagged as special."""
         return self.special or looks_special(self.text)
 
 
 class TgiEnd(BaseModel):
-    """The last event's details."""
+    """The details in the last event of a stream."""
 
     finish_reason: Annotated[str, unless_none("")]
     input_length: int | None = None  # missing in older versions
 
 
 class TgiEvent(BaseModel):
-    """One event of `/generate_stream`: one token."""
+    """An event of `/generate_stream`, which has one token."""
 
     token: TgiToken
     index: int = 0  # from 1; missing in older versions
@@ -102,7 +102,7 @@ class TgiEvent(BaseModel):
 
 
 class TgiDetails(TgiEnd):
-    """The details of `/generate`."""
+    """The details in the response of `/generate`."""
 
     generated_tokens: int
     prefill: list[TgiToken]
@@ -111,12 +111,12 @@ class TgiDetails(TgiEnd):
 
 
 class TgiAnswer(BaseModel):
-    """The answer of `/generate`."""
+    """The response of `/generate`."""
 
     details: TgiDetails
 
     def last(self) -> TgiEvent | None:
-        """The last token, as an event."""
+        """The last token as an event; None if there is no token."""
         found, top = self.details, self.details.top_tokens
         if not found.tokens:
             return None
@@ -124,7 +124,7 @@ class TgiAnswer(BaseModel):
 
 
 def parameters(limit: int, top: int, *, prefill: bool = False) -> dict[str, object]:
-    """The `parameters` of a request for at most `limit` tokens, with `top` listed at each place."""
+    """The `parameters` of a request for at most `limit` tokens, each with the `top` most probable tokens."""
     return {**_GREEDY, "top_n_tokens": top, "max_new_tokens": limit, "decoder_input_details": prefill}
 
 
@@ -133,8 +133,8 @@ class EncodedText:
     """An encoded text.
 
     Attributes:
-        ids: its own tokens.
-        data: the bytes of each; if tokens share a character, the last token has all its bytes.
+        ids: the ids of the text's own tokens.
+        data: the bytes of each token; if tokens share a character, the last of them has all its bytes.
         all: the ids that the model reads, including special tokens before the text.
     """
 
@@ -144,11 +144,11 @@ class EncodedText:
 
     @property
     def special(self) -> int:
-        """Number of special tokens before the text."""
+        """The number of special tokens before the text."""
         return len(self.all) - len(self.ids)
 
     def scored(self, probs: Iterable[float | None]) -> Iterator[Token]:
-        """Its tokens in whole characters, each as probable as its least probable part; `probs` belong to `ids`."""
+        """The tokens in whole characters, each with the lowest probability of its parts; `probs` belong to `ids`."""
         parts: list[float | None] = []
         for data, value in zip(self.data, probs, strict=True):
             parts.append(value)
@@ -159,14 +159,14 @@ class EncodedText:
 
     @classmethod
     def of(cls, raw: TgiEncoding, text: str, before: tuple[int, ...]) -> Self:
-        """The encoding of `text`, by the server's answer."""
+        """Make the encoding of `text` from the server's answer."""
         ids = [span.id for span in raw.root]
         first = len(before) if tuple(ids[: len(before)]) == before else 0
         return cls(ids[first:], _bytes_of(raw.root[first:], text.encode()), ids)
 
 
 def _bytes_of(spans: Sequence[TokenSpan], text: bytes) -> list[bytes]:
-    """The bytes of each token. A token that overlaps the next token, or has no width, leaves its bytes to it."""
+    """The bytes of each token. If a token overlaps the next one, or has no width, its bytes belong to a later token."""
     data = [b""] * len(spans)
     begun = stop = 0
     for at, span in enumerate(spans):

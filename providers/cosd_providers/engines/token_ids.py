@@ -1,8 +1,8 @@
-"""Engines whose requests and answers are token ids alone: vLLM and SGLang.
+"""Engines that send and receive only token ids: vLLM and SGLang.
 
 A text is encoded first; all requests about it then carry its ids. A server shows the ids of its tokens, but not their
-bytes. `TokenTexts` takes the bytes from the texts that come with the ids, if these leave no doubt. Otherwise it decodes
-the token after a plain token, together with earlier tokens that leave its character open.
+bytes. `TokenTexts` takes the bytes from the texts that come with the ids, if these are unambiguous. Otherwise it
+decodes the token after a plain token, together with earlier tokens that leave its character open.
 
 An engine supplies a client (`TokenIdsClient`), which writes the requests and reads the answers.
 """
@@ -60,17 +60,17 @@ __all__ = [
 LETTERS = "a \u00e9 a"
 """A text whose last token is a plain one."""
 
-_ANCHORS = ("\n", ",")  # that tokenizers with such a space merge with no text after them
-_LONGEST = 6  # tokens that are decoded together, to finish a character
-_LONG = 16  # characters of an answer's text above which it may be more than the tokens' own
+_ANCHORS = ("\n", ",")  # tokenizers that put a space before every text do not merge these with the text after them
+_LONGEST = 6  # tokens to decode together, to finish a character
+_LONG = 16  # a text with more characters may contain more than the answer's own tokens
 _UNKNOWN = b"\xff unknown"
 """Placeholder for bytes that are not known yet; no text has these bytes."""
 
 ListedId = tuple[int, float, str | None]
-"""A token in the list of a place: its id, its probability, and its text, decoded alone; None if it is not shown."""
+"""A listed token: its id, its probability, and its text, decoded separately (None if the server does not show it)."""
 
 _Run = tuple[int, ...]
-"""Ids that are decoded together: a token, with the tokens before it that leave its character open."""
+"""Ids that are decoded together: the id of a token, after the ids of earlier tokens that leave its character open."""
 
 
 # Answers.
@@ -83,11 +83,11 @@ class IdStep:
     Attributes:
         id: its id.
         prob: its probability.
-        text: its text, decoded alone; None if it is not shown.
+        text: its text, decoded separately; None if the server does not show it.
         best: the probability of the most probable tokens.
-        tied: their ids.
-        more: there may be more tied tokens than were listed.
-        others: the tokens listed beside this token.
+        tied: the ids of the most probable tokens.
+        more: there may be more tied tokens than the listed ones.
+        others: the other tokens listed at the position.
     """
 
     id: int
@@ -105,9 +105,9 @@ class IdAnswer:
 
     Attributes:
         steps: the tokens.
-        text: their text.
+        text: the text of the tokens.
         stopped: the last token ended the answer, and is not in the text.
-        whole: no token in the text but the last completes a character, or has any text.
+        whole: of the tokens in the text, only the last completes a character or has any text.
     """
 
     steps: Sequence[IdStep]
@@ -121,10 +121,10 @@ class IdScoring:
     """The probabilities of given ids.
 
     Attributes:
-        own: the tokens, each as it is listed; its probability is 0 if it is unknown.
-        listed: the most probable tokens at the place of each.
+        own: the tokens of the given ids; a probability is 0 if it is unknown.
+        listed: the most probable tokens at the position of each token.
         after: the most probable token after the last id, if it is known.
-        ends: ends of sequence in the place of `after`.
+        ends: ends of sequence at the position of `after`.
     """
 
     own: Sequence[ListedId] = ()
@@ -134,13 +134,13 @@ class IdScoring:
 
     @property
     def behind(self) -> list[ListedId]:
-        """All tokens that are listed after the last one."""
+        """All tokens listed at the position after the last id."""
         one = self.after
         return [] if one is None else [*one.others, (one.id, one.prob, one.text)]
 
 
 def id_step(own: ListedId, listed: Sequence[ListedId]) -> IdStep:
-    """A token that the server took, with the most probable tokens at its place."""
+    """Make the step of a token that the server took, from the most probable tokens at its position."""
     best = max(value for _, value, _ in listed)
     tied = tuple(sorted(token_id for token_id, value, _ in listed if value == best))
     return IdStep(*own, best, tied, len(tied) == len(listed), tuple(others_than(own[0], listed)))
@@ -156,7 +156,7 @@ def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[in
 
     Args:
         read: the ids that the server reads for the text.
-        plain: for each of the text's own ids, all ids that may show it.
+        plain: for each of the text's own ids, all ids that the server may show for it.
     """
     for at in range(len(read) - len(plain) + 1):
         if all(one in own for one, own in zip(read[at:], plain, strict=False)):
@@ -166,14 +166,14 @@ def beginning_of(read: Sequence[int], plain: Sequence[Sequence[int]]) -> list[in
 
 @dataclass(frozen=True, slots=True)
 class TokenIdsFacts(TokenizedFacts):
-    """Facts of a server whose requests carry ids.
+    """Facts about a server whose requests carry ids.
 
     Attributes:
         anchored: the text of the anchor.
-        spaced: the tokenizer puts a space before every text, as SentencePiece's do.
-        spelt: the bytes of runs of ids; None if a character is left open. Not part of a snapshot.
-        begun: for an open run, the number of whole bytes before that character.
-        lossy: ids with bytes that are no character by themselves, and not shown.
+        spaced: the tokenizer puts a space before every text, as SentencePiece tokenizers do.
+        spelt: the bytes of runs of ids; None if a run leaves a character open. Not part of a snapshot.
+        begun: for an open run, the number of bytes before the open character.
+        lossy: ids with bytes that form no character by themselves, and are therefore not shown.
         specials: ids without text, with their names.
         ends: ids in `specials` that end a sequence.
     """
@@ -194,13 +194,13 @@ _F = TypeVar("_F", bound=TokenIdsFacts)
 
 
 class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
-    """Requests to one server; see `TokenizingClient`. A tokenizer that was given replaces the server's.
+    """Requests to one server; see `TokenizingClient`. A local tokenizer replaces the server's tokenizer.
 
     Attributes:
-        least: most probable tokens to request in a draft, at least.
-        streamed: tokens to request in one stream, at most.
-        cut_is_full: only the end of the context cuts an answer short.
-        most: most probable tokens at one place that a request may want.
+        least: the smallest number of most probable tokens to request in a draft.
+        streamed: the largest number of tokens to request in one stream.
+        cut_is_full: an answer is cut short only if the context is full.
+        most: the largest number of most probable tokens that a request may ask for at one position.
     """
 
     most: int
@@ -212,7 +212,7 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
     async def written(
         self, prompts: Sequence[list[int]], wanted: int, usage: Usage, *, singly: bool = False, top: int = TIES
     ) -> list[IdAnswer]:
-        """The greedy answers to several prompts, in order: in lists, or with `singly` one request for each."""
+        """Request greedy answers to several prompts, in order: in lists, or with `singly` by a request for each."""
 
     @abstractmethod
     def events(
@@ -226,16 +226,16 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         attempt: int,
         usage: Usage,
     ) -> AsyncGenerator[IdAnswer, None]:
-        """One stream, each token once.
+        """Stream one answer; each token is yielded once.
 
         Args:
             ids: the prompt, and the draft so far.
-            wanted: tokens at most.
-            options: how they are chosen.
-            top: most probable tokens to list.
-            drawn: tokens of the draft so far.
+            wanted: the largest number of tokens.
+            options: the choice of tokens.
+            top: the number of most probable tokens to list.
+            drawn: the number of tokens in the draft so far.
             attempt: number of this attempt, from 1.
-            usage: is billed, however the stream ends.
+            usage: the ledger, which is billed however the stream ends.
 
         Raises:
             ResponseError: the stream ended before the answer did.
@@ -245,36 +245,36 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
     async def scores(
         self, ids: list[int], first: int, usage: Usage, *, top: int = TIES, ends: Sequence[int] = ()
     ) -> IdScoring:
-        """The probabilities of ids from index `first` on, which is not 0; with `ends`, also of these after them."""
+        """Request the probabilities of ids from index `first` (not 0) on, and of the `ends` after the last id."""
 
     @abstractmethod
     async def decode_runs(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each run of ids, special tokens shown."""
+        """Decode each run of ids to text, with special tokens shown."""
 
     @abstractmethod
     async def decode_plain(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each run of ids, special tokens left out."""
+        """Decode each run of ids to text, without special tokens."""
 
     @abstractmethod
     async def ends(self, token_id: int, usage: Usage) -> bool:
-        """True if an answer is over with this token."""
+        """True if this token ends an answer."""
 
     @abstractmethod
     async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
-        """Each text as the server encodes it, without special tokens."""
+        """Encode each text on the server, without special tokens."""
 
     async def encode_alone(self, texts: Sequence[str]) -> list[Encoding]:
-        """Each text encoded by itself, without special tokens."""
+        """Encode each text separately, without special tokens."""
         if self.tokenizer is None:
             return await self.encode_texts(texts)
         return [Encoding(tokens=[piece.id for piece in await encoded(self.tokenizer, text)]) for text in texts]
 
     async def spaces(self, plain: Sequence[int], shown: str) -> bool:
-        """Test whether the tokenizer puts a space before every text; a decoder may hide the first one.
+        """Test whether the tokenizer puts a space before every text; a decoder may hide the first space.
 
         Args:
             plain: the ids of `LETTERS`.
-            shown: their text, decoded.
+            shown: the text that the ids decode to.
         """
         if self.tokenizer is not None:
             return b"".join(self.tokenizer.token(one) or b"" for one in plain).startswith(b" ")
@@ -289,43 +289,43 @@ class TokenIdsClient(TokenizingClient[_F], Generic[_F]):
         await TokenTexts(self, usage).know((token_id,) for token_id in ids)
 
     def listed(self, alternatives: int) -> int:
-        """The number of most probable tokens to request, so that ties and alternatives are among them."""
+        """The number of most probable tokens to request, so that they include ties and alternatives."""
         return max(TIES, min(1 + alternatives, self.most))
 
     def drafted(self, alternatives: int) -> int:
-        """The number of most probable tokens to request in a draft, which shows no ties."""
+        """The number of most probable tokens to request in a draft, which needs no ties."""
         return max(self.least, min(1 + alternatives, self.most))
 
     def room(self, ids: Sequence[int], wanted: int) -> int:
-        """Tokens that fit after a prompt, at most `wanted`; 0 or less if none fits."""
+        """The number of tokens that fit after a prompt, up to `wanted`; 0 or less if none fits."""
         context, longest = self.facts.info.context, self.facts.info.longest_prompt
         if longest is not None and len(ids) > longest:
             return 0
         return wanted if context is None else min(wanted, context - len(ids))
 
     def unlike(self, route: str) -> UnsupportedError:
-        """The error of an encoding, by this route or by the given tokenizer, that differs from the model's."""
+        """The error for a route, or a local tokenizer, whose encoding differs from the model's."""
         whose = f"the server's {route}" if self.tokenizer is None else "the tokenizer that was given"
         words = f"{whose} encodes text differently from the model that is served: it is another one"
         return UnsupportedError(words, endpoint=self.transport.endpoint)
 
     def too_long(self, ids: Sequence[int]) -> ContextLengthError:
-        """The error of a prompt that leaves no room for an answer."""
+        """The error for a prompt that leaves no room for an answer."""
         longest = self.facts.info.longest_prompt or (self.facts.info.context or 1) - 1
         words = f"the text has {len(ids)} tokens, the server takes at most {longest}"
         return ContextLengthError(words, endpoint=self.transport.endpoint)
 
 
 class TokenTexts:
-    """The bytes of a server's ids. Bytes found out are kept in `TokenIdsFacts`.
+    """The bytes of a server's ids. Known bytes are kept in `TokenIdsFacts`.
 
     Args:
-        client: the server's requests.
-        usage: is billed.
+        client: requests to the server.
+        usage: the ledger that counts the requests.
 
     Attributes:
         open_run: ids at the end of a draft that leave a character open.
-        quiet: tokens at the end of a draft that have no text.
+        quiet: number of tokens without text at the end of a draft.
     """
 
     def __init__(self, client: TokenIdsClient[Any], usage: Usage) -> None:
@@ -334,10 +334,10 @@ class TokenTexts:
         self.quiet = 0
         self._client = client
         self._facts: TokenIdsFacts = client.facts
-        self._heard: dict[_Run, bytes | None] = {}  # from texts that may begin with some of the prompt's text
+        self._heard: dict[_Run, bytes | None] = {}  # bytes from texts that may begin with text of the prompt
 
     def note(self, ids: Sequence[int], texts: Sequence[str | None], text: str) -> None:
-        """Note the bytes of tokens whose texts, each decoded alone, join to the text of all: they need no request."""
+        """Remember the bytes of tokens if their texts, decoded separately, join to the text of all of them."""
         shown = [one or "" for one in texts]
         if self._client.tokenizer is not None or LOST in text or "" in shown:
             return
@@ -348,7 +348,7 @@ class TokenTexts:
                 self._facts.spelt.setdefault((token_id,), one.encode())
 
     async def learn(self, answer: IdAnswer, run: _Run = ()) -> None:
-        """Note the bytes that an answer or event shows for its tokens.
+        """Remember the bytes that an answer, or an event of a stream, shows for its tokens.
 
         Args:
             answer: the answer or event.
@@ -366,10 +366,10 @@ class TokenTexts:
             self._heard[tuple(ids)] = text.encode()
 
     async def walk(self, ids: Sequence[int], run: _Run = ()) -> list[_Run]:
-        """The run of open ids before each token, and after the last one.
+        """The run of open ids before each token, and after the last token.
 
         Args:
-            ids: some ids, in order.
+            ids: consecutive ids.
             run: ids before them that leave a character open.
         """
         ahead = range(1, _LONGEST)
@@ -384,10 +384,10 @@ class TokenTexts:
         return runs
 
     async def spelt(self, ids: Sequence[int]) -> list[bytes]:
-        """The bytes of ids that a text was encoded to: special tokens by their names.
+        """The bytes of the ids of an encoded text; a special token has the bytes of its name.
 
-        If a token leaves a character open, only the bytes before that character are known: the token gets one byte of
-        the character, or none if an earlier token has it.
+        If a token leaves a character open, only the bytes before that character are known. The token then gets those
+        bytes and one byte of the character, unless an earlier token already has that byte.
         """
         runs = await self.walk(ids)
         found: list[bytes] = []
@@ -407,23 +407,23 @@ class TokenTexts:
         return found
 
     def after(self, run: _Run, token_id: int) -> _Run:
-        """The run of open ids after a known token."""
+        """The run of open ids after a token whose bytes are known."""
         if token_id in self._facts.specials:
             return run
         return (*run, token_id) if self._says((*run, token_id)) is None else ()
 
     def open(self, ids: Iterable[int]) -> _Run:
-        """The open ids at the end of known ids."""
+        """The open ids at the end of ids whose bytes are known."""
         run: _Run = ()
         for token_id in ids:
             run = self.after(run, token_id)
         return run
 
     def choice(self, run: _Run, token_id: int, prob: float | None) -> Choice:
-        """A known token, as a choice for scoring.
+        """Make a choice of a token whose bytes are known.
 
         Args:
-            run: the open ids before it.
+            run: the open ids before the token.
             token_id: its id.
             prob: its probability.
         """
@@ -437,12 +437,12 @@ class TokenTexts:
         return Choice(token_id, Token(data or b"", prob), open=data is None, sure=token_id not in self._facts.lossy)
 
     def other(self, token_id: int, prob: float, text: str | None, *, spaced: bool) -> Choice:
-        """A token that was not taken and may not be known; no request is sent for it.
+        """Make a choice of a token that was not taken. Its bytes may be unknown, and no request finds them out.
 
         Args:
             token_id: its id.
             prob: its probability.
-            text: its text, decoded alone.
+            text: its text, decoded separately.
             spaced: the server's texts keep the space before a word.
         """
         if self._says((token_id,)) is not _UNKNOWN:
@@ -453,12 +453,12 @@ class TokenTexts:
         return Choice(token_id, Token(said.encode(), prob), sure=spaced and is_plain(said))
 
     async def others(self, lists: Sequence[Sequence[ListedId]]) -> list[list[Choice]]:
-        """The bytes of the tokens in each list; unknown bytes are found out for all lists together."""
+        """Make choices of the tokens in each list; unknown bytes are found out for all lists together."""
         await self.know((token_id,) for listed in lists for token_id, _, _ in listed)
         return [[self.choice((), token_id, prob) for token_id, prob, _ in listed] for listed in lists]
 
     async def first(self, answer: IdAnswer, alternatives: int) -> Token:
-        """The first token of an answer with its id, and the next most probable tokens."""
+        """The first token of an answer, with its id and the next most probable tokens."""
         await self.learn(answer)
         [step] = answer.steps[:1]
         await self.know([(step.id,)])
@@ -466,7 +466,7 @@ class TokenTexts:
         return with_listed(Position(self.choice((), step.id, step.prob), others), alternatives)
 
     async def ended(self, token_id: int, *, named: bool = True) -> None:
-        """Note that an answer was over with this token; `named`: its name need not be requested."""
+        """Remember that this token ends an answer. With `named`, its name is not requested."""
         if token_id not in self._facts.ends:
             if not named and token_id not in self._facts.specials:
                 [name] = await self._shown([(token_id,)])
@@ -475,7 +475,7 @@ class TokenTexts:
             self._facts.ends.add(token_id)
 
     async def know(self, runs: Iterable[_Run]) -> None:
-        """Find out the bytes of runs of ids that are not known yet."""
+        """Find out the bytes of runs of ids, unless they are already known."""
         new = [run for run in dict.fromkeys(runs) if self._says(run) is _UNKNOWN]
         if not new:
             return
@@ -486,7 +486,7 @@ class TokenTexts:
             return
         texts = await self._client.decode_plain(self._anchored(new))
         for run, text in zip(new, self._bare(texts), strict=True):
-            data = text.replace(LOST, "").encode()  # bytes lost within a text can never become a character
+            data = text.replace(LOST, "").encode()  # bytes lost in the middle of a text can never become a character
             self._facts.spelt[run] = None if text.endswith(LOST) else data
             self._facts.begun[run] = len(data)
             if len(run) == 1 and LOST in text:
@@ -496,19 +496,19 @@ class TokenTexts:
         await self._specials({run[0]: text.strip() for run, text in zip(quiet, shown, strict=True) if text})
 
     async def _shown(self, runs: Sequence[_Run]) -> list[str]:
-        """The text of each run, special tokens shown."""
+        """The text of each run, with special tokens shown."""
         return self._bare(await self._client.decode_runs(self._anchored(runs)))
 
     def _anchored(self, runs: Sequence[_Run]) -> list[list[int]]:
-        """Each run after a plain token, so that the run keeps the space before a word."""
+        """Put a plain token before each run, so that the run keeps the space before a word."""
         return [[self._facts.anchor, *run] for run in runs]
 
     def _bare(self, texts: Iterable[str]) -> list[str]:
-        """The same texts without the plain token."""
+        """Remove the text of the plain token from each text."""
         return [text.removeprefix(self._facts.anchored) for text in texts]
 
     async def _specials(self, names: dict[int, str]) -> None:
-        """Note tokens without text, and which of them end an answer."""
+        """Remember tokens without text, and find out which of them end an answer."""
         new = [n for n in names if n not in self._facts.specials]
         ends = await concurrently([partial(self._client.ends, n, self.usage) for n in new])
         for token_id, end in zip(new, ends, strict=True):
@@ -517,7 +517,7 @@ class TokenTexts:
             self._facts.specials[token_id] = names[token_id]
 
     def _says(self, run: _Run) -> bytes | None:
-        """The bytes of a run; None if they are no whole characters; `_UNKNOWN` before they are known."""
+        """The bytes of a run; None if the run leaves a character open; `_UNKNOWN` before the bytes are known."""
         if run[-1] in self._facts.specials:
             return b""
         if self._client.tokenizer is not None:
@@ -541,12 +541,12 @@ class _IdsRounds(Rounds):
     """The rounds of one `propose`; see `Rounds`.
 
     Args:
-        client: the server's requests.
+        client: requests to the server.
         context: the prompt, and the response so far.
-        usage: is billed.
-        alternatives: the number of other tokens that come with each token.
+        usage: the ledger that counts the requests.
+        alternatives: the number of other tokens to list with each token.
         echo: the text is scored first.
-        singly: each prompt has its own request.
+        singly: each prompt is sent in its own request.
     """
 
     def __init__(
@@ -574,7 +574,7 @@ class _IdsRounds(Rounds):
         return self._heads[place]
 
     async def prepare(self, places: Iterable[int]) -> None:
-        """Encode the text up to each place, all places together."""
+        """Encode the text up to each place, for all places together."""
         new = sorted({*places} - {*self._heads})
         texts = [self._before(place) for place in new]
         self._heads |= zip(new, await self._client.prompts(texts), strict=True)
@@ -585,7 +585,7 @@ class _IdsRounds(Rounds):
         return await super().ask(open_)
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
-        """Answers from scoring the text, for places whose own encoding begins the encoding of the whole text."""
+        """Answer from the scored text, at places up to which the encoding is a prefix of the whole text's encoding."""
         if not self._echo:
             return {}
         whole = await self.encode(len(self._text))
@@ -614,7 +614,7 @@ class _IdsRounds(Rounds):
     async def _read(
         self, open_: Sequence[Continuation], prompts: Sequence[list[int]], answers: Sequence[IdAnswer]
     ) -> list[Sequence[Position]]:
-        """The positions of several answers, each with all tokens that are equally probable."""
+        """The positions of several answers, each with all equally probable tokens."""
         rounds = [_Round(ids, [*answer.steps]) for ids, answer in zip(prompts, answers, strict=True)]
         before = [self._texts.open(one.ids) for one in open_]
         for answer, run in zip(answers, before, strict=True):
@@ -636,7 +636,7 @@ class _IdsRounds(Rounds):
         return [[*islice(found, len(one.found))] for one in rounds]
 
     async def _widen(self, doubts: Sequence[tuple[_Round, int]]) -> None:
-        """Repeat a request if all listed tokens are equally probable: there may be more of them."""
+        """Repeat requests with longer lists where all listed tokens are equally probable: there may be more of them."""
         if not doubts:
             return
         prompts = [[*one.prompt, *(step.id for step in one.found[:at])] for one, at in doubts]
@@ -644,26 +644,26 @@ class _IdsRounds(Rounds):
         answers = await self._client.written(prompts, 1, self._usage, singly=self._singly, top=top)
         for (one, at), answer in zip(doubts, answers, strict=True):
             [again] = answer.steps
-            tied = again.tied if one.found[at].id in again.tied else ()  # arithmetic differs a little between requests
+            tied = again.tied if one.found[at].id in again.tied else ()  # results differ slightly between requests
             one.found[at] = replace(one.found[at], tied=tied)
 
     def _lower(self, step: IdStep) -> list[ListedId]:
-        """With alternatives, the tokens that are less probable than the server's own."""
+        """The listed tokens that are less probable than the server's own token; none if no alternatives are wanted."""
         return [one for one in step.others if one[1] < step.prob] if self._alternatives else []
 
     def _position(self, run: _Run, step: IdStep, lower: Sequence[Choice]) -> Position:
-        """A step with the tokens that are as probable as the server's own, and the less probable tokens."""
+        """The position of a step, with the tokens as probable as the server's own token and less probable tokens."""
         alone = step.tied in ((), (step.id,))
         value = step.prob if alone else step.best
         others = [] if alone else [self._texts.choice(run, n, value) for n in step.tied if n != step.id]
         return Position(self._texts.choice(run, step.id, value), [*others, *lower])
 
     async def _positions(self, ids: list[int], first: int, text: str) -> list[Position | None]:
-        """The model's choice at each place from `first` on, and after the last one; None if in doubt.
+        """The model's choice at each position from `first` on, and after the last id; None if it is uncertain.
 
         Args:
-            ids: a text as the model reads it.
-            first: the number of ids before the first place, which is between two characters; not 0.
+            ids: the ids of a text as the model reads it.
+            first: the number of ids before the first position, which is between two characters; not 0.
             text: the text of the ids from `first` on.
         """
         scored = await self._client.scores(ids, first, self._usage, top=self._top)
@@ -683,7 +683,7 @@ class _IdsRounds(Rounds):
 
 
 def _best(listed: Sequence[ListedId]) -> tuple[int, float] | None:
-    """The most probable token; None if there are several or no listed tokens."""
+    """The most probable token; None if several are equally probable or none is listed."""
     best = max((value for _, value, _ in listed), default=0.0)
     first = [token_id for token_id, value, _ in listed if value == best]
     return (first[0], best) if len(first) == 1 else None
@@ -696,10 +696,10 @@ _C = TypeVar("_C", bound=TokenIdsClient[Any])
 
 
 class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
-    """An engine whose requests carry ids alone. See `contract.Provider`."""
+    """An engine whose requests carry only ids. See `contract.Provider`."""
 
     _several: Strategy
-    """The strategy for several places of a text."""
+    """The default strategy for several places of a text."""
 
     async def _draft(
         self,
@@ -724,9 +724,9 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def _stream(
         self, texts: TokenTexts, options: DraftOptions, start: int, ids: Sequence[int], left: int, attempt: int
     ) -> AsyncGenerator[Next, None]:
-        """One request for a draft after the first `start` ids; see `drafting.IdsStream`."""
+        """Send one request for a draft, whose first `start` ids are the prompt; see `drafting.IdsStream`."""
         client, alternatives, seen, ended = self._client, options.alternatives, 0, False
-        if not options.raw and texts.quiet > _LONGEST:  # a silent model would need another request for each token
+        if not options.raw and texts.quiet > _LONGEST:  # tokens without text would each need another request
             left += 2 * texts.quiet
         wanted, spaced, run = client.room(ids, min(left, client.streamed)), False, texts.open_run
         if wanted < 1:
@@ -759,7 +759,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def next_tokens(
         self, contexts: Sequence[Context], *, alternatives: int = 1, usage: Usage
     ) -> list[Token | None]:
-        """A list of ids, or one request for each; see `contract.IdContexts`."""
+        """Request the next tokens in a list, or with one request for each context; see `contract.IdContexts`."""
         await self.facts()
         client, texts = self._client, TokenTexts(self._client, usage)
         paths = [await client.path(context) for context in contexts]
@@ -778,7 +778,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
-        """Answer all questions by the strategy, and repeat doubtful ones; see `contract.Provider`."""
+        """Answer all questions by the strategy, and repeat requests that may lack ties; see `contract.Provider`."""
         prompt, text = context.prompt, context.text
         await self.facts()
         if alternatives:
@@ -795,7 +795,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         return await rounds.propose(questions, way, usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
-        """One request; see `contract.Provider`.
+        """Score in one request; see `contract.Provider`.
 
         If the prompt is empty and the model has no beginning of sequence, the first token has no probability.
         """
@@ -821,7 +821,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def score_ids(
         self, context: Context, first: int, *, alternatives: int = 0, end: bool = False, usage: Usage
     ) -> list[Token]:
-        """One request; see `contract.IdScores`."""
+        """Score in one request; see `contract.IdScores`."""
         await self.facts()
         ids = await self._client.path(context)
         start = len(ids) - len(context.ids or ()) + first
@@ -834,7 +834,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
     async def _listed(
         self, ids: list[int], place: int, alternatives: int, *, end: bool, usage: Usage
     ) -> tuple[IdScoring, list[list[Choice]]]:
-        """The probabilities of ids from a place on, and the other tokens listed at each place and after the last id."""
+        """The probabilities of ids from index `place` on, and the other tokens listed at each id and after the last."""
         client = self._client
         if client.room(ids, 1) < 1:
             raise client.too_long(ids)
@@ -848,7 +848,7 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         return scored, await texts.others(lists if alternatives else [[] for _ in lists])
 
     def _end(self, scored: IdScoring, others: Sequence[Sequence[Choice]]) -> Position:
-        """The most probable end of sequence after a text, and the tokens listed beside it."""
+        """The most probable end of sequence after a text, and the other tokens listed there."""
         facts: Mapping[int, str] = self._client.facts.specials
         ends = self._client.facts.ends
         known = {token_id: value for token_id, value, _ in (*scored.ends, *scored.behind) if token_id in ends}
@@ -857,7 +857,10 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         return Position(Choice(token_id, token), others[-1])
 
     async def encode(self, text: str) -> list[Piece]:
-        """See `TokenizingEngine.encode`; after an anchor, if the tokenizer puts a space before every text."""
+        """Encode a response; see `TokenizingEngine.encode`.
+
+        If the tokenizer puts a space before every text, the text is encoded after an anchor.
+        """
         facts = await self.facts()
         if not (text and facts.spaced):
             return await super().encode(text)
@@ -870,20 +873,23 @@ class TokenIdsEngine(TokenizingEngine[_F, _C], Generic[_F, _C]):
         raise UnsupportedError(words, endpoint=self._transport.endpoint)
 
     async def count_tokens(self, text: str) -> int:
-        """The number of ids, without finding out their bytes; see `contract.TokenCounts`."""
+        """Count the ids of a text, without finding out their bytes; see `contract.TokenCounts`."""
         await self.facts()
         [ids] = await self._client.ids([text])
         return len(ids)
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The server's own encoding, no tokens added; the split of a character's bytes is hidden (`TokenTexts`)."""
+        """Encode a text without added tokens.
+
+        If several tokens share a character, the server does not show how its bytes are split (see `TokenTexts.spelt`).
+        """
         await self.facts()
         if self._client.tokenizer is not None and not self._client.head.text:
             return await encoded(self._client.tokenizer, text)
         [ids] = await self._client.ids([text])
         found = await TokenTexts(self._client, Usage()).spelt(ids)
         joined = b"".join(found)
-        if joined == b" " + text.encode():  # SentencePiece tokenizers put this space before a text
+        if joined == b" " + text.encode():  # SentencePiece tokenizers put a space before a text
             at = next(at for at, data in enumerate(found) if data)
             found[at], joined = found[at][1:], text.encode()
         if joined != text.encode():

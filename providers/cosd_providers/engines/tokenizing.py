@@ -1,8 +1,8 @@
-"""Engines whose server takes ids, encodes and decodes text, and renders conversations: vLLM and SGLang.
+"""Engines whose server accepts ids, encodes and decodes text, and renders conversations: vLLM and SGLang.
 
-A view of the engine (`TokenizingEngine._for_chat`) continues a rendered conversation: its beginning of sequence is in
-the text, and special tokens of an answer, such as `<think>`, are text. If a message holds a special token as text, the
-start of the prompt is sent as ids (`Head`).
+A view of the engine (`TokenizingEngine._for_chat`) continues a rendered conversation. The beginning of sequence is then
+part of the prompt's text, and special tokens in an answer, such as `<think>`, are text. If a message contains a special
+token as text, the start of the prompt is sent as ids (`Head`).
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = [
     "unspaced",
 ]
 
-_REMEMBERED = 32  # encodings that are kept: they are long
-_REFUSALS = (400, 422, 500)  # the status of an error of the chat template
-_MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # perhaps a special token
-_TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})  # with an end of turn, if any
+_REMEMBERED = 32  # encodings to keep; they are long
+_REFUSALS = (400, 422, 500)  # statuses of errors in the chat template
+_MARKER = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")  # may be a special token
+_TALK = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"})  # it shows the end of a turn, if any
 
 
 class Encoding(BaseModel):
-    """A text as ids, in the format of the server's route.
+    """A text as ids, in the format of the server's response.
 
     Attributes:
         tokens: the ids.
-        token_strs: the entries of the vocabulary; None if the server does not show them.
-        max_model_len: the model's context, in tokens.
+        token_strs: the vocabulary's entries for the ids; None if the server does not show them.
+        max_model_len: size of the model's context in tokens.
     """
 
     tokens: list[int]
@@ -59,11 +59,11 @@ class Encoding(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The start of prompts that is sent as ids; empty if all is sent as text.
+    """The start of a prompt, with fixed ids; empty if the whole prompt is encoded as text.
 
     Attributes:
-        text: its text.
-        ids: its ids.
+        text: the text of the start.
+        ids: the ids of the start.
     """
 
     text: str = ""
@@ -72,12 +72,12 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class TokenizedFacts(ServerFacts):
-    """Facts of a server that encodes and decodes text.
+    """Facts about a server that encodes and decodes text.
 
     Attributes:
-        beginning: the special tokens before every text.
-        anchor: a plain token; tokens decoded after it keep the space before a word.
-        sought: the names of ends of sequence that were looked up; see `TokenizingClient.seek_ends`.
+        beginning: the special tokens that the server puts before every text.
+        anchor: the id of a plain token; tokens decoded after it keep the space before a word.
+        sought: names of ends of sequence that have been looked up; see `TokenizingClient.seek_ends`.
     """
 
     beginning: list[int]
@@ -93,14 +93,14 @@ class TokenizingClient(ABC, Generic[_F]):
 
     Args:
         transport: the server.
-        extra: merged into every generation request.
-        special_tokens: special tokens are put before a text, if the model has some.
-        tokenizer: the model's own, if it was given.
+        extra: fields merged into every generation request.
+        special_tokens: put the model's special tokens before a text, if it has any.
+        tokenizer: the model's own tokenizer; None if none was given.
 
     Attributes:
         facts: known facts about the server, after its discovery.
         model: the model's name.
-        head: the start of texts that is sent as these ids, whatever the text looks like.
+        head: the start of prompts that is sent as fixed ids; the server does not encode it.
         is_chat: texts are rendered conversations.
     """
 
@@ -116,26 +116,26 @@ class TokenizingClient(ABC, Generic[_F]):
         self.tokenizer = tokenizer
         self._extra = extra
         self._special_tokens = special_tokens
-        self._ids = Recent[str, list[int]](_REMEMBERED)  # of the last texts, without special tokens
+        self._ids = Recent[str, list[int]](_REMEMBERED)  # ids of the last texts, without special tokens
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but texts and facts."""
+        """The state without texts and facts."""
         kept = {name: value for name, value in self.__dict__.items() if name != "facts"}
         return {**kept, "_ids": Recent[str, list[int]](_REMEMBERED)}
 
     def take(self, facts: _F) -> None:
-        """Take the facts of the server."""
+        """Use these facts about the server."""
         self.facts = replace(facts, beginning=[]) if self.is_chat else facts
         self.model = facts.info.model
 
     def of_chat(self, head: Head) -> Self:
-        """The same requests for rendered conversations, whose start is sent as ids."""
+        """Return a view of this client for rendered conversations, whose start is sent as ids."""
         view = copy(self)
         view.is_chat, view.head, view._special_tokens = True, head, False
         return view
 
     def check_something(self, prompt: str | Sequence[int]) -> None:
-        """Refuse a prompt of no tokens.
+        """Refuse an empty prompt if no beginning of sequence is added.
 
         Raises:
             InvalidRequestError: prompt and text are empty, and the model has no beginning of sequence.
@@ -145,30 +145,33 @@ class TokenizingClient(ABC, Generic[_F]):
 
     @abstractmethod
     async def encode_alone(self, texts: Sequence[str]) -> list[Encoding]:
-        """Each text encoded by itself, without special tokens."""
+        """Encode each text separately, without special tokens."""
 
     @abstractmethod
     async def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens shown."""
+        """Decode ids to text, with special tokens shown."""
 
     @abstractmethod
     async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
-        """A conversation rendered by the model's chat template, up to the answer."""
+        """Render a conversation with the model's chat template, up to the answer."""
 
     @abstractmethod
     def without_template(self, error: StatusError) -> UnsupportedError | None:
-        """The error to raise if a refusal means that the server renders nothing; None if it has another reason."""
+        """The error to raise if a refusal means that the server cannot render; None if it has another reason."""
 
     @abstractmethod
     async def _try_ends(self, ids: Sequence[int], usage: Usage) -> None:
-        """Note which of these tokens are special and end an answer."""
+        """Find out which of these tokens are special and end an answer, and remember them."""
 
     async def seek_ends(self, usage: Usage) -> None:
-        """Find the ends of sequence and of a turn, once: special tokens with a common name, or of the chat template."""
+        """Find the ends of sequence and of a turn among tokens with common names and tokens of the chat template.
+
+        The search is done only once.
+        """
         if self.facts.sought.issuperset(ENDS):
             return
         ids = await self._named_ends()
-        with suppress(StatusError, ResponseError):  # there is no template, or it fails
+        with suppress(StatusError, ResponseError):  # the model may have no template, or the template may fail
             talk = await self.templated(_TALK)
             shown = talk.token_strs
             ids |= {n for at, n in enumerate(talk.tokens) if shown is None or looks_special(shown[at])}
@@ -176,23 +179,23 @@ class TokenizingClient(ABC, Generic[_F]):
         self.facts.sought.update(ENDS)
 
     async def _named_ends(self) -> set[int]:
-        """The tokens that encode such a name as a whole, perhaps after a space."""
+        """The tokens that encode a common name of an end as a whole, possibly after a space."""
         own = self.tokenizer
         if own is None:
             found = [one.tokens for one in await self.encode_alone(ENDS)]
         else:
             found = []
             for name in ENDS:
-                with suppress(UnsupportedError):  # it has no token for some of the characters
+                with suppress(UnsupportedError):  # the tokenizer may have no token for some of the characters
                     found.append([piece.id for piece in own.encode(name)])
         return {ids[-1] for ids in found if 0 < len(ids) < 3}
 
     def split(self, text: str) -> tuple[Head, str]:
-        """The head of a text, and its rest."""
+        """Split a text into its head and its rest; the head is empty if the text does not begin with it."""
         return (self.head, text[len(self.head.text) :]) if text.startswith(self.head.text) else (Head(), text)
 
     async def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens; the ids of recent texts are kept."""
+        """The ids of each text, without special tokens; the ids of recent texts are cached."""
         known = {text: self._ids[text] for text in texts if text in self._ids}
         new = [self.split(text) for text in dict.fromkeys(texts) if text not in known]
         if new:
@@ -203,20 +206,20 @@ class TokenizingClient(ABC, Generic[_F]):
         return [known[text] for text in texts]
 
     def encoded(self, text: str, ids: list[int]) -> None:
-        """Keep the ids of a text, without special tokens."""
+        """Cache the ids of a text, which have no special tokens."""
         self._ids.keep(text, ids)
 
     async def path(self, context: Context) -> list[int]:
-        """The ids to send for a context by ids: the encoding of the prompt by itself, then the context's ids."""
+        """The ids to send for a context by ids: the encoding of the prompt alone, then the context's ids."""
         [prompt] = await self.ids([context.prompt])
         found = [*(self.facts.beginning if self._special_tokens else ()), *prompt, *(context.ids or ())]
         self.check_something(found)
         return found
 
     async def headed(self, pieces: Sequence[str]) -> Head | None:
-        """All of the pieces but the last as ids, each encoded by itself; None if these ids spell another text.
+        """Encode each piece separately, and return all but the last as a head; None if the ids spell another text.
 
-        Some tokenizers put a space before every text that they encode.
+        They do so if the tokenizer puts a space before every text that it encodes.
         """
         found = await self.encode_alone(pieces)
         if not await self.spell([n for one in found for n in one.tokens], "".join(pieces)):
@@ -228,9 +231,10 @@ class TokenizingClient(ABC, Generic[_F]):
         return await self.decode(ids) == text
 
     async def template(self, content: str) -> str | None:
-        """A user's message rendered by the model's chat template, up to the answer.
+        """Render a user's message with the model's chat template, up to the answer.
 
-        None without a template, or if it fails: some templates refuse this message, and nothing depends on the result.
+        Returns None if there is no template or it fails: some templates refuse this message, and the result is
+        optional.
         """
         try:
             return await self.decode((await self.templated([{"role": "user", "content": content}])).tokens)
@@ -238,13 +242,13 @@ class TokenizingClient(ABC, Generic[_F]):
             return None
 
     async def rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """A conversation rendered by the model's chat template, up to the answer.
+        """Render a conversation with the model's chat template, up to the answer.
 
-        The text decodes the ids that the server's own chat route reads, and encodes to the same ids again.
+        The text is decoded from the ids that the server's own chat route reads, and encodes to the same ids.
 
         Raises:
             TemplateRefusal: the template refuses the conversation.
-            UnsupportedError: the server does not render it; or the text encodes to other ids.
+            UnsupportedError: the server does not render conversations, or the text encodes to other ids.
         """
         try:
             found = await self.templated(messages)
@@ -265,10 +269,10 @@ class TokenizingClient(ABC, Generic[_F]):
 
 
 def unspaced(text: str, names: Iterable[str]) -> str:
-    """A decoded text without a space after each of these special tokens.
+    """Remove the space after each of these special tokens from a decoded text.
 
-    Some SentencePiece tokenizers put a space after every special token, and their decoders keep it: without this space,
-    the result is the text that was encoded.
+    Some SentencePiece tokenizers put a space after every special token, and their decoders keep it. Without this space,
+    the text is the one that was encoded.
     """
     known = "|".join(sorted({re.escape(name) for name in names}))
     return re.sub(f"({known}) ", r"\1", text) if known else text
@@ -278,7 +282,7 @@ _C = TypeVar("_C", bound=TokenizingClient[Any])
 
 
 class TokenizingEngine(Engine[_F], Generic[_F, _C]):
-    """An engine whose server encodes, decodes and renders text; each class documents its arguments."""
+    """An engine whose server encodes, decodes and renders text. Each subclass documents its arguments."""
 
     strategies = ("echo", "list", "singles")
     by_ids = True
@@ -301,7 +305,7 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         self._client = self._client_type(self._transport, self._extra, add_special_tokens, self._tokenizer)
 
     async def facts(self) -> _F:
-        """The facts, which the client of this view then has too."""
+        """The facts about the server, which are also passed to the client of this view."""
         self._client.take(await self.discovered())
         facts: _F = self._client.facts
         return facts
@@ -311,7 +315,7 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         return await self._client.rendered(messages)
 
     async def begun(self, prompt: str) -> str:
-        """A rendered prompt with the beginning of sequence, even if a user's own template did not write it."""
+        """Add the beginning of sequence to a rendered prompt if the user's own template did not write it."""
         await self.facts()
         own = (await self.discovered()).beginning
         if self._template is None or not own:
@@ -323,16 +327,16 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         return prompt if prompt.startswith(beginning) else beginning + prompt
 
     async def literal(self, pieces: Sequence[str]) -> Provider | None:
-        """A view whose prompts are ids except for the last piece, each piece encoded by itself."""
+        """Return a view whose prompts are ids up to the last piece, with each piece encoded separately."""
         await self.facts()
         head = await self._client.headed(pieces)
         return None if head is None else cast("Provider", self._continuing(head))
 
     async def encode(self, text: str) -> list[Piece]:
-        """The encoding of a response, which is the encoding of a text; see `contract.IdContexts`.
+        """Encode a response, like any other text; see `contract.IdContexts`.
 
         Raises:
-            UnsupportedError: the text may hold a special token, which the server would parse.
+            UnsupportedError: the text may contain a special token, which the server would parse.
         """
         if _MARKER.search(text):
             words = "the server parses special tokens in a text, and this one may hold some"
@@ -340,12 +344,12 @@ class TokenizingEngine(Engine[_F], Generic[_F, _C]):
         return await self.tokenize(text)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens shown; see `contract.IdContexts`."""
+        """Decode ids to text, with special tokens shown; see `contract.IdContexts`."""
         await self.facts()
         return await self._client.decode(ids)
 
     async def _for_chat(self) -> Self:
-        """The same server, to continue rendered prompts."""
+        """A view that continues rendered prompts."""
         await self.discovered()
         return self._continuing(Head())
 

@@ -1,29 +1,32 @@
-"""vLLM, by `/v1/completions`, `/tokenize` and `/detokenize`.
+"""vLLM, over `/v1/completions`, `/tokenize` and `/detokenize`.
 
 Observed on 0.8.5 and 0.32, run on the CPU, and read in the source:
 
-- A prompt is a text, ids, or a list of either; a text gets the model's special tokens, ids get nothing. This engine
-  always sends ids. With `return_token_ids` (0.10.2 and newer) prompt and answer come with their ids; with
-  `return_tokens_as_token_ids` all listed tokens do, whose strings would hide each other if equal. An older server is
-  refused: use OpenAI's protocol for it.
-- The text of an answer is right. The text of one token is a whole character, or empty, if it leaves the character
-  unfinished. After ids that end inside a character the server repeats text of the prompt.
-- `/detokenize` shows special tokens, and takes one run of ids: many runs are joined by a text that no token has.
-- The end of sequence is a token with a probability; `finish_reason` is `"stop"`, `stop_reason` null or its id.
+- A prompt is a text or ids, or a list of either. The server adds the model's special tokens to a text, but nothing to
+  ids. This engine always sends ids. With `return_token_ids` (0.10.2 and newer) prompt and answer come with their ids.
+  With `return_tokens_as_token_ids` all listed tokens come with ids, too; otherwise a listed token would hide another
+  with the same string. Older servers are refused: use OpenAI's protocol for them.
+- The text of an answer is right. The text of a single token consists of whole characters, or is empty if the token
+  leaves a character unfinished. After ids that end inside a character the server repeats some text of the prompt.
+- `/detokenize` shows special tokens, and accepts one run of ids. So several runs are joined by a text that no token
+  has.
+- The end of sequence is a token with a probability; `finish_reason` is then `"stop"`, and `stop_reason` is null or the
+  token's id.
 - `prompt_logprobs` are keyed by id. They do not use the prefix cache, and are refused in a stream.
-- `max_tokens` beyond the context is cut in silence by new versions and refused by old ones: this engine keeps
-  it within the context.
-- `/tokenize` renders messages, and `/detokenize` turns the result into a text with its special tokens, which has the
-  ids that the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) Such a text has its beginning
-  of sequence; the server adds a second one unless `add_special_tokens` is off.
-- With `skip_special_tokens` off, special tokens are text in an answer, except the token that ends it. A token that
-  looks special is forced once, to see if it is special, and an end.
-- The server reveals its most probabilities per place (`--max-logprobs`, 20 by default) when a request wants more.
-- No route reports the end of sequence. Tokens with its common names, and tokens of the chat template, are forced, to
-  see.
-- Probabilities are the model's own at temperature 1 too. A request with a `seed` draws random numbers from their
-  beginning, so a request that continues a draft gets another seed.
-- 0.6 and older refuse fields that they do not know: such servers are refused.
+- If `max_tokens` exceeds the context, new versions silently lower it and old versions refuse the request. This engine
+  keeps it within the context.
+- `/tokenize` renders messages. `/detokenize` turns the result into a text with special tokens, which encodes to the ids
+  that the chat route reads. (`/v1/chat/completions/render` answers 403 by default.) This text includes the beginning of
+  sequence, so the server would add a second one unless `add_special_tokens` is off.
+- With `skip_special_tokens` off, special tokens in an answer are text, except the token that ends it. A token that
+  looks special is forced once, to find out whether it is special and whether it ends an answer.
+- The server reports its maximum number of probabilities per position (`--max-logprobs`, 20 by default) when a request
+  exceeds it.
+- No route reports the end of sequence. So tokens with its common names, and tokens of the chat template, are forced to
+  find out.
+- Probabilities are the model's own at temperature 1, too. A `seed` restarts the random numbers with each request, so a
+  request that continues a draft gets another seed.
+- 0.6 and older versions refuse fields that they do not know. Such servers are refused.
 """
 
 from __future__ import annotations
@@ -93,7 +96,7 @@ _GREEDY: dict[str, object] = {
     "return_tokens_as_token_ids": True,
     "return_token_ids": True,
 }
-"""Greedy decoding. Fields left out fall back to the model's `generation_config.json`."""
+"""Fields for greedy decoding. Missing fields fall back to the model's `generation_config.json`."""
 
 _OWNED = {
     *_GREEDY,
@@ -130,35 +133,35 @@ _OWNED = {
 }
 """Fields that a user's `extra_body` may not set."""
 
-_FORCE = 100.0  # added to a logit, this decides; the greatest bias that is allowed
-_MOST = 20  # probabilities at one place: a server's default maximum
-_ALL = 2**24  # more probabilities at one place than any vocabulary has: the refusal reports the allowed number
+_FORCE = 100.0  # a bias that makes its token the most probable one; the greatest that is allowed
+_MOST = 20  # the default maximum of probabilities at one position
+_ALL = 2**24  # more probabilities than any vocabulary has tokens: the refusal reports the allowed number
 _LIMIT = re.compile(r"max allowed: (\d+)|more than (\d+) logprobs")
 _MANY = re.compile(r"maximum allowed count of (\d+)")
-_TOGETHER = 24  # runs that are decoded by one request
+_TOGETHER = 24  # runs to decode in one request
 _OLD = "Update the server, or ask it by OpenAI's protocol: engine='openai', dialect='vllm'."
 
 
 class _Version(BaseModel):
-    """The answer of `/version`."""
+    """The response of `/version`."""
 
     version: str
 
 
 class _Decoded(BaseModel):
-    """The answer of `/detokenize`."""
+    """The response of `/detokenize`."""
 
     prompt: str
 
 
 @dataclass(frozen=True, slots=True)
 class VllmFacts(TokenIdsFacts):
-    """Facts of a vLLM server.
+    """Facts about a vLLM server.
 
     Attributes:
-        most: the server's maximum of probabilities at one place.
-        between: ids that are put between runs of ids to decode, and their text.
-        forced: answers of one forced token each.
+        most: the largest number of probabilities that the server reports at one position.
+        between: ids that separate runs of ids to decode, and the text of the separator.
+        forced: for each id that was forced, the answer with that token alone.
     """
 
     most: int = field(default=_MOST, kw_only=True)
@@ -167,11 +170,11 @@ class VllmFacts(TokenIdsFacts):
 
 
 def _checked(answer: Completion, endpoint: str) -> Completion:
-    """Check that an answer, or event, ended properly.
+    """Check that an answer, or an event of a stream, has probabilities and has not ended improperly.
 
     Raises:
-        UnsupportedError: there are no probabilities; or the server has a stop string or token of its own.
-        ResponseError: the server broke it off.
+        UnsupportedError: there are no probabilities, or the answer ended at a stop string of the server's own.
+        ResponseError: the server broke off the answer.
     """
     if answer.logprobs is None and (answer.text or answer.token_ids):
         raise no_probs("logprobs", endpoint)
@@ -188,7 +191,7 @@ def _listed(answer: Completion, endpoint: str, *, sampled: bool = False) -> list
 
     Raises:
         ResponseError: a token has no id, or no usable probability.
-        UnsupportedError: the server does not decode greedily, as the request wants.
+        UnsupportedError: decoding is not greedy (unless `sampled`).
     """
     found: list[IdStep] = []
     for step in steps(answer):
@@ -204,7 +207,7 @@ def _listed(answer: Completion, endpoint: str, *, sampled: bool = False) -> list
 
 
 def _ranked(entry: Mapping[int, Ranked] | None, most: int) -> list[ListedId]:
-    """The most probable tokens at a place of a text, best first; the text's own may be listed in addition."""
+    """The most probable tokens at a position of a text, sorted. (The server may also list the text's own token.)"""
     listed = [(token_id, prob(one.logprob) or 0.0, one.decoded_token) for token_id, one in (entry or {}).items()]
     return sorted(listed, key=lambda one: -one[1])[:most]
 
@@ -213,17 +216,17 @@ def _ranked(entry: Mapping[int, Ranked] | None, most: int) -> list[ListedId]:
 
 
 class VllmClient(TokenIdsClient[VllmFacts]):
-    """Requests to one server."""
+    """Requests to one vLLM server."""
 
-    _most_prompts = 2**31  # prompts that the server takes in one request
+    _most_prompts = 2**31  # the largest number of prompts that the server accepts in one request
 
     def take(self, facts: VllmFacts) -> None:
-        """Take the facts of the server."""
+        """Use these facts about the server."""
         super().take(facts)
         self.most = facts.most
 
     def body(self, prompt: object, wanted: int, **fields: object) -> dict[str, object]:
-        """A greedy request."""
+        """The body of a greedy request."""
         own = {"model": self.model, "add_special_tokens": self._special_tokens, "logprobs": TIES}
         own["skip_special_tokens"] = not self.is_chat
         return {**self._extra, **_GREEDY, **own, "prompt": prompt, "max_tokens": wanted, **fields}
@@ -243,7 +246,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return found
 
     async def batch(self, prompts: Sequence[list[int]], wanted: int, usage: Usage, **more: object) -> list[Completion]:
-        """The answers to several prompts, in order; each request has as many prompts as the server takes."""
+        """Request the answers to several prompts, in order, with as many prompts per request as the server accepts."""
         answers: list[Completion] = []
         while len(answers) < len(prompts):
             asked = prompts[len(answers) : len(answers) + self._most_prompts]
@@ -274,7 +277,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         attempt: int,
         usage: Usage,
     ) -> AsyncGenerator[IdAnswer, None]:
-        """See `TokenIdsClient.events`. Tokens without text come with the next token with text."""
+        """See `TokenIdsClient.events`. Tokens without text are held back until the next token with text."""
         sampling: dict[str, object] = {"temperature": 1} if options.sampled else {}
         if options.sampled and (seed := options.seed_after(drawn)) is not None:
             sampling["seed"] = seed
@@ -306,8 +309,8 @@ class VllmClient(TokenIdsClient[VllmFacts]):
     ) -> IdScoring:
         """See `TokenIdsClient.scores`.
 
-        An end is put after the ids, so that it is listed. A model with several ends may take one more request, if none
-        of them is among the most probable tokens.
+        One end is sent after the ids, so that its probability is listed. If the model has several ends, and the most
+        probable one may be unlisted, the other ends are sent in one more request.
         """
         if first >= len(ids) and not ends:
             return IdScoring()
@@ -338,16 +341,16 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return IdScoring(own, listed, after, _ranked(found, len(found)))
 
     async def encode(self, text: str) -> Encoding:
-        """The ids of a text, and their strings."""
+        """Encode a text to ids, with their strings."""
         return await self._tokenize({"prompt": text, "add_special_tokens": False, "return_token_strs": True})
 
     async def encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
-        """Each text by a request of its own."""
+        """Encode each text in a separate request."""
         bodies: list[dict[str, object]] = [{"prompt": text, "add_special_tokens": False} for text in texts]
         return await concurrently([partial(self._tokenize, body) for body in bodies])
 
     async def read(self, text: str) -> list[int]:
-        """The ids that the model reads of a text, with the special tokens that the server adds."""
+        """The ids that the model reads for a text, including the special tokens that the server adds."""
         return (await self._tokenize({"prompt": text, "add_special_tokens": True})).tokens
 
     async def _tokenize(self, body: Mapping[str, object]) -> Encoding:
@@ -355,18 +358,18 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return parse(Encoding, found, self.transport.endpoint)
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, special tokens shown."""
+        """Decode ids to text, with special tokens shown."""
         data = await self.transport.post("/detokenize", {"model": self.model, "tokens": list(ids)})
         return parse(_Decoded, data, self.transport.endpoint).prompt
 
     async def decode_runs(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each run of ids, special tokens shown; many runs by one request."""
+        """Decode each run of ids to text, with special tokens shown; each request decodes many runs."""
         parts = [runs[at : at + _TOGETHER] for at in range(0, len(runs), _TOGETHER)]
         found = await concurrently([partial(self._joined, part) for part in parts])
         return [text for part in found for text in part]
 
     async def _joined(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """Decode all runs by one request, separated by a text that no token has; otherwise by one request for each."""
+        """Decode all runs in one request, separated by a text that no token has; if that fails, in single requests."""
         ids, text = self.facts.between
         joined = await self.decode([*ids, *ids, *(n for run in runs for n in (*run, *ids))])
         found = joined.split(text)
@@ -376,7 +379,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return [one.removeprefix(text) for one in alone]
 
     async def decode_plain(self, runs: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each run of ids; a token that looks special is forced, to see."""
+        """Decode each run of ids to text; a token that looks special is forced, to see whether it has text."""
         texts, anchored = await self.decode_runs(runs), self.facts.anchored
         looks = [looks_special(text.removeprefix(anchored)) for text in texts]
         special = [at for at, run in enumerate(runs) if looks[at] and len(run) == 2]  # after the anchor
@@ -384,13 +387,13 @@ class VllmClient(TokenIdsClient[VllmFacts]):
             texts[at] = anchored + answer.text
         return texts
 
-    async def ends(self, token_id: int, usage: Usage) -> bool:  # noqa: ARG002 - it costs as little as discovery
-        """True if an answer is over with this token: it is forced, to see."""
+    async def ends(self, token_id: int, usage: Usage) -> bool:  # noqa: ARG002 - not billed, like discovery
+        """Force a token, and return True if it ends the answer."""
         [answer] = await self._force([token_id])
         return answer.finish_reason == "stop"
 
     async def _force(self, ids: Sequence[int]) -> list[Completion]:
-        """Answers of one token each, special tokens without text; one request for each token, not billed."""
+        """Force each token in a separate request, which is not billed; special tokens have no text in the answers."""
 
         async def one(token_id: int) -> None:
             fields = {"logit_bias": {str(token_id): _FORCE}, "skip_special_tokens": True}
@@ -400,19 +403,19 @@ class VllmClient(TokenIdsClient[VllmFacts]):
         return [self.facts.forced[n] for n in ids]
 
     async def templated(self, messages: Sequence[Mapping[str, str]]) -> Encoding:
-        """A conversation rendered by the model's chat template, up to the answer."""
+        """Render a conversation with the model's chat template, up to the answer."""
         return await self._tokenize(
             {"messages": list(messages), "add_generation_prompt": True, "return_token_strs": True}
         )
 
     def without_template(self, error: StatusError) -> UnsupportedError | None:
-        """The error of a model without a template."""
+        """The error for a model without a chat template; None if the refusal has another reason."""
         if "chat template is no longer allowed" not in str(error.args[0]):
             return None
         return UnsupportedError("the model has no chat template", endpoint=self.transport.endpoint, hint=NO_TEMPLATE)
 
     async def _named_ends(self) -> set[int]:
-        """By one request, if the server shows strings."""
+        """Find the tokens that are names of ends, in one request if the server shows strings."""
         found = await self.encode("".join(ENDS))
         if found.token_strs is None:
             return await super()._named_ends()
@@ -420,7 +423,7 @@ class VllmClient(TokenIdsClient[VllmFacts]):
 
 
 def _twice(event: Answer, billed: Billed | None) -> bool:
-    """True if the server repeated this event: it has tokens, but the count of written tokens did not grow."""
+    """True if the server repeated this event: it has tokens, but the number of written tokens has not grown."""
     written = event.usage and event.usage.completion_tokens
     return bool(billed and written and written == billed.completion_tokens and any(map(steps, event.choices)))
 
@@ -433,18 +436,18 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
 
     Args:
         url: the server's URL, without `/v1`.
-        tokenizer: the model's own; anything that `load_tokenizer` takes. It saves the requests that encode texts, and
-            the requests that find out the bytes of tokens.
-        strategy: the requests of proposals (`strategies.Strategy`); by default a list, or `"echo"` at every boundary of
-            a text. All give the same answers. `"echo"` scores the text only if there are several places: for a single
-            place, the prompt costs less, and is in the server's cache.
-        add_special_tokens: a prompt gets the model's beginning of sequence. Turn it off for prompts rendered by a chat
-            template, which have it already.
+        tokenizer: the model's own tokenizer, in any form that `load_tokenizer` accepts. It saves the requests that
+            encode texts, and the requests that find out the bytes of tokens.
+        strategy: the requests for proposals (`strategies.Strategy`). The default is a list, or `"echo"` at every
+            boundary of a text. All strategies return the same answers. `"echo"` scores the text only if there are
+            several places: for a single place, a prompt costs less, and is in the server's cache.
+        add_special_tokens: add the model's beginning of sequence to a prompt. Turn it off for prompts rendered with a
+            chat template, which already contain it.
         options: as in `engine.Adapter`: `model` (a name of the model, or of an adapter (LoRA) on top of it), `api_key`,
             `headers`, `extra_body` (e.g. `{"priority": 1}`), `timeout`, `http_client`, `limits`.
 
     Raises:
-        ValueError: `extra_body` sets a field that the fusion itself decides; or there is no such strategy.
+        ValueError: `extra_body` sets a field that the fusion controls, or the strategy is unknown.
     """
 
     _client_type = VllmClient
@@ -455,7 +458,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
     _idle = MANY_IDLE
 
     async def tokenize(self, text: str) -> list[Piece]:
-        """The server's own encoding, no tokens added; each token has its own bytes, if the server shows strings."""
+        """Encode a text without added tokens; each token has exactly its own bytes if the server shows strings."""
         await self.facts()
         if self._client.tokenizer is None and not (self._client.head.text and text.startswith(self._client.head.text)):
             found = await self._client.encode(text)
@@ -468,7 +471,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
         return await super().tokenize(text)
 
     async def probe_client(self) -> VllmProbeClient:
-        """The server without checks, for a probe."""
+        """A client without checks, for a probe."""
         await self.facts()
         return VllmProbeClient(self._client, self.tokenize)
 
@@ -504,7 +507,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
             end_prob=True,
             tokenize=True,
             score=True,
-            top_k=most - 1,  # the server's own token counts
+            top_k=most - 1,  # the list includes the server's own token
             score_top_k=most - 1,
             sampling=True,
             ids=True,
@@ -525,7 +528,7 @@ class Vllm(TokenIdsEngine[VllmFacts, VllmClient]):
 
 
 async def _limit(client: VllmClient, ids: list[int]) -> int:
-    """The server's maximum of probabilities at one place (`--max-logprobs`), which it reports when it refuses more."""
+    """The server's maximum of probabilities at one position (`--max-logprobs`), which it reports in a refusal."""
     try:
         await client.batch([ids], 1, Usage(), logprobs=_ALL)
     except InvalidRequestError as error:
@@ -538,11 +541,11 @@ async def _limit(client: VllmClient, ids: list[int]) -> int:
 
 
 class VllmProbeClient(CompletionsProbeClient):
-    """A vLLM server.
+    """The probe's client for a vLLM server.
 
     Args:
-        client: makes its requests.
-        encode: gives the tokens of a text.
+        client: requests to the server.
+        encode: returns the tokens of a text.
     """
 
     def __init__(self, client: VllmClient, encode: Callable[[str], Awaitable[list[Piece]]]) -> None:
@@ -555,12 +558,12 @@ class VllmProbeClient(CompletionsProbeClient):
         self._encode = encode
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """One request."""
+        """Send one request; the beginning of sequence is put before prompts of ids."""
         sent = [one if isinstance(one, str) else [*self._facts.beginning, *one] for one in request.prompts]
         return await super().send(replace(request, prompts=sent), usage)
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """By `prompt_logprobs`, whose entries are keyed by id."""
+        """Score by `prompt_logprobs`, whose entries are keyed by id."""
         pieces = await self._encode(text)
         sent = [*self._facts.beginning, *(piece.id for piece in pieces)]
         try:

@@ -1,22 +1,23 @@
-"""Any server that speaks OpenAI's protocol, by `/v1/completions` or, if an answer can be continued, by messages.
+"""Any server that speaks OpenAI's protocol, over `/v1/completions` or, if it can continue an answer, over messages.
 
-Such a server takes text only, and each shows its tokens in its own way: `logprobs` gives tokens their bytes, and
-`dialects` lists the other differences. Consequences:
+These servers accept text only, and each reports its tokens in its own way. `logprobs` finds the bytes of the tokens,
+and `dialects` lists the other differences. Consequences:
 
-- A draft has no continuation; the next one starts from its text.
+- A draft has no continuation; the next draft starts from its text.
 - Questions are sent as a list of prompts, as single prompts, or by echo, which scores the whole text in one request.
-    An echo answers in mid-text only with a local tokenizer, at places whose encoding begins the encoding of the whole
-    text. Without a tokenizer it answers at the end of the text; prompts do the rest.
+  With a local tokenizer, an echo also answers in the middle of the text: at a place up to which the text's encoding is
+  a prefix of the whole text's encoding. Without a tokenizer, it answers only at the end of the text. The places that
+  an echo cannot answer are sent as prompts.
 - A server without log probabilities can only agree or disagree, word by word (`no_logprobs`).
-- Every server draws at temperature 1; only few are known to draw from the model's own distribution
-  (`Dialect.sampling`). Other servers draw in their own way, perhaps other tokens for the same seed.
-- A server may hide tokens that leave a character unfinished (llama.cpp does): the token that completes the character
-  then has an unknown probability (None). That server's own adapter knows it.
-- Before the first use the adapter checks, if in doubt, that a prompt reaches the model unchanged (`Dialect.templates`),
-  and that an answer to continue keeps the white space at its end (`api="chat"`).
-- A conversation is rendered with a user's own template and sent as raw text; over the route for messages it is sent
+- Every server can draw at temperature 1, but only a few are known to draw from the model's own distribution
+  (`Dialect.sampling`). The others draw in their own way, and may draw different tokens for the same seed.
+- A server may hide tokens that leave a character unfinished (llama.cpp does). The token that completes the character
+  then has an unknown probability (None). llama.cpp's own adapter knows the probability.
+- Before the first use, and only if the dialect leaves it open, the adapter checks that a prompt reaches the model
+  unchanged (`Dialect.templates`). With `api="chat"` it checks that a partial answer keeps its trailing white space.
+- A conversation is rendered with the user's own template and sent as raw text. Over the route for messages it is sent
   unchanged (`chat`).
-- Most servers send the usage of a stream with its last event: if a stream is closed early, the received part counts.
+- Most servers report the usage of a stream in its last event. If a stream is closed early, the received part is billed.
 """
 
 from __future__ import annotations
@@ -54,24 +55,26 @@ __all__ = ["OpenAICompatible"]
 class OpenAICompatible(Engine[ServerFacts]):
     """A model served by an API like OpenAI's. See `contract.Provider`.
 
-    Without log probabilities the text of each event counts as one token. The same holds for drawn tokens, unless the
-    server is known to draw from the model's own distribution: their probabilities would mean nothing.
+    If the server returns no log probabilities, the text of each event counts as one token. Drawn tokens are treated the
+    same way, unless the server is known to draw from the model's own distribution: otherwise their probabilities would
+    be meaningless.
 
     Args:
-        url: the server's URL; a trailing `/v1` does no harm.
-        tokenizer: the model's own, as in `tokenizers.load_tokenizer`: for `tokenize`, counting and `strategy="echo"`.
-        dialect: the kind of server: a name of `dialects.DIALECTS`, or a `Dialect`.
-        api: `"completions"` gives the model the prompt unchanged; `"chat"` gives it as a user's message, and the
+        url: the server's URL; a trailing `/v1` is ignored.
+        tokenizer: the model's own tokenizer, in any form that `tokenizers.load_tokenizer` accepts; used by `tokenize`,
+            for counting, and by `strategy="echo"`.
+        dialect: the kind of server: a key of `dialects.DIALECTS`, or a `Dialect`.
+        api: `"completions"` sends the prompt to the model unchanged. `"chat"` sends it as a user's message, and the
             response so far as the start of the answer. `"messages"` is like `"chat"`, but continues no answer and
             requests no probabilities. The default comes from the dialect.
-        context: tokens that fit, prompt and answer together, if the server does not report them.
-        strategy: the requests of proposals (`strategies.Strategy`); by default a list if the server takes one, else
-            singles. All give the same answers. `"echo"` answers more than the end of the text only with a `tokenizer`.
-        options: as in `engine.Adapter`. `model` is needed if the server has several, or does not list them.
+        context: size of the model's context in tokens, prompt and answer together, if the server does not report it.
+        strategy: the requests for proposals (`strategies.Strategy`). The default is a list if the server accepts lists,
+            else singles. All strategies return the same answers. Without a `tokenizer`, `"echo"` answers only at the
+            end of the text.
+        options: as in `engine.Adapter`. `model` is required if the server has several models, or does not list them.
 
     Raises:
-        ValueError: the dialect or the strategy is not known, or `extra_body` sets a field that the fusion itself
-        decides.
+        ValueError: the dialect or the strategy is unknown, or `extra_body` sets a field that the fusion controls.
     """
 
     strategies = ("echo", "list", "singles")
@@ -102,7 +105,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         base = url.strip().rstrip("/").removesuffix("/v1")
         super().__init__(base, owned=owned, strategy=strategy, tokenizer=tokenizer, **more)
         if known.keep_alive and (known.engine != "openai" or url.startswith("https:")):
-            self._transport.idle = MANY_IDLE  # an unknown server may have a thread for each
+            self._transport.idle = MANY_IDLE  # an unknown server may have a thread for each connection
         self._api: str = wanted
         self._context = context
         partial = wanted != "messages"
@@ -116,9 +119,9 @@ class OpenAICompatible(Engine[ServerFacts]):
         return f"OpenAICompatible({self._transport.endpoint!r}, model={self._model!r}, dialect={engine!r})"
 
     async def describe(self) -> ServerInfo:
-        """Find out model and context, that prompts reach the model unchanged, and whether the server can score.
+        """Find out the model and its context, and test if prompts reach it unchanged and if the server can score.
 
-        This happens once; it generates a few tokens, which are not billed.
+        This happens only once. It generates a few tokens, which are not billed.
         """
         info = await super().describe()
         scores, listed = await self._scores(Usage()), self._listed(self._client.most)
@@ -152,7 +155,10 @@ class OpenAICompatible(Engine[ServerFacts]):
         alternatives: int = 0,
         usage: Usage,
     ) -> list[Proposal | None]:
-        """Use the strategy; see `contract.Provider`. `questions=None` needs a tokenizer, or a server that scores."""
+        """Propose by the chosen strategy; see `contract.Provider`.
+
+        `questions=None` needs a tokenizer, or a server that scores.
+        """
         await self.facts()
         client = self._client
         if not client.partial:
@@ -167,10 +173,10 @@ class OpenAICompatible(Engine[ServerFacts]):
         return counted(found, "list" if len(questions) > 1 and client.facts.lists else "singles", usage)
 
     async def score(self, context: Context, *, alternatives: int = 0, end: bool = False, usage: Usage) -> list[Token]:
-        """One request to a server that is proved to score; see `contract.Provider`.
+        """Score in one request, if the server has passed the test; see `contract.Provider`.
 
-        Without a beginning-of-sequence token, the first token has no probability (None). The end has a probability if
-        it is listed; if not, one more request wants as many tokens as the server lists.
+        Without a beginning-of-sequence token, the first token has no probability (None). The end of sequence has a
+        probability if the server lists it. Otherwise one more request asks for the longest list that the server allows.
         """
         await self.facts()
         if not await self._scores(usage):
@@ -187,21 +193,21 @@ class OpenAICompatible(Engine[ServerFacts]):
         return [*tokens, await self._end(whole, listed, usage) if last.prob is None else last]
 
     async def _end(self, whole: Prefix, listed: int, usage: Usage) -> Token:
-        """The end of sequence after a text, from as many tokens as the server lists."""
+        """The end of sequence after a text, looked up in the longest list that the server returns."""
         client, most = self._client, self._client.most - 1
         answer = await client.one(whole, 1, usage, alternatives=most)
         positions = client.positions(answer.choices[0], most)
         return end_at(positions[0] if positions else None, listed)
 
     def _listed(self, alternatives: int) -> int:
-        """The number of alternatives in an answer to a request for this number: 0 if the lists are unknown."""
+        """The number of alternatives to give: 0 if the lists are not known to hold the most probable tokens."""
         ranked = self._client.dialect.ranked and self._client.facts.probs
         return min(alternatives, self._client.most - 1) if ranked else 0
 
     async def render_prompt(
         self, messages: Sequence[Message], *, on_special_tokens: OnSpecialTokens = "warn"
     ) -> RenderedPrompt:
-        """The prompt that makes the model answer a conversation; see `messages.ChatProvider`."""
+        """Return the prompt that makes the model answer a conversation; see `messages.ChatProvider`."""
         await self.facts()
         if self._client.api == "completions":
             return await super().render_prompt(messages, on_special_tokens=on_special_tokens)
@@ -211,7 +217,7 @@ class OpenAICompatible(Engine[ServerFacts]):
         return led(view, lead, prompt, warnings) if lead else RenderedPrompt(view, prompt, warnings)
 
     async def _for_chat(self, conversation: Conversation | None = None) -> Self:
-        """The view within a conversation, where special tokens are text."""
+        """A view of this adapter within a conversation, in which special tokens are text."""
         view = copy(self)
         view._client = self._client.of_chat(conversation or Conversation())
         return view
@@ -227,26 +233,26 @@ class OpenAICompatible(Engine[ServerFacts]):
         super().use_template(template)
 
     async def begun(self, prompt: str) -> str:
-        """A rendered prompt without the beginning of sequence that the server adds to every text."""
+        """Strip from a rendered prompt the beginning of sequence that the server adds to every text."""
         return await unbegun(self._client, prompt)
 
     def connect_options(self) -> dict[str, str]:
-        """Options with which `connect` makes such an adapter again, beside its engine."""
+        """The options, in addition to the engine, with which `connect` recreates this adapter."""
         return {**super().connect_options(), "dialect": self._client.dialect.engine, "api": self._api}
 
     async def probe_client(self) -> CompletionsProbeClient:
-        """The server without checks, for a probe."""
+        """A client without checks, for a probe."""
         await self.facts()
         return probe_client(self._client, self._transport)
 
     async def snapshot(self) -> dict[str, Any]:
-        """The facts about the server, for `restore`; `echo` is tested for that."""
+        """The facts about the server, for `restore`; `echo` is tested first, so that they include the result."""
         await self.facts()
         await self._scores(Usage())
         return await self._kept(self._client.facts, self._client.facts.model)
 
     async def discovered(self) -> ServerFacts:
-        """The facts about the server, found out before its first use and not billed; the client has more."""
+        """The facts about the server, found at the first use or restored, and not billed; the client has more facts."""
         return await self._found.get(self._discover)
 
     async def _discover(self) -> ServerFacts:
@@ -274,5 +280,5 @@ class OpenAICompatible(Engine[ServerFacts]):
         return ServerFacts(ServerInfo(client.endpoint, dialect.engine, facts.model, None, facts.context, able))
 
     async def _scores(self, usage: Usage) -> bool:
-        """True if the server is proved to give the probabilities of a text's own tokens."""
+        """True if a test has shown that the server reports the probabilities of a given text's tokens."""
         return self._client.api == "completions" and self._client.facts.probs and await self._echo.can_score(usage)

@@ -1,12 +1,13 @@
-"""Conversations over a route for messages, which renders them with a template of its own.
+"""Conversations over a route for messages, where the server renders them with its own template.
 
-Facts about that template are found out once, with a few tokens:
+Facts about that template are found out once, at the cost of a few tokens:
 
-- Some templates refuse system messages, or system messages after the first, or neighbours of one role; some drop system
-  messages silently. Such conversations are folded (`chat.rendering.folded`).
-- Some models begin their answers with a space that their template writes, too. It is not part of the answer. Before an
-  answer that is continued, some servers write that space (vLLM); others need it in the message (llama.cpp, SGLang).
-- A special token in a user's message is read as such: it causes a warning, or a refusal.
+- Some templates refuse system messages, system messages after the first message, or consecutive messages of one role.
+  Some drop system messages silently. The conversations that such a template cannot render are folded
+  (`chat.rendering.folded`).
+- Some models begin their answers with a space that their template also writes. It is not part of the answer. Before an
+  answer to continue, some servers write that space (vLLM); others need it in the message (llama.cpp, SGLang).
+- A special token in a user's message is parsed as a special token, so it causes a warning or a refusal.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _PROBES: Mapping[_Kind, tuple[Message, ...]] = {
 
 _GREETING = "Hello"
 _FEW = 4  # tokens of an answer, enough to reach the token after its first word
-_SAME = 1e-3  # of a probability: a smaller difference is rounding
+_SAME = 1e-3  # a smaller difference between two probabilities is rounding
 
 
 class ChatRouteRenderer(ChatRenderer):
-    """Conversations for the route for messages, and a memory of what its template accepts.
+    """Renderer of conversations for the route for messages; it remembers which messages the template accepts.
 
     Args:
         client: requests to the server.
@@ -61,7 +62,7 @@ class ChatRouteRenderer(ChatRenderer):
     async def begin(
         self, adapter: ChatAdapter, messages: Sequence[Message], on_special_tokens: OnSpecialTokens
     ) -> tuple[Conversation, str, str, tuple[str, ...]]:
-        """The messages around the prompt, the prompt, the leading space of the model's answer, and warnings."""
+        """Return the messages around the prompt, the prompt, the leading space of the model's answer, and warnings."""
         if not self._client.partial and messages[-1].role == "assistant":
             raise no_partial(self._client.endpoint)
         special = await self._special(adapter, messages)
@@ -88,7 +89,7 @@ class ChatRouteRenderer(ChatRenderer):
         return Conversation(before, asked.role, lead=written), asked.content, self._lead, warnings
 
     async def _accepts(self, messages: Sequence[Message]) -> bool:
-        """Send such a conversation: the server has to answer it, and to read its system message."""
+        """Send these messages, and test whether the server answers and reads the system message among them."""
         try:
             whole = await self._size(messages)
         except InvalidRequestError:
@@ -103,15 +104,15 @@ class ChatRouteRenderer(ChatRenderer):
         return whole != await self._size(without)
 
     async def _size(self, messages: Sequence[Message]) -> int | None:
-        """Tokens that the server reads for a conversation; None if it does not report them."""
+        """The number of tokens that the server reads for a conversation; None if it does not report the number."""
         *earlier, last = messages
         answer = await self._one(Conversation(tuple(earlier), last.role), last.content, "", 1)
         return (answer.usage.prompt_tokens or None) if answer.usage else None
 
     async def _leading_space(self) -> tuple[str, bool]:
-        """The white space before the model's answers; and whether the server writes it.
+        """The white space before the model's answers, and whether the server writes it.
 
-        If it does, an answer continued without that space continues exactly as the model's own did.
+        If the server writes it, an answer sent without that space continues exactly like the model's own answer.
         """
         try:
             if not self._client.facts.probs:
@@ -129,9 +130,10 @@ class ChatRouteRenderer(ChatRenderer):
         return "", False
 
     async def _space_of_text(self) -> tuple[str, bool]:
-        """The same for answers without tokens: by the text of an answer, and of answers that its first word begins.
+        """Like `_leading_space`, for servers that return no tokens: the texts of three answers are compared.
 
-        The server is assumed to write the space if the answer continues alike without it, but not with it.
+        The first answer is the model's own; the other two continue its first word, with the space before it and
+        without. The server is assumed to write the space if only the answer without it continues like the model's own.
         """
         if not self._client.partial:
             return "", False
@@ -154,18 +156,18 @@ class ChatRouteRenderer(ChatRenderer):
         return [one for choice in answer.choices[:1] for one in self._client.positions(choice)]
 
     async def _one(self, conversation: Conversation, prompt: str, text: str, limit: int) -> Answer:
-        """At most `limit` raw tokens of an answer, not billed."""
+        """An answer of at most `limit` raw tokens, which is not billed."""
         return await self._client.of_chat(conversation).one(Prefix(prompt, text), limit, Usage(), check=False)
 
 
 def no_partial(endpoint: str) -> UnsupportedError:
-    """The error of a partial answer over a route that continues none."""
+    """The error for a partial answer sent over a route that does not continue answers."""
     words = "with api='messages' a partial answer is not continued"
-    return UnsupportedError(words, endpoint=endpoint, hint="End the conversation with a message of the user's.")
+    return UnsupportedError(words, endpoint=endpoint, hint="End the conversation with a user message.")
 
 
 def _same(one: str, other: str) -> bool:
-    """Test whether two texts begin alike, up to the end of the shorter."""
+    """True if neither text is empty and they are equal up to the end of the shorter one."""
     return bool(one) and bool(other) and one[: len(other)] == other[: len(one)]
 
 

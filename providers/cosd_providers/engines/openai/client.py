@@ -1,8 +1,10 @@
-"""Requests to a server that speaks OpenAI's protocol: one answer, a stream, a list of prompts; the whole prompt read.
+"""Requests to a server that speaks OpenAI's protocol: single answers, streams and lists of prompts.
 
-A stream may hide parts that a whole answer shows. llama-cpp-python decodes each token of a stream by itself and drops
-bytes that are no character; some servers end a stream silently instead of refusing it with an error. So unless the
-dialect excludes it, a stream that hides something is followed by the same request without a stream.
+The client also checks that the server read the whole prompt.
+
+A stream may hide parts that a whole answer shows. llama-cpp-python decodes each token of a stream separately and drops
+bytes that are not a character; some servers end a stream silently instead of refusing it with an error. So if a stream
+hides something, the same request is sent again without a stream, unless the dialect rules hidden parts out.
 """
 
 from __future__ import annotations
@@ -47,13 +49,13 @@ OWNED = {
     *("max_tokens", "messages", "model", "n", "prompt", "stop", "stream", "stream_options", "suffix", "temperature"),
     *("top_logprobs", "top_p", "tools", "response_format", "best_of", "return_tokens_as_token_ids"),
 }
-"""Fields that a user's `extra_body` may not set, beside the dialect's own."""
+"""Fields that a user's `extra_body` may not set, in addition to the dialect's own fields."""
 
 _LIST = 64  # prompts in one request
 _LONG = 2000  # bytes; a shorter text fits everywhere
 _FILLER = "one two three four five six seven eight " * 8  # 64 words
-_GROWN = 32  # tokens of the filler, at least
-_REMEMBERED = 64  # prompts
+_GROWN = 32  # a lower bound for the tokens of the filler
+_REMEMBERED = 64  # prompts to remember
 _NUMBER = re.compile(r"\d+")
 _NO_FIELDS: Mapping[str, object] = {}
 
@@ -85,8 +87,8 @@ class EchoProof:
     """The outcome of testing a server's `echo`.
 
     Attributes:
-        shift: the shift of its entries, in tokens; None if it cannot be used.
-        lists: it lists the most probable tokens at each place, beside the text's own.
+        shift: the shift of its entries, in tokens; None if the echo cannot be used.
+        lists: the echo lists the most probable tokens at each position, as well as the text's own token.
     """
 
     shift: int | None
@@ -99,15 +101,15 @@ class OpenAIFacts:
 
     Attributes:
         model: id of the model.
-        context: tokens that fit, prompt and answer together; None if unknown.
+        context: size of the context in tokens, prompt and answer together; None if unknown.
         probs: the server returns log probabilities.
-        lists: one request may hold a list of prompts; None before a test.
-        repeats: the answer to a continued message repeats it.
-        trims: answers lack the white space at their start; None before a test.
-        ends: strings and ids of ends of sequence.
-        echo: the tested `echo`; None before a test.
-        tokenizer: name of the local tokenizer that was checked against the server; None without one.
-        most: the most alternatives that the server lists, if it has refused more.
+        lists: the server accepts a list of prompts in one request; None before the test.
+        repeats: the answer to a continued message repeats that message.
+        trims: the server strips white space from the start of its answers; None before the test.
+        ends: strings and ids of the known ends of sequence.
+        echo: the result of testing `echo`; None before the test.
+        tokenizer: name of the local tokenizer that was checked against the server; None without a tokenizer.
+        most: the largest number of alternatives that the server lists; None unless it has refused a larger number.
         spaced: strings of listed tokens keep the space before a word.
     """
 
@@ -133,15 +135,15 @@ class OpenAIClient:
         api: the route to use.
         tokenizer: counts tokens; None for no local tokenizer.
         extra: fields merged into every request.
-        partial: whether the route for messages continues a partial answer.
+        partial: the route for messages continues a partial answer.
 
     Attributes:
         endpoint: the server's URL.
         api: the route in use.
         partial: as given.
-        facts: known facts about the server; they grow.
+        facts: the known facts about the server; requests add to them.
         tokenizer: the local tokenizer.
-        conversation: the messages around prompt and text, over the route for messages.
+        conversation: the messages around prompt and text, for the route for messages.
     """
 
     def __init__(
@@ -189,17 +191,17 @@ class OpenAIClient:
 
     @property
     def samples(self) -> bool:
-        """True if drafts are known to be drawn from the model's own distribution, with raw probabilities."""
+        """True if the server is known to draw from the model's own distribution and to report raw probabilities."""
         return self.facts.probs and self.dialect.sampling is not None
 
     def without_probs(self) -> Self:
-        """The same client, which requests no probabilities."""
+        """Return a view of this client that requests no probabilities."""
         view = copy(self)
         view.facts = replace(self.facts, probs=False)
         return view
 
     def of_chat(self, conversation: Conversation) -> Self:
-        """The same client within a conversation, where everything that the model writes is text."""
+        """Return a view of this client within a conversation, in which everything that the model writes is text."""
         view = copy(self)
         view.conversation = conversation
         view._checked, view._counted = Recent(_REMEMBERED), Recent(_REMEMBERED)
@@ -218,10 +220,10 @@ class OpenAIClient:
         alternatives: int = 0,
         check: bool = True,
     ) -> Answer:
-        """At most `limit` raw tokens after a prefix, each with `alternatives` other tokens, if the server lists them.
+        """Request at most `limit` raw tokens after a prefix, each with `alternatives` others if the server lists them.
 
         Raises:
-            ContextLengthError: the server read only a part of the prefix, and `check` is set.
+            ContextLengthError: `check` is set, and the server read only a part of the prefix.
         """
         body = {**self.body(prefix, limit), **self._listed(alternatives), **fields}
         answer = self.read(await self._posted(body, usage))
@@ -236,7 +238,7 @@ class OpenAIClient:
         return answer
 
     async def _posted(self, body: Mapping[str, object], usage: Usage) -> Any:
-        """The answer to a request; if the server refuses its number of alternatives, to a request with fewer."""
+        """The answer to a request; it is sent again with fewer alternatives if the server refuses their number."""
         try:
             return await self._transport.post(self.path, body, usage=usage)
         except InvalidRequestError as error:
@@ -245,7 +247,7 @@ class OpenAIClient:
         return await self._transport.post(self.path, {**body, **self.shown(_number(body))}, usage=usage)
 
     def _lists_fewer(self, body: Mapping[str, object], error: InvalidRequestError) -> bool:
-        """True if the server refuses this number of alternatives; note how many it lists."""
+        """True if the server refuses this number of alternatives; also note the number that it allows."""
         asked, says = _number(body), str(error)
         if asked <= TIES or "logprobs" not in says:
             return False
@@ -263,7 +265,7 @@ class OpenAIClient:
         attempt: int = 0,
         alternatives: int = 0,
     ) -> AsyncGenerator[AsyncIterator[Answer]]:
-        """The same as `one`, as events; `attempt` as in `Transport.stream`."""
+        """Like `one`, but as a stream of events; `attempt` is as in `Transport.stream`."""
         options = self.dialect.stream_options
         more = {"stream_options": dict(options)} if options else {}
         body = {**self.body(prefix, limit), **self._listed(alternatives), **fields, "stream": True, **more}
@@ -272,7 +274,7 @@ class OpenAIClient:
             stream = partial(self._transport.stream, self.path, usage=usage, keep_alive=keep, attempt=attempt)
 
             async def again() -> AsyncIterator[dict[str, Any]]:
-                await stack.aclose()  # a server may do one thing at a time
+                await stack.aclose()  # the server may handle only one request at a time
                 return await stack.enter_async_context(stream({**body, **self._listed(alternatives)}))
 
             try:
@@ -294,7 +296,7 @@ class OpenAIClient:
         body: Mapping[str, object],
         again: Callable[[], Awaitable[AsyncIterator[dict[str, Any]]]],
     ) -> AsyncGenerator[Answer]:
-        """The events as answers; if the server refuses the number of alternatives, the events of a second request."""
+        """The events as answers; if the server refuses the number of alternatives, a second request asks for fewer."""
         begun = False
         try:
             async for event in events:
@@ -308,11 +310,11 @@ class OpenAIClient:
             yield self.read(event)
 
     def read(self, data: object) -> Answer:
-        """A whole answer or an event in the protocol's shape."""
+        """Parse a whole answer, or an event of a stream."""
         return parse(Answer, data, self.endpoint)
 
     def positions(self, choice: Completion, alternatives: int = 0) -> list[Position]:
-        """The positions of a whole answer to a request with these alternatives; raises as `CheckedAligner.feed`."""
+        """The positions of a whole answer to a request for `alternatives`; raises like `CheckedAligner.feed`."""
         aligner = self.aligner(alternatives)
         positions = [*aligner.feed(choice)]
         self.facts.spaced = self.facts.spaced or aligner.spaced
@@ -321,15 +323,15 @@ class OpenAIClient:
     def aligner(
         self, alternatives: int, *, ranked: bool = True, streamed: bool = False, drawn: bool = False
     ) -> CheckedAligner:
-        """The reader of an answer to a request with this number of alternatives; arguments as in `CheckedAligner`.
+        """Return the reader of an answer to a request for `alternatives`; other arguments are as in `CheckedAligner`.
 
-        Without `ranked`, if no caller reads the listed tokens, these are not put in order.
+        Without `ranked` the listed tokens are not sorted: the caller does not read them.
         """
         listing, ends = self.listing(alternatives) if ranked else None, self.facts.ends
         return CheckedAligner(self.endpoint, ends, listing=listing, streamed=streamed, drawn=drawn)
 
     def body(self, prefix: Prefix, limit: int) -> dict[str, object]:
-        """A request: greedy, with the most probable tokens."""
+        """The body of a greedy request that asks for the most probable tokens at each position."""
         dialect = self.dialect
         common = {**dialect.extra, **self._extra, "model": self.facts.model, **dialect.greedy, **dialect.whole}
         common["max_tokens"] = max(limit, dialect.least)
@@ -341,7 +343,7 @@ class OpenAIClient:
 
     @property
     def most(self) -> int:
-        """The largest number of most probable tokens that the server lists at a place, including its own token."""
+        """The largest number of most probable tokens that the server lists at a position, including its own token."""
         known = self.dialect.most if self.api == "completions" else self.dialect.chat_most
         return known if self.facts.most is None else min(known, self.facts.most)
 
@@ -354,11 +356,11 @@ class OpenAIClient:
         return {"logprobs": True, "top_logprobs": min(listed, self.most)}
 
     def _listed(self, alternatives: int) -> dict[str, object]:
-        """Fields that request this number of alternatives, or as many as the server allows."""
+        """Fields that request `alternatives` other tokens, or as many as the server allows."""
         return self.shown(max(TIES, 1 + alternatives))
 
     def listing(self, alternatives: int) -> Listing:
-        """The tokens that the server lists for a request with this number of alternatives."""
+        """A description of the token lists that the server returns to a request for `alternatives`."""
         asked, dialect = min(max(TIES, 1 + alternatives), self.most), self.dialect
         return Listing(asked, dialect.ranked, dialect.end_prob, self.facts.spaced)
 
@@ -367,7 +369,7 @@ class OpenAIClient:
     async def many(
         self, prefixes: Sequence[Prefix], limit: int, usage: Usage, alternatives: int = 0
     ) -> list[Completion]:
-        """At most `limit` raw tokens after each prefix, in as few requests as the server allows."""
+        """Request at most `limit` raw tokens after each prefix, in as few requests as the server allows."""
         if self.facts.lists is False or len(prefixes) < 2:
             return await self.singles(prefixes, limit, usage, alternatives)
         answers: list[Completion] = []
@@ -382,7 +384,7 @@ class OpenAIClient:
     async def singles(
         self, prefixes: Sequence[Prefix], limit: int, usage: Usage, alternatives: int = 0
     ) -> list[Completion]:
-        """One request for each prefix, several at a time."""
+        """Send one request for each prefix, several at a time."""
         ask = partial(self.one, alternatives=alternatives)
         answers = await concurrently([partial(ask, prefix, limit, usage) for prefix in prefixes])
         return [choice for answer in answers for choice in answer.choices]
@@ -390,9 +392,9 @@ class OpenAIClient:
     async def _list(
         self, prefixes: Sequence[Prefix], limit: int, usage: Usage, alternatives: int
     ) -> list[Completion] | None:
-        """The answers to a list of prompts; None if the server takes no lists.
+        """The answers to a list of prompts; None if the server does not accept lists or mixes up the answers.
 
-        The first time, the last prompt is also sent alone: the answers may come in another order.
+        The first time, the last prompt is also sent alone: the server may return the answers in another order.
         """
         facts = self.facts
         plain = {**self.body(prefixes[0], limit), **self._listed(alternatives)}
@@ -421,7 +423,7 @@ class OpenAIClient:
         return None if facts.lists is False else choices
 
     def _of_all(self, answer: Answer, prefixes: Sequence[Prefix]) -> Billed | None:
-        """The bill of a list. If it covers the first prompt only, the rest follows from token counts, or bytes."""
+        """The usage of a list. If the server bills only the first prompt, token or byte counts give the total."""
         billed = answer.usage
         if billed is None or not self.dialect.list_bills_first:
             return billed
@@ -436,7 +438,7 @@ class OpenAIClient:
     # The whole prompt.
 
     def count(self, prefix: Prefix) -> int | None:
-        """Tokens of a prefix, without the tokens of a chat template; None without a tokenizer."""
+        """The number of tokens in a prefix; None without a tokenizer, and for messages, which a chat template wraps."""
         if self.tokenizer is None or self.api == "chat":
             return None
         key = _key(prefix)
@@ -445,7 +447,7 @@ class OpenAIClient:
         return self._counted[key]
 
     async def count_first(self, prefixes: Sequence[Prefix]) -> None:
-        """Count long prefixes in a thread, before `count` needs them, so that the event loop stays free."""
+        """Count long prefixes in a thread, before `count` needs the result, so that the event loop stays free."""
         if self.tokenizer is None or self.api == "chat":
             return
         for prefix in prefixes:
@@ -453,7 +455,7 @@ class OpenAIClient:
                 self._counted.keep(_key(prefix), await beside(count, self.tokenizer, prefix.whole))
 
     async def check_read(self, prefix: Prefix, billed: Billed | None) -> None:
-        """Compare the billed prompt with the local tokenizer's count.
+        """Compare the number of billed prompt tokens with the local tokenizer's count.
 
         Raises:
             ContextLengthError: the server read only a part of the prefix.
@@ -468,12 +470,14 @@ class OpenAIClient:
             raise ContextLengthError(words, endpoint=self.endpoint, hint=hint)
 
     async def check_whole(self, prefix: Prefix, usage: Usage) -> None:
-        """Find out whether the server cuts this text silently; again only after it has grown by a few thousand bytes.
+        """Find out whether the server truncates this text silently.
 
-        Without a tokenizer the text is sent twice, once after filler words that must make it longer.
+        The check is repeated each time the text has grown by a few thousand bytes. Without a tokenizer the text is sent
+        twice, once with filler words before it: they must increase the number of tokens that the server reads.
 
         Raises:
-            ContextLengthError: the server cuts it.
+            ContextLengthError: the server truncates the text.
+            UnsupportedError: there is no tokenizer, and the server does not report the number of tokens that it reads.
         """
         size = len(prefix.whole.encode())
         key = sha256(prefix.prompt.encode()).digest()
@@ -504,7 +508,7 @@ def is_too_long(error: InvalidRequestError | ContextLengthError) -> bool:
 
 
 def _number(body: Mapping[str, object]) -> int:
-    """The number of most probable tokens that a request wants."""
+    """The number of most probable tokens that a request body asks for."""
     asked = body.get("top_logprobs", body.get("logprobs"))
     return asked if isinstance(asked, int) else 0
 
@@ -512,19 +516,20 @@ def _number(body: Mapping[str, object]) -> int:
 async def _whole_characters(
     answers: AsyncGenerator[Answer], stream: AsyncExitStack, ask: Callable[[], Awaitable[Answer]], endpoint: str
 ) -> AsyncGenerator[Answer]:
-    """The events of a stream before the first that hides something, then the rest of the same answer as one event.
+    """Yield the events of a stream up to the first that hides something, then the rest of the answer as one event.
 
-    A token without text hides a part of a character. Text offsets reveal a token with both a character and a part of
-    the next: one event later, they count the hidden part. So an event is held until the next.
+    A token without text hides a part of a character. A token may also contain a whole character and a part of the next
+    one; text offsets reveal it, because the offset of the following event counts the hidden part. So each event with an
+    offset is held back until the next event arrives.
 
     Args:
         answers: the events.
-        stream: closes the stream, before the next request: a server may do one thing at a time.
+        stream: the open stream; closed before the next request, as the server may handle only one request at a time.
         ask: requests the whole answer.
         endpoint: the server's URL, for errors.
 
     Raises:
-        ResponseError: the whole answer begins differently.
+        ResponseError: the whole answer does not begin with the tokens already yielded.
     """
     strings, text, start = list[str](), "", None
     held: Answer | None = None
@@ -561,7 +566,7 @@ async def _whole_characters(
     whole = await ask()
     rest = rest_of(whole.choices[0], strings, text)
     if rest is None:
-        words = "asked again, the server writes something else: it does not always take the most probable token"
+        words = "the repeated request has another answer: the server does not always take the most probable token"
         raise ResponseError(words, endpoint=endpoint, retryable=True)
     read = whole.usage.prompt_tokens if whole.usage else 0
     yield Answer(choices=[rest], usage=Billed(prompt_tokens=read, completion_tokens=len(strings)))
@@ -572,12 +577,12 @@ def _text(answer: Answer) -> str:
 
 
 def _is_silent(answer: Answer) -> bool:
-    """True for an answer with a token without text."""
+    """True if the answer adds no text, although it has a token."""
     found = [step.pick for choice in answer.choices for step in steps(choice)]
     return not _text(answer) and any(not pick.text and not pick.data for pick in found)
 
 
 def _offset(answer: Answer) -> int | None:
-    """Characters before the answer, if the server counts them."""
+    """The number of characters before the answer, if the server reports text offsets."""
     offsets = [choice.logprobs.text_offset for choice in answer.choices if choice.logprobs]
     return offsets[0][0] if offsets and offsets[0] else None

@@ -1,8 +1,8 @@
 """One table of the differences between servers that speak OpenAI's protocol: a new server is a new row.
 
-The adapter reads fields and never names. A field of None is found out by a request. The rows of hosted services follow
-their documentation of November 2026; none was seen live. An outdated row costs one request, or a refusal that names the
-missing ability.
+The adapter never branches on a server's name, only on the fields of its row. If a field is None, a request finds out
+the value. The rows of hosted services follow their documentation of November 2026; none was tested live. An outdated
+row costs one request, or leads to a refusal that names the missing ability.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cosd_providers.suggestions import suggestion
 __all__ = ["DIALECTS", "Dialect", "Refusal", "dialect_at", "dialect_of"]
 
 GREEDY: Mapping[str, object] = {"temperature": 0, "top_p": 1, "n": 1}
-"""Fields that every server understands: hosted ones refuse a request with an unknown field."""
+"""Fields that every server understands: hosted services refuse a request with an unknown field."""
 
 NEUTRAL: Mapping[str, object] = {"presence_penalty": 0, "frequency_penalty": 0}
 """Fields that most servers understand as well."""
@@ -35,12 +35,12 @@ _NO_FIELDS: Mapping[str, object] = {}
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refusal of known reason.
+    """A refusal whose reason is known from the server's message.
 
     Attributes:
-        says: a part of the server's own words, in lower case.
-        words: the message of the error.
-        hint: its hint.
+        says: a part of the server's message, in lower case.
+        words: the message of the error to raise.
+        hint: the hint of the error to raise.
     """
 
     says: str
@@ -53,50 +53,51 @@ class Dialect:
     """The properties of one kind of server.
 
     Attributes:
-        engine: its name.
+        engine: the name of the kind.
         completions: path of the route for raw text; None if there is no such route.
         chat: path of the route for messages; None if there is no such route.
         api: the default route.
         models: path of the list of models; None if there is no list.
-        all_listed: the list is complete, so that a name missing from it is wrong.
-        hosts: host names that identify it; a name that begins with a dot is a suffix.
-        base: prefix of the paths, for a URL that is the host alone.
-        key_header: header of the API key.
-        extra: fields of every request, unless the user gives them.
+        all_listed: the list is complete: a name missing from it is an error.
+        hosts: host names that identify the service; a name that begins with a dot is a suffix.
+        base: prefix of the paths, if the user's URL is only a host.
+        key_header: header that contains the API key.
+        extra: fields of every request; the user's own values override them.
         greedy: fields for greedy decoding.
-        most: largest number of alternatives per token (`logprobs`).
-        chat_most: the same for messages (`logprobs: true`, `top_logprobs`).
-        ranked: these lists are known to be the most probable tokens, each with its text or without any.
-        spaced: the strings in them are known to keep the space before a word; otherwise a string with such a space
-            proves it.
-        sampling: fields that draw from the model's full distribution, if the probabilities of drawn tokens are known to
-            be raw; otherwise None.
-        seed: field with the seed of the draws; None if no seed may be sent.
-        stream_options: fields that request the usage in a stream; empty if it always comes, or must not be requested.
-        lists: one request may hold a list of prompts.
-        list_bills_first: the usage of a list covers its first prompt alone.
-        echo: `echo` with `logprobs` may give the probabilities of a prompt; used only after a proof. False saves the
-            attempt.
-        least: the smallest `max_tokens`; 0 is unlimited on some servers.
+        most: largest number of most probable tokens at each position (`logprobs`).
+        chat_most: like `most`, for the route for messages (`logprobs: true`, `top_logprobs`).
+        ranked: these lists are known to contain the most probable tokens, each with its full text or with no text.
+        spaced: the listed strings are known to keep the space before a word; otherwise the first string with such a
+            space proves it.
+        sampling: fields for drawing from the model's full distribution, if the server is known to report raw
+            probabilities for drawn tokens; otherwise None.
+        seed: field for the seed of the draws; None if no seed may be sent.
+        stream_options: fields that request the usage in a stream; empty if the server always sends the usage, or if
+            the fields must not be sent.
+        lists: a request may contain a list of prompts.
+        list_bills_first: the usage of a list covers only its first prompt.
+        echo: `echo` with `logprobs` may return the probabilities of a prompt; a test must prove it before use. False
+            skips the test.
+        least: the smallest valid `max_tokens`; on some servers 0 means no limit.
         continues: fields of a request that continues its last message; None if no message can be continued.
         continued: fields of the message that is continued.
-        no_reply: hint if no message can be continued.
-        repeats: the answer to a continued message repeats it, unless it is streamed.
-        whole: fields that forbid cutting a prompt that is too long.
-        truncates: the server may cut a prompt that is too long silently.
-        templates: the route for raw text may put a chat template around a prompt; checked before the first use.
-        longer: hint against a cut prompt.
+        no_reply: hint of the error if no message can be continued.
+        repeats: the answer to a continued message repeats that message, unless the answer is streamed.
+        whole: fields that forbid the server to truncate a long prompt.
+        truncates: the server may silently truncate a long prompt.
+        templates: the route for raw text may wrap prompts in a chat template; checked before the first use.
+        longer: hint of the error for a truncated prompt.
         probs: the server returns log probabilities.
-        no_probs: parts of a refusal, in lower case, that mean that there are none.
-        refusals: other refusals of known reason.
-        end_prob: the probability of the end of sequence is known.
-        chat_end_prob: the same for a stream of messages.
-        special: fields that keep special tokens and thinking in a conversation's answer.
-        shows_parts: a stream shows characters made of several tokens. Otherwise the answer is requested again without a
-            stream at the first token without text.
-        keep_alive: a connection may be used again after a stream.
-        known_text: text for the proof of `echo`.
-        sample: text that a tokenizer and its server must encode into equally many tokens.
+        no_probs: parts of a refusal, in lower case, that mean that the server has no log probabilities.
+        refusals: other refusals whose reason is known.
+        end_prob: the server reports the probability of the end of sequence.
+        chat_end_prob: like `end_prob`, for a stream of messages.
+        special: fields that keep special tokens and thinking in the answer to a conversation.
+        shows_parts: a stream shows characters that consist of several tokens. Otherwise the first token without text
+            leads to a second request for the whole answer, without a stream.
+        keep_alive: a connection can be reused after a stream.
+        known_text: text for the test of `echo`.
+        sample: text that a local tokenizer and the server must encode into the same number of tokens.
     """
 
     engine: str
@@ -141,10 +142,10 @@ class Dialect:
     sample: str = "The quick fox, 1234567 + 89 = 42!\n\n\tdef f(x):  return x_1**2  # naïve Übergröße Привет 東京 🙂"
 
 
-# 5 alternatives on `/v1/completions`, 20 over messages; the end of sequence has no entry; the first route refuses chat
-# models with 404. `echo` with `logprobs` is refused for gpt-3.5-turbo-instruct; unverified for davinci-002. An
-# assistant's last message is a closed turn. Also the default for unknown servers, such as Ollama behind a gateway: so
-# only the plainest fields are sent, and templates are checked.
+# `/v1/completions` lists 5 alternatives and refuses chat models with 404; the route for messages lists 20. The end of
+# sequence has no entry. `echo` with `logprobs` is refused for gpt-3.5-turbo-instruct; unverified for davinci-002. A
+# last message of the assistant is a closed turn. This row is also the default for unknown servers, such as Ollama
+# behind a gateway: so only the plainest fields are sent, and templates are checked.
 _OPENAI = Dialect(
     "openai",
     hosts=("api.openai.com",),
@@ -156,8 +157,8 @@ _OPENAI = Dialect(
 )
 
 DIALECTS: Mapping[str, Dialect] = {
-    # Seen live: b0-unknown of xllamacpp 2026.10 (end hidden in streams of messages only; `echo` ignored; any number of
-    # alternatives).
+    # Tested live: b0-unknown of xllamacpp 2026.10. The end of sequence is hidden only in streams of messages, `echo` is
+    # ignored, and any number of alternatives is allowed.
     "llama.cpp": Dialect(
         "llama.cpp",
         all_listed=True,
@@ -188,8 +189,8 @@ DIALECTS: Mapping[str, Dialect] = {
         shows_parts=True,
         keep_alive=False,
     ),
-    # Seen live: 0.32.0 and 0.8.5 on the CPU. Up to 0.8.5 `top_k: 0` is refused; -1 is valid in every version. It
-    # refuses more than 20 alternatives, or the number in --max-logprobs.
+    # Tested live: 0.32.0 and 0.8.5 on the CPU. Up to 0.8.5 `top_k: 0` is refused; -1 is valid in every version. vLLM
+    # refuses more than 20 alternatives, or more than --max-logprobs if that is set.
     "vllm": Dialect(
         "vllm",
         all_listed=True,
@@ -206,10 +207,10 @@ DIALECTS: Mapping[str, Dialect] = {
         chat_end_prob=True,
         shows_parts=True,
     ),
-    # Seen live: 0.3.36 on the CPU. Lists fail with 500; `max_tokens` 0 is unlimited, and a character of several tokens
-    # may exceed the limit; the end of sequence has no entry. A stream never shows such a character and has no usage; a
-    # new request ends the streams of others, unless `interrupt_requests` is off. Without a beginning-of-sequence token
-    # `echo` is shifted by one, and has no entry for the tokens generated after it.
+    # Tested live: 0.3.36 on the CPU. Lists fail with 500. `max_tokens` 0 means no limit, and a character of several
+    # tokens may exceed the limit. The end of sequence has no entry. A stream never shows a character of several tokens
+    # and reports no usage. A new request ends the streams of other clients, unless `interrupt_requests` is off. Without
+    # a beginning-of-sequence token `echo` is shifted by one token, and has no entry for the tokens generated after it.
     "llama-cpp-python": Dialect(
         "llama-cpp-python",
         greedy={**GREEDY, **NEUTRAL, "top_k": 0, "min_p": 0.0, "repeat_penalty": 1.0},
@@ -217,8 +218,9 @@ DIALECTS: Mapping[str, Dialect] = {
         lists=False,
         probs=True,
     ),
-    # From documentation: `echo` with `logprobs` works; sampling defaults come from the model's own configuration. From
-    # its source: a message is continued (since March 2025); its text is encoded separately from the rendered rest.
+    # According to its documentation, `echo` with `logprobs` works, and sampling defaults come from the model's own
+    # configuration. According to its source (since March 2025), a message can be continued, and its text is encoded
+    # separately from the rest of the rendered conversation.
     "sglang": Dialect(
         "sglang",
         greedy={**GREEDY, **NEUTRAL, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "ignore_eos": False},
@@ -226,12 +228,12 @@ DIALECTS: Mapping[str, Dialect] = {
         continues={"continue_final_message": True},
         end_prob=True,
     ),
-    # From documentation (0.4): no probabilities on either route (issue 60 of lmstudio-ai/lms is open since 2024), and
-    # no way to continue a message. It cannot be recognised: name it. Unverified.
+    # According to its documentation (0.4), neither route has probabilities (issue 60 of lmstudio-ai/lms has been open
+    # since 2024), and no message can be continued. Unverified. The server cannot be detected: users must name it.
     "lm-studio": Dialect("lm-studio", greedy={**GREEDY, **NEUTRAL}, lists=False, echo=False, templates=True),
     "openai": _OPENAI,
-    # The route without versions in its URL (since August 2025); `model` is the deployment's name. Unverified: that it
-    # has /completions, and that it refuses a chat model there with 400.
+    # This is the route without a version in its URL (since August 2025); `model` is the name of the deployment.
+    # Unverified: the route has /completions, and refuses a chat model there with 400.
     "azure": replace(
         _OPENAI,
         engine="azure",
@@ -239,8 +241,9 @@ DIALECTS: Mapping[str, Dialect] = {
         base="/openai",
         key_header="api-key",
     ),
-    # `logprobs` up to 20 and `echo` are in its published schema. Unverified: that an echo lists alternatives, and that
-    # `prompt` is one string. On some models a stream has a bare number for each token: such a draft is refused.
+    # `logprobs` up to 20 and `echo` are in its published schema. Unverified: an echo lists alternatives, and `prompt`
+    # must be a single string. With some models a stream has a bare number as each token's `logprobs`; a draft from such
+    # a stream is refused.
     "together": Dialect(
         "together",
         hosts=("api.together.xyz", "api.together.ai"),
@@ -249,7 +252,7 @@ DIALECTS: Mapping[str, Dialect] = {
         lists=False,
         templates=True,
     ),
-    # At most 5 alternatives; a prompt that is too long is cut unless that is forbidden.
+    # At most 5 alternatives. A prompt that is too long is truncated unless a field forbids it.
     "fireworks": Dialect(
         "fireworks",
         hosts=("api.fireworks.ai",),
@@ -258,7 +261,8 @@ DIALECTS: Mapping[str, Dialect] = {
         chat_most=5,
         whole={"context_length_exceeded_behavior": "error"},
     ),
-    # Its documentation had probabilities on its own streamed route alone. Raw text is not templated (unverified).
+    # Its documentation showed probabilities only for its own streamed route. Unverified: raw text is sent to the model
+    # without a template.
     "deepinfra": Dialect(
         "deepinfra",
         completions="/completions",
@@ -271,9 +275,9 @@ DIALECTS: Mapping[str, Dialect] = {
         echo=False,
         templates=True,
     ),
-    # An answer is continued on the beta route alone, by a field of the last message; the reasoning model has no
-    # probabilities (400). Some users report 0 for the chosen token and -9999 for all others, like a model that is
-    # always certain (unverified).
+    # Only the beta route continues an answer, if the last message has the field `prefix`. The reasoning model has no
+    # probabilities (400). Some users report log probabilities of 0 for the chosen token and -9999 for all others, as if
+    # the model were always certain (unverified).
     "deepseek": Dialect(
         "deepseek",
         completions=None,
@@ -286,8 +290,8 @@ DIALECTS: Mapping[str, Dialect] = {
         continues={},
         continued={"prefix": True},
     ),
-    # A field of the last message continues it; the answer repeats it (unverified). No probabilities in its schema, and
-    # the seed has a name of its own; unknown fields are refused with 422.
+    # The last message is continued if it has the field `prefix`; the answer repeats it (unverified). The schema has no
+    # probabilities, and its own name for the seed. Unknown fields are refused with 422.
     "mistral": Dialect(
         "mistral",
         completions=None,
@@ -300,12 +304,12 @@ DIALECTS: Mapping[str, Dialect] = {
         repeats=True,
         no_probs=("logprob", "extra_forbidden", "extra inputs"),
     ),
-    # Messages only; 400 on `logprobs`. An assistant's last message is continued ("prefilling"). Temperature 0 becomes
-    # 1e-8.
+    # It has only the route for messages, and refuses `logprobs` with 400. It continues a last message of the assistant
+    # ("prefilling"). Temperature 0 becomes 1e-8.
     "groq": Dialect("groq", completions=None, api="chat", hosts=("api.groq.com",), base="/openai", continues={}),
-    # The provider of a model changes between requests: so only providers that know every field are allowed, and cutting
-    # the middle out of a long prompt is forbidden. A user's own `provider` setting is kept. A seed would rule out
-    # providers that take none.
+    # The provider of a model may change between requests, so only providers that support every field are allowed. The
+    # removal of the middle of a long prompt is forbidden. A user's own `provider` setting is kept. No seed is sent, as
+    # it would rule out providers that do not support seeds.
     "openrouter": Dialect(
         "openrouter",
         hosts=("openrouter.ai",),
@@ -323,10 +327,10 @@ DIALECTS: Mapping[str, Dialect] = {
 
 
 def dialect_of(given: str | Dialect) -> Dialect:
-    """The dialect of that name, or the given dialect.
+    """Look up a dialect by its name; a `Dialect` is returned unchanged.
 
     Raises:
-        ValueError: no dialect has that name.
+        ValueError: no dialect has this name.
     """
     if isinstance(given, Dialect):
         return given
@@ -337,7 +341,7 @@ def dialect_of(given: str | Dialect) -> Dialect:
 
 
 def dialect_at(host: str) -> Dialect | None:
-    """The hosted service at that host, if it is known."""
+    """Look up the dialect of the hosted service at this host; None if the host is unknown."""
     host = host.lower()
     for dialect in DIALECTS.values():
         if any(host == one or (one.startswith(".") and host.endswith(one)) for one in dialect.hosts):

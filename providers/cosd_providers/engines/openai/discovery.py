@@ -1,4 +1,7 @@
-"""Discovery: the model, and proof that the route in use does what a fusion needs. Done once, and not billed."""
+"""Discovery: find the model, and test that the route in use does what a fusion needs.
+
+It runs once, and its requests are not billed.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +28,19 @@ __all__ = ["check_tokenizer", "choose", "discover", "unbegun"]
 
 _STARTED = "4711 and 0815"  # several tokens: no model repeats it by chance
 _SURE = 1 - 1e-6
-_BARE = 4  # tokens of one letter with the special tokens before it, at most
+_BARE = 4  # at most this many tokens are read for one letter, with the special tokens before it
 _BEGINNING = re.compile(r"<s>|<bos>|<\|(begin_of_text|startoftext)\|>|<｜begin▁of▁sentence｜>|<BOS_TOKEN>|\[BOS\]")
-"""Usual strings of the beginning of a sequence."""
+"""Common strings of the beginning-of-sequence token."""
 
 
 async def discover(client: OpenAIClient, transport: Transport, model: str | None, context: int | None) -> OpenAIFacts:
-    """Find out which model is served, and check that the route in use obeys.
+    """Find out which model is served, and check that the route in use can be used for a fusion.
 
     Args:
         client: requests to the server; its facts are filled in.
         transport: the server.
-        model: the model's id; None for the only one.
-        context: tokens that fit; None for the number that the server reports.
+        model: the model's id; None if the server has only one.
+        context: size of the context in tokens; None for the size that the server reports.
 
     Raises:
         UnsupportedError: the server cannot be used.
@@ -51,9 +54,9 @@ async def discover(client: OpenAIClient, transport: Transport, model: str | None
             f"the chat route of {dialect.engine} does not continue a partial answer,"
             " and a fusion continues after each word that it replaces"
         )
-        hint = f"{dialect.no_reply} A method that continues no answer takes it as it is: connect(url, api='messages')."
+        hint = f"{dialect.no_reply} For a method that continues no answer: connect(url, api='messages')."
         raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
-    if not client.partial:  # its probabilities have no use
+    if not client.partial:  # no method reads the probabilities of answers that cannot be continued
         facts.probs = False
         return facts
     size = await check_probs(client) if dialect.probs is None else None
@@ -68,10 +71,10 @@ async def discover(client: OpenAIClient, transport: Transport, model: str | None
 
 
 async def choose(transport: Transport, dialect: Dialect, model: str | None) -> tuple[str, int | None]:
-    """The model's id and its context, from the server's list if it has one.
+    """Return the model's id and the size of its context, from the server's list of models if it has one.
 
     Raises:
-        ModelChoiceError: the named model is not there, or there are several and none was named.
+        ModelChoiceError: the named model is missing, or no model was named and the server has several or lists none.
     """
     listed = await _listed(transport, dialect, named=model is not None)
     found = next((one for one in listed if one.id == model), None)
@@ -94,13 +97,14 @@ async def _listed(transport: Transport, dialect: Dialect, *, named: bool) -> lis
 
 
 async def check_probs(client: OpenAIClient) -> int | None:
-    """Request one token after a letter, with its probability; if it has none, later requests want none.
+    """Request one token after a letter, with its probability; if none comes, later requests ask for none.
 
     Returns:
-        Tokens of the letter in the server's encoding; None if it does not report their number.
+        The number of tokens that the server reads for the letter; None if it does not report the number.
 
     Raises:
         UnsupportedError: the model is refused for a known reason, or temperature 0 turns probabilities into 1 and 0.
+        AuthenticationError: the server refuses the API key.
     """
     dialect, facts = client.dialect, client.facts
     size: int | None = None
@@ -114,7 +118,7 @@ async def check_probs(client: OpenAIClient) -> int | None:
                 _raise_known(error, refusal, dialect)
             return size
         except (ContextLengthError, ResponseError):
-            return size  # the next request will raise this error
+            return size  # the next request will raise the error
         size = size or (answer.usage.prompt_tokens or None if answer.usage else None)
         [choice] = answer.choices
         if steps(choice) or (choice.logprobs and choice.logprobs.alone):
@@ -127,10 +131,10 @@ async def check_probs(client: OpenAIClient) -> int | None:
 
 
 async def _check_unsure(client: OpenAIClient, text: str, choice: Completion) -> None:
-    """Repeat the request at temperature 1 if a token is certain and others are listed with 0.
+    """Repeat the request at temperature 1 if one token has probability 1 and all other listed tokens have 0.
 
     Raises:
-        UnsupportedError: temperature 0 made it certain, so that no drafted token would ever be replaced.
+        UnsupportedError: only temperature 0 makes the token certain; no drafted token would ever be replaced.
     """
     if not _certain(choice):
         return
@@ -142,14 +146,14 @@ async def _check_unsure(client: OpenAIClient, text: str, choice: Completion) -> 
 
 
 def _certain(choice: Completion) -> bool:
-    """True if the first token has all of the probability, and others are listed with none."""
+    """True if other tokens are listed with the first token, and one token has all of the probability."""
     listed = [one.prob for step in steps(choice)[:1] for one in (step.pick, *step.top)]
     probs = [prob for prob in listed if prob is not None]
     return len(probs) > 1 and max(probs) >= _SURE and all(prob in (0.0, max(probs)) or prob < 1e-30 for prob in probs)
 
 
 def _raise_known(error: InvalidRequestError | AuthenticationError, refusal: str, dialect: Dialect) -> None:
-    """Raise the refusal of a model in words of our own; raise a refused key unchanged."""
+    """Raise `UnsupportedError` for a known refusal of a model; re-raise any other authentication error."""
     for known in dialect.refusals:
         if known.says in refusal:
             raise UnsupportedError(known.words, endpoint=error.endpoint, hint=known.hint) from error
@@ -158,20 +162,21 @@ def _raise_known(error: InvalidRequestError | AuthenticationError, refusal: str,
 
 
 async def check_raw(client: OpenAIClient, size: int | None = None) -> None:
-    """Make sure that a prompt reaches the model unchanged: one letter is few tokens, and two line breaks are more.
+    """Check that a prompt reaches the model unchanged.
 
-    A server that does not report its usage cannot be checked.
+    A single letter must be read as at most a few tokens, and two line breaks after it must change the number. A server
+    that does not report its usage cannot be checked.
 
     Args:
         client: requests to the server.
-        size: tokens of the letter, if known.
+        size: the number of tokens that the server reads for the letter, if known.
 
     Raises:
-        UnsupportedError: the server puts a template around every prompt, or takes white space off its end.
+        UnsupportedError: the server wraps every prompt in a template, or strips trailing white space from it.
     """
     size = size or await _size(client, Prefix("a", ""))
     if size is not None and size > _BARE:
-        words = f"the server puts a chat template around every prompt: of one letter it has read {size} tokens"
+        words = f"the server puts a chat template around every prompt: it has read {size} tokens for one letter"
         hint = (
             "So it cannot continue an answer. Is it Ollama? Then give engine='ollama': its own route takes raw text."
             " Else use a model whose template is the bare prompt."
@@ -184,28 +189,29 @@ async def check_raw(client: OpenAIClient, size: int | None = None) -> None:
 
 
 async def check_tokenizer(client: OpenAIClient, tokenizer: Tokenizer) -> None:
-    """Compare the number of tokens of a test text; the server may add one for the beginning of the sequence.
+    """Compare the number of tokens that the tokenizer and the server report for a test text.
 
-    A server that does not report its usage cannot be checked.
+    The server may add one token for the beginning of the sequence. A server that does not report its usage cannot be
+    checked.
 
     Raises:
-        UnsupportedError: the tokenizer is another model's.
+        UnsupportedError: the tokenizer belongs to another model.
     """
     sample = client.dialect.sample
     given, size = count(tokenizer, sample), await _size(client, Prefix(sample, ""))
     if size is not None and not given <= size <= given + 1:
         words = f"{tokenizer.name!r} is not the tokenizer of this model"
-        hint = f"Of a test text the server reads {size} tokens, and it makes {given}. Give the model's own, or none."
+        hint = f"For a test text the server reads {size} tokens, and it makes {given}. Give the model's own, or none."
         raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
 
 
 async def check_continuation(client: OpenAIClient) -> None:
-    """Continue two answers that differ in the line breaks at their ends; also test whether an answer is repeated.
+    """Continue two answers that differ only in trailing line breaks, and test if an answer is repeated.
 
-    A server that does not report its usage cannot be checked.
+    The first test is impossible if the server does not report its usage.
 
     Raises:
-        UnsupportedError: the chat template strips white space from the end of an answer to continue.
+        UnsupportedError: the chat template strips trailing white space from an answer to continue.
     """
     plain, broken = await _size(client, Prefix("a", "a")), await _size(client, Prefix("a", "a\n\n"))
     client.facts.repeats = False
@@ -214,14 +220,14 @@ async def check_continuation(client: OpenAIClient) -> None:
         client.facts.repeats = choice.written.startswith(_STARTED)
     if plain is not None and plain == broken:
         words = "the chat template takes white space off the end of an answer that is to be continued"
-        hint = 'The model would write it again for ever. Give api="completions", and the template as chat_template.'
+        hint = 'The model would write it again and again. Give api="completions", and the template as chat_template.'
         raise UnsupportedError(words, endpoint=client.endpoint, hint=hint)
 
 
 async def unbegun(client: OpenAIClient, prompt: str) -> str:
-    """A prompt without a beginning of sequence in front, if the server adds one to every text.
+    """Strip the beginning of sequence from a prompt if the server adds one to every text.
 
-    The server adds one if it reads more than one token for a letter, or does not report their number.
+    The server is assumed to add one if it reads more than one token for a letter, or does not report the number.
     """
     found = _BEGINNING.match(prompt)
     if found is None or await _size(client, Prefix("a", "")) == 1:
@@ -230,7 +236,7 @@ async def unbegun(client: OpenAIClient, prompt: str) -> str:
 
 
 async def _size(client: OpenAIClient, prefix: Prefix) -> int | None:
-    """Tokens of a prefix in the server's encoding; None if it does not report their number, or refuses the prefix."""
+    """The number of tokens that the server reads for a prefix; None if it is not reported or the prefix is refused."""
     try:
         answer = await client.one(prefix, 1, Usage(), check=False)
     except (ContextLengthError, InvalidRequestError, ResponseError):

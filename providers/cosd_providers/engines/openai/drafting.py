@@ -1,4 +1,4 @@
-"""Drafts over a server that takes text only, in as few requests as possible."""
+"""Drafts on a server that accepts text only, in as few requests as possible."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Drafting"]
 
-_AGAIN = 2  # attempts that resume from the same text; after that, from the text received so far
-_MARGIN = 8  # special tokens that a prompt may get
+_AGAIN = 2  # attempts that resume from the same text; later attempts resume from the text received so far
+_MARGIN = 8  # special tokens that the server may add to a prompt
 _MORE = 3  # raw tokens that may be needed to finish a character
-_PARTS = 4  # raw tokens of a character, at most
-_OWN_WAY = {"temperature": 1}  # drawn by a server that is not known to draw from the model's own distribution
-_SEEDS = 2**32 - 1  # the last number of 32 bits means a random seed on some servers
+_PARTS = 4  # a character has at most this many raw tokens
+_OWN_WAY = {"temperature": 1}  # for a server that is not known to draw from the model's own distribution
+_SEEDS = 2**32 - 1  # the largest 32-bit number means a random seed on some servers
 
 
 class Drafting:
     """One draft.
 
-    An answer ends at a number of raw tokens, a draft at a number of whole characters. If an answer was too short, the
-    same text is sent again with a higher limit, so that the model continues from its own tokens. A server that draws
-    tokens repeats them from the same seed; after a grown text it gets another seed. A server that draws in its own way
-    may draw other tokens: it continues the grown text, or ends at its own number of tokens.
+    The limit of an answer counts raw tokens; the limit of a draft counts tokens of whole characters. If an answer was
+    too short, the same text is sent again with a higher limit, so that the model continues from its own tokens. A
+    server that draws tokens draws the same tokens again from the same seed; after a longer text it gets a new seed. A
+    server that draws in its own way may draw other tokens. So it continues the longer text, or the draft ends after the
+    server's own number of tokens.
 
     Args:
         client: requests to the server.
         context: the prompt, and the response so far.
         usage: the ledger that counts the requests.
         options: the choice of tokens, and the number of alternatives to each, as far as the server lists them.
-        max_tokens: whole-character tokens to give at most.
+        max_tokens: the largest number of whole-character tokens to return.
     """
 
     def __init__(
@@ -59,26 +60,26 @@ class Drafting:
         self._own_way = options.sampled and not client.samples
         self._draft = Draft(max_tokens)
         self._known: list[bytes] = []  # raw tokens received after this text
-        self._given: list[bytes] = []  # whole tokens given out after it
-        self._before = 0  # whole tokens given out before
+        self._given: list[bytes] = []  # whole tokens returned after this text
+        self._before = 0  # number of whole tokens returned before this text was sent
         self._wanted = max_tokens  # raw tokens to request
-        self._refused = False  # the server refused a higher limit
+        self._refused = False  # the server has refused a higher limit
         self._over: DraftEnd | None = None
 
     async def after(self) -> Sequence[DraftEnd]:
-        """The end, if it has come; see `drafting.DraftRequests`."""
+        """Return the end of the draft if it has come; see `drafting.DraftRequests`."""
         if self._over is None and self._draft.over:
             self._over = DraftEnd("end" if self._draft.ended else "limit")
         return [] if self._over is None else [self._over]
 
     async def answer(self, attempt: int) -> AsyncGenerator[Token, None]:
-        """The new tokens of one answer; see `drafting.DraftRequests`.
+        """Stream the new tokens of one answer; see `drafting.DraftRequests`.
 
-        A broken answer is requested again from the same text. If that breaks before a new token, the next attempt
-        starts from the text received so far: the server may have a limit of its own.
+        If the answer breaks off, it is requested again from the same text. If the second answer breaks off before a new
+        token, the next attempt starts from the text received so far, as the server may have a limit of its own.
         """
         if self._draft.over:
-            return  # only the usage after the last token was lost
+            return  # the stream broke off after the last token, and lost only the usage
         if attempt > _AGAIN and self._given and self._client.partial:
             self._grow(self._draft.left)
         prefix = Prefix(self._prompt, sendable(self._text))
@@ -103,12 +104,12 @@ class Drafting:
             self._over = self._over or DraftEnd("context")
 
     def _start(self, left: int) -> None:
-        """Reset the state of one text."""
+        """Reset the state that belongs to one text, with `left` tokens to come."""
         self._draft, self._known, self._given = Draft(left), [], []
         self._wanted, self._refused = left, False
 
     def _grow(self, wanted: int) -> None:
-        """Append the tokens given out to the text, and request `wanted` raw tokens after it next."""
+        """Append the tokens returned so far to the text; the next request asks for `wanted` raw tokens after it."""
         self._text += b"".join(self._given)
         self._before += len(self._given)
         self._start(self._draft.left)
@@ -117,13 +118,14 @@ class Drafting:
     def _continues(self, stream: _Stream, prefix: Prefix, limit: int) -> bool:
         """Prepare the next request after an answer with too few whole tokens; False at the end of the context.
 
-        An answer of full length had characters of several tokens, or an unfinished one: the same text is sent with a
-        higher limit, by the tokens per character so far. After a shorter or different answer the grown text is sent.
+        If the answer reached its limit, some characters took several tokens, or the last one is unfinished: the same
+        text is sent with a limit that allows for the tokens per character so far. If the answer was shorter, or differs
+        from an earlier one, the longer text is sent.
         """
         left, continues = self._draft.left, self._client.partial
         full = stream.written >= limit == self._wanted and not self._refused
         if self._own_way and not continues and stream.differs:
-            words = "the stream broke off, and asked again the server draws another answer"
+            words = "the stream broke off, and the server drew another answer to the repeated request"
             raise ResponseError(words, endpoint=self._client.endpoint, retryable=True)
         if self._own_way and full and self._given:
             if continues:
@@ -131,7 +133,7 @@ class Drafting:
             else:
                 self._over = DraftEnd("limit")
             return continues
-        if stream.differs and continues:  # with a limit above the rest, at least one whole token comes
+        if stream.differs and continues:  # with a limit that exceeds the rest, at least one whole token comes
             self._grow(max(self._wanted, left + _MORE))
             return True
         if full:
@@ -150,7 +152,7 @@ class Drafting:
         return continues
 
     async def _stream(self, prefix: Prefix, limit: int, stream: _Stream, attempt: int) -> AsyncGenerator[Token, None]:
-        """The whole tokens of one answer. The usage may come after the last token."""
+        """Stream the whole tokens of one answer. The server may report the usage after the last token."""
         if limit < 1:
             words = f"the text does not fit into the model's context of {self._client.facts.context} tokens"
             raise ContextLengthError(words, endpoint=self._client.endpoint)
@@ -162,7 +164,7 @@ class Drafting:
                 async for event in events:
                     for token in stream.feed(event):
                         yield token
-                    if stream.billed and stream.billed.prompt_tokens != read:  # some servers send it with every event
+                    if stream.billed and stream.billed.prompt_tokens != read:  # some servers repeat it in every event
                         read = stream.billed.prompt_tokens
                         await self._client.check_read(prefix, stream.billed)
                     if stream.differs or (self._draft.over and stream.finish is None and stream.written < limit):
@@ -182,7 +184,7 @@ class Drafting:
         return {**(dialect.sampling or _OWN_WAY), **seeded}
 
     async def _limit(self, prefix: Prefix) -> int:
-        """The number of raw tokens to request; less than 1 if none fits."""
+        """The number of raw tokens to request; less than 1 if the context has no room for a token."""
         context = self._client.facts.context
         if context is None or len(prefix.whole.encode()) + self._wanted + _MARGIN <= context:
             return self._wanted
@@ -196,15 +198,15 @@ class _Stream:
 
     Args:
         client: requests to the server.
-        draft: takes the new tokens.
-        known: bytes of the raw tokens of earlier answers to the same text; grows.
+        draft: receives the new tokens.
+        known: bytes of each raw token of earlier answers to the same text; new tokens are appended.
         options: the choice of tokens, and the number of alternatives to each.
         repeated: the answer so far, if the server repeats it.
 
     Attributes:
         finish: the reason for the answer's end; None before the end.
-        billed: its usage, as far as received.
-        differs: a token differs from an earlier answer; nothing after it counts.
+        billed: the usage of the answer; None until the server reports it.
+        differs: a token differs from an earlier answer; it and all later tokens are ignored.
     """
 
     def __init__(
@@ -223,7 +225,7 @@ class _Stream:
 
     @property
     def _aligner(self) -> CheckedAligner | EventReader:
-        """The reader, made at the first event: the request may have shown how many tokens the server lists."""
+        """The reader, created at the first event: by then the request has shown how many tokens the server lists."""
         if self._begun is None and not self._client.facts.probs:
             self._begun = EventReader(self._client.endpoint, self._repeated)
         elif self._begun is None:
@@ -235,12 +237,12 @@ class _Stream:
 
     @property
     def written(self) -> int:
-        """Raw tokens that the model has written, including billed hidden tokens."""
+        """The number of raw tokens that the model has written, including hidden tokens if they are billed."""
         billed = self.billed.completion_tokens if self.billed else None
         return max(billed or 0, self._aligner.count)
 
     def feed(self, event: Answer) -> list[Token]:
-        """Take one event; return the whole tokens that it completes."""
+        """Read one event, and return the whole tokens that it completes."""
         self.billed = event.usage or self.billed
         tokens: list[Token] = []
         for choice in event.choices:
@@ -255,7 +257,7 @@ class _Stream:
         return tokens
 
     def bill(self, usage: Usage, read: int) -> None:
-        """Bill the usage; for a stream that was closed early, `read` prompt tokens and the tokens received."""
+        """Bill the reported usage; without a report, bill `read` prompt tokens and the tokens received."""
         bill(usage, self.billed or Billed(prompt_tokens=read, completion_tokens=self._aligner.count))
 
     def _take(self, position: Position) -> list[Token]:
@@ -263,7 +265,7 @@ class _Stream:
         self._at += 1
         if at < len(self._known):
             before, self._known[at] = self._known[at], token.data
-            # A busy server may round differently, and two tokens may be about equally probable.
+            # A busy server may round differently, and thus choose another of two about equally probable tokens.
             self.differs = bool(before) and before != token.data
             if before or not token.data:
                 return []

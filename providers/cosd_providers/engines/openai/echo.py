@@ -1,9 +1,9 @@
-"""Scoring a text in one request, by `echo` with `logprobs`: used only after a proof.
+"""Scoring a text in one request, by `echo` with `logprobs`, on servers that have passed a test.
 
-Servers may ignore the two fields, refuse them, or give each position the distribution of the next position. So a known
-text is scored first, and the model is asked at some of its places: texts are scored only if both agree. An echo that
-agrees one position later is *shifted*: its entries are read one place further on. It shows the model's choice at each
-place, but not the probability of each token of the text.
+Servers may ignore the two fields, refuse them, or report at each position the distribution of the next position. So a
+known text is scored first, and the model is also asked at some of its positions. The echo is used only if both agree.
+An echo whose entries belong to the next position is *shifted*, and is read accordingly. It shows the model's choice at
+each position, but not always the probability of the text's own token.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cosd_providers.usage import Usage
 
 __all__ = ["Echo", "Scored", "cannot_score", "end_at", "hidden_tokens", "spelt"]
 
-_GROWN = 4  # a text longer than the proved length by this factor is proved again
-_PLACES = 3  # places to compare
-_AGREEING = 2  # places that have to agree
+_GROWN = 4  # the echo is tested again for a text that exceeds the tested length by this factor
+_PLACES = 3  # positions to compare
+_AGREEING = 2  # positions that must agree
 _NOISE = 1e-3  # rounding of a sum of probabilities
 _ECHO = {"echo": True}
-_SHIFTS = (0, 1)  # an entry belongs to its own token's position, or to the next one
+_SHIFTS = (0, 1)  # an entry belongs to its own token's position, or to the next position
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,11 @@ class Scored:
 
     Attributes:
         specials: number of special tokens before the text.
-        positions: one for each token of the text; the pick is the text's own token.
+        positions: a position for each token of the text; its pick is the text's own token.
         after: the position after the text; None if the server does not show it.
-        all_told: no unlisted token is more probable than the listed ones, as a hidden end of sequence may be.
-        shifted: an unlisted token of the text has no probability, and is less probable than the listed tokens.
+        all_told: no unlisted token is more probable than the listed tokens. (A hidden end of sequence may be.)
+        shifted: the echo is shifted: a token of the text that is not listed has no known probability, but is less
+            probable than the listed tokens.
     """
 
     specials: int
@@ -51,9 +52,10 @@ class Scored:
     shifted: bool = False
 
     def tokens(self, alternatives: int = 0) -> list[Token]:
-        """The tokens of the text, each with up to this number of alternatives.
+        """The tokens of the text, each with up to `alternatives` other tokens.
 
-        Tokens that share a character, without bytes of their own, are joined, and have no alternatives.
+        Tokens without bytes of their own, which share a character with later tokens, are joined with them. The joined
+        token has no alternatives.
         """
         tokens: list[Token] = []
         parts: list[Token] = []
@@ -65,10 +67,10 @@ class Scored:
         return tokens
 
     def likely(self) -> list[Position | None]:
-        """The model's greedy position at each token of the text, and after it; None if it is uncertain.
+        """The model's greedy choice at each token of the text, and after the text; None if it is uncertain.
 
-        The text's own tokens have id 0. Equally probable tokens are uncertain, and so are tokens without bytes, as one
-        string may represent several tokens.
+        The text's own tokens have id 0. A choice between equally probable tokens is uncertain. So is a position with a
+        token without bytes, because one string may represent several tokens.
         """
         found = [_likely(one, all_told=self.all_told, listed=self.shifted) for one in self.positions]
         return [*found, self.after]
@@ -84,10 +86,10 @@ class Echo:
     def __init__(self, client: OpenAIClient) -> None:
         self._client = client
         self._proof: Lazy[EchoProof] = Lazy()
-        self._sound = len(client.dialect.known_text)  # bytes of the longest text whose echo was proved
+        self._sound = len(client.dialect.known_text)  # bytes of the longest text whose echo has passed the test
 
     async def shift(self, usage: Usage) -> int | None:
-        """The shift of the echo in tokens, tested once; None if the echo cannot be used."""
+        """The shift of the echo in tokens, found by a single test; None if the echo cannot be used."""
         if self._client.dialect.echo is False:
             return None
         facts = self._client.facts
@@ -96,36 +98,37 @@ class Echo:
         return facts.echo.shift
 
     async def can_score(self, usage: Usage) -> bool:
-        """True if the echo has the probabilities of the text's own tokens: it is proved, and not shifted."""
+        """True if the echo has the probabilities of the text's own tokens: it has passed the test unshifted."""
         return await self.shift(usage) == 0
 
     @property
     def proved(self) -> bool:
-        """True if the echo was tested before, and can be used."""
+        """True if the echo has already passed the test."""
         echo = self._client.facts.echo
         return echo is not None and echo.shift is not None
 
     @property
     def lists(self) -> bool:
-        """Test whether it lists the most probable tokens beside the text's own, as far as it was tested."""
+        """True if a test has shown that the echo lists the most probable tokens as well as the text's own tokens."""
         echo = self._client.facts.echo
         return echo is not None and echo.lists
 
     async def score(self, prefix: Prefix, usage: Usage, alternatives: int = 0) -> Scored:
-        """The text's own tokens with the model's distribution at each, and up to this number of alternatives.
+        """Score a text: return its own tokens with the model's distribution and up to `alternatives` others at each.
 
-        An echo may be right for a short text and wrong for a long one: if the text has grown by much, the model is
-        asked at two places near its end as well.
+        An echo may be right for a short text and wrong for a long one. So for a text that is much longer than any
+        tested text, the model is also asked at two positions near its end.
 
         Raises:
-            ResponseError: the echo is less complete than the echo of the known text.
+            ResponseError: the echo is less complete than the echo of the known text, or contradicts the model's answers
+                near the end of a long text.
         """
         shift = await self.shift(usage) or 0
         text = prefix.whole.encode()
         answer = await self._client.one(prefix, 1, usage, _ECHO, alternatives=alternatives)
         scored = self._read(answer, text, shift, alternatives)
         if scored is None:
-            words = "the echo of the text does not hold what that of a known text did"
+            words = "the echo of the text is less complete than the echo of a known text"
             raise ResponseError(words, endpoint=self._client.endpoint, retryable=True)
         if len(text) > _GROWN * self._sound:
             if await self._agreeing(scored, {}, usage, 2, since=len(text) - len(text) // _GROWN) is None:
@@ -135,7 +138,7 @@ class Echo:
         return scored
 
     def _read(self, answer: Answer, text: bytes, shift: int, alternatives: int = 0) -> Scored | None:
-        """The echo of `text`; None if the answer is no echo."""
+        """The echo of `text`; None if the answer is not a usable echo."""
         [choice] = answer.choices
         raw = steps(choice)
         if not raw or raw[0].pick.prob is not None:
@@ -143,7 +146,7 @@ class Echo:
         listing = self._client.listing(alternatives)
         shown, rest = spelt(choice, text, self._client.endpoint, self._client.facts.ends, listing)
         hidden = hidden_tokens(answer, len(shown))
-        # An open token may share its string with all the listed tokens, which are then lost.
+        # The listed tokens may all have the same string as an open token, and are then lost.
         known = all(position.top or position.pick.open or position.pick.token.prob for position in shown[1:])
         if not shown or not known or hidden is None:
             return None
@@ -157,7 +160,7 @@ class Echo:
         return scored
 
     async def _prove(self, usage: Usage) -> EchoProof:
-        """Score a known text, and ask the model at some of its places."""
+        """Test the echo: score a known text, and ask the model at some of its positions."""
         text = self._client.dialect.known_text
         try:
             answer = await self._client.one(Prefix(text, ""), 1, usage, _ECHO)
@@ -179,14 +182,18 @@ class Echo:
     async def _agreeing(
         self, scored: Scored, asked: dict[bytes, Answer], usage: Usage, most: int = 3 * _PLACES, *, since: int = 0
     ) -> list[tuple[Position, Position]] | None:
-        """Pairs of equal distributions, scored and asked, which differ from their neighbours; None if any pair differs.
+        """Compare the scored distributions at some positions with the model's answers there.
 
         Args:
-            scored: the text, scored.
-            asked: answers so far; grows.
+            scored: the scored text.
+            asked: the answers so far, by the text before them; new answers are added.
             usage: the ledger that counts the requests.
-            most: places to ask at, at most.
-            since: first byte of the text to ask at.
+            most: the largest number of positions to ask at.
+            since: the first byte of the text at which to ask.
+
+        Returns:
+            Pairs of equal distributions, scored and asked, that differ from the distributions at the neighbouring
+            positions; None if the distributions differ at any position.
         """
         places = [(at, before) for at, before in cuts(scored.positions) if len(before) >= since]
         agreeing: list[tuple[Position, Position]] = []
@@ -197,12 +204,12 @@ class Echo:
             read_tokens = answer.usage.prompt_tokens if answer.usage else 0
             positions = self._client.positions(answer.choices[0])
             if (read_tokens and read_tokens != at + scored.specials) or not positions:
-                continue  # the text before this place is encoded differently
+                continue  # the text up to this position is encoded differently by itself
             if not agree(scored.positions[at], positions[0]):
                 return None
             beside = [scored.positions[at - 1], (*scored.positions, scored.after)[at + 1]]
             if any(other is not None and agree(other, positions[0]) for other in beside):
-                continue  # this place cannot show a shift
+                continue  # a shift would not be visible at this position
             agreeing.append((scored.positions[at], positions[0]))
             if len(agreeing) == _PLACES:
                 break
@@ -212,7 +219,7 @@ class Echo:
 def spelt(
     choice: Completion, text: bytes, endpoint: str, ends: set[str | int], listing: Listing | None = None
 ) -> tuple[list[Position], list[Position]]:
-    """The tokens of an echoed text with the special tokens before it, and the tokens generated after it.
+    """Split an answer into the tokens of the echoed text, with the special tokens before it, and the generated tokens.
 
     A server may have no entry for a generated token. Both lists are empty if the answer is not an echo of the text.
     `listing` is as in `TokenAligner`.
@@ -236,7 +243,7 @@ def spelt(
 
 
 def _tokens_of(text: bytes, positions: Sequence[Position]) -> int:
-    """Number of tokens, from the first on, that spell the text; 0 if they do not."""
+    """The number of leading tokens that spell the text exactly; 0 if no number does."""
     data = b""
     for count, position in enumerate(positions, 1):
         data += position.pick.token.data
@@ -246,15 +253,15 @@ def _tokens_of(text: bytes, positions: Sequence[Position]) -> int:
 
 
 def hidden_tokens(answer: Answer, shown: int) -> int | None:
-    """Number of tokens read but not shown: 0 or 1 (a beginning of sequence); None if there are more."""
+    """The number of prompt tokens that the echo does not show: 0, or 1 for a beginning of sequence; otherwise None."""
     read_tokens = answer.usage.prompt_tokens if answer.usage else 0
     hidden = read_tokens - shown if read_tokens else 0
     return hidden if hidden in (0, 1) else None
 
 
 def _moved(scored: Scored, shown: Sequence[Position]) -> Scored:
-    """A shifted echo, corrected: an entry belongs to the token after it."""
-    first = len(shown) - len(scored.positions)  # special tokens shown
+    """Correct a shifted echo: each entry belongs to the token after its own."""
+    first = len(shown) - len(scored.positions)  # the number of special tokens shown
     before = [None, *shown][first : first + len(scored.positions)]
     positions = [_placed(own.pick, entry) for own, entry in zip(scored.positions, before, strict=True)]
     after = None if scored.after is None or scored.after.pick.open else _placed(scored.after.pick, shown[-1])
@@ -263,18 +270,21 @@ def _moved(scored: Scored, shown: Sequence[Position]) -> Scored:
 
 
 def _placed(own: Choice, entry: Position | None) -> Position:
-    """A token at the position of an entry; it has a probability if it is listed there."""
+    """A position with this token as its pick and the tokens of an entry; the pick has a probability if it is listed."""
     listed = [] if entry is None else [entry.pick, *entry.top]
     known = [choice for choice in listed if choice.token.prob is not None]
     same = [c for c in known if not c.open and (c.token.data, c.token.end) == (own.token.data, own.token.end)]
     pick = replace(own, id=0, token=replace(own.token, prob=same[0].token.prob if same else None))
-    # An entry's own token does not belong to its list.
+    # The entry's own token is not one of the tokens listed at this position.
     others = [replace(choice, id=-n, sure=False) for n, choice in enumerate(known, 1) if choice not in same]
     return Position(pick, others)
 
 
 def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Position | None:
-    """The position with the model's own choice as its pick; None if uncertain. For `listed` see `Scored.shifted`."""
+    """The position with the model's own choice as its pick; None if the choice is uncertain.
+
+    `listed` means that an unlisted token is less probable than the listed ones; see `Scored.shifted`.
+    """
     choices = [position.pick, *position.top]
     best = max(choice.token.prob or 0.0 for choice in choices)
     first = [choice for choice in choices if choice.token.prob == best]
@@ -287,16 +297,16 @@ def _likely(position: Position, *, all_told: bool, listed: bool = False) -> Posi
 
 
 def _among(position: Position) -> Choice:
-    """The text's own token as a listed token; it is sure only if it is as probable as the listed ones."""
+    """The text's own token as a listed token; it is `sure` only if it is at least as probable as the least listed."""
     pick, least = position.pick, min((choice.token.prob or 0.0 for choice in position.top), default=1.0)
     says = pick.sure and not pick.open and sendable(pick.token.data).encode() == pick.token.data
     return replace(pick, sure=says and (pick.token.prob or 0.0) >= least)
 
 
 def end_at(position: Position | None, alternatives: int) -> Token:
-    """The end of sequence at a position, with up to this number of alternatives.
+    """The end of sequence at a position, with up to `alternatives` other tokens.
 
-    If there are several ends, the most probable; an unlisted end has neither a probability nor alternatives.
+    If several ends are listed, the most probable is returned. An unlisted end has no probability and no alternatives.
     """
     if position is None:
         return Token(b"", None, end=True)
@@ -307,7 +317,7 @@ def end_at(position: Position | None, alternatives: int) -> Token:
 
 
 def cannot_score(endpoint: str) -> UnsupportedError:
-    """The error of a request for scores at a server without a correct echo."""
-    words = "the server does not give the probabilities of a given text, or not the right ones (echo, logprobs)"
-    hint = "Use it without `score` and strategy='echo', and with a `tokenizer` where every boundary is asked."
+    """The error for scoring on a server without a correct echo."""
+    words = "the server does not give the probabilities of a given text, or gives wrong ones (echo, logprobs)"
+    hint = "Use it without `score` and strategy='echo', and with a `tokenizer` if every boundary is asked about."
     return UnsupportedError(words, endpoint=endpoint, hint=hint)

@@ -1,10 +1,10 @@
-"""Answers without log probabilities. A draft has a token for each event, with the event's text.
+"""Answers without log probabilities.
 
-The text of an assistant is cut into words, and a word either agrees or does not. So these servers work with
-`unit="word"` only: text alone does not show the tokens.
+A draft has a token for each event, with the event's text. The text of an assistant is split into words, each of which
+either agrees or disagrees. Since text alone does not show the tokens, these servers work only with `unit="word"`.
 
-Some servers (mlx_lm.server) take the space off the front of an answer. The first answer that would run into the text
-before it is tested for this; the space is then put back.
+Some servers (mlx_lm.server) strip the space from the front of an answer. The first answer without a space between it
+and the preceding text is tested for this. The space is then restored.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ AGREE = (
 """A hint for a server without log probabilities."""
 
 _WORD = re.compile(r"\s*(?:[^\W_]+|\S)|\s+\Z")
-"""White space and a word, or one sign; white space alone at the very end."""
+"""A word or a single sign, with the white space before it; at the very end, also white space alone."""
 
-_FIRST, _MOST = 8, 256  # tokens of the first request, and at most
+_FIRST, _MOST = 8, 256  # tokens of the first request, and of the longest
 
 
 class EventReader:
@@ -41,11 +41,11 @@ class EventReader:
 
     Args:
         endpoint: the server's URL, for errors.
-        repeated: text at the front that the server repeats, and the model did not write.
+        repeated: text at the front of the answer that the server repeats: the model did not write it.
 
     Attributes:
-        count: tokens so far.
-        spaced: False; strings of listed tokens are not seen.
+        count: number of tokens so far.
+        spaced: always False, as no tokens are listed.
     """
 
     spaced = False
@@ -57,7 +57,7 @@ class EventReader:
         self._held = ""
 
     def feed(self, answer: Completion) -> Iterator[Position]:
-        """Take an event; yield its text, and the end of sequence.
+        """Read an event; yield its text as a token, and the end of sequence.
 
         Raises:
             UnsupportedError: the server ended the answer at a stop string of its own.
@@ -74,7 +74,7 @@ class EventReader:
             yield self._position(Token(b"", None, end=True))
 
     def _new(self, text: str, *, last: bool) -> str:
-        """Text without the repeated front: held until the front is complete, and given back if it differs."""
+        """The text without the repeated front. Text is held back until the front is complete or turns out to differ."""
         if not self._repeated:
             return text
         self._held += text
@@ -90,7 +90,7 @@ class EventReader:
 
 
 class Agreement:
-    """Answers to the questions of one call of `propose`, with words as tokens.
+    """The answers to the questions of one call of `propose`, with words as tokens.
 
     Args:
         client: requests to the server.
@@ -106,7 +106,7 @@ class Agreement:
         self._limit = _FIRST
 
     async def ask(self, asked: list[Continuation]) -> list[Iterable[Position]]:
-        """The next words of each continuation; none if the server writes no whole word."""
+        """The next words of each continuation; an empty list if the server writes no whole word."""
         self._limit = max(self._limit, *(len(one.ids) + 2 * one.wanted for one in asked))
         found: dict[int, list[Position]] = {}
         while left := [at for at in range(len(asked)) if at not in found]:
@@ -121,7 +121,7 @@ class Agreement:
         return [found[at] for at in range(len(asked))]
 
     async def _spaced(self, positions: list[Position], prefix: Prefix, question: Question) -> list[Position]:
-        """The words, the first word with the white space that the server took off it."""
+        """Return the words, and restore the white space that the server stripped from the first of them."""
         word = _text(positions[0]) if positions else ""
         client, facts = self._client, self._client.facts
         before = prefix.whole if client.api == "completions" else client.conversation.answer(prefix.text)
@@ -151,12 +151,13 @@ class Agreement:
 
 
 def words(answer: Completion) -> list[Position]:
-    """The whole words of an answer, each with the white space before it and no probability; the end of sequence too.
+    """The whole words of an answer, and the end of sequence if the model ended.
 
-    The last word is whole only if something follows it, or if the model ended there.
+    Each word includes the white space before it, and has no probability. The last word is left out unless the model
+    ended after it, as it may be unfinished.
     """
     ended = answer.finish_reason == "stop"
-    text = answer.written.rstrip(LOST)  # a character that was cut off
+    text = answer.written.rstrip(LOST)  # the last character was cut off
     found = [match.group() for match in _WORD.finditer(text)]
     if not ended:
         found = found[:-1]

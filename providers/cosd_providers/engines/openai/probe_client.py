@@ -1,4 +1,4 @@
-"""The probe's client of a server that speaks OpenAI's protocol."""
+"""The probe's client for a server that speaks OpenAI's protocol."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["CompletionsProbeClient", "probe_client"]
 
 
 class CompletionsProbeClient(ProbeClient):
-    """A server that speaks OpenAI's protocol.
+    """The probe's client for a server that speaks OpenAI's protocol.
 
     Args:
         transport: the server.
-        path: the route for raw text.
-        body: makes a request from a prompt (or several), a limit of tokens, and a number of alternatives.
+        path: the route for requests.
+        body: makes the body of a request from one or more prompts, a limit of tokens, and a number of alternatives.
         ends: strings and ids of known ends of sequence.
         model: the model's id.
-        chat: the route for messages; None without one.
-        models: the list of models; None without one.
+        chat: the route for messages; None if there is no such route.
+        models: the route of the list of models; None if there is no list.
     """
 
     forcing: Forcing = (
@@ -57,7 +57,7 @@ class CompletionsProbeClient(ProbeClient):
         self._ends = {*ends}
 
     async def send(self, request: RawRequest, usage: Usage) -> list[RawReply]:
-        """One request; the answers in the order of their indices."""
+        """Send one request; return the answers in the order of their indices."""
         prompt = request.prompts[0] if len(request.prompts) == 1 else list(request.prompts)
         body = self._body(prompt, request.limit, request.top)
         answer = await self._post({**body, "temperature": request.temperature, **request.fields}, usage)
@@ -65,7 +65,7 @@ class CompletionsProbeClient(ProbeClient):
         return [self._reply(choice, answer.usage if len(choices) == 1 else None) for choice in choices]
 
     async def score(self, text: str, usage: Usage) -> RawScores:
-        """Score by the echo of a text."""
+        """Score a text by its echo."""
         try:
             data = await self._post({**self._body(text, 1, TIES), "echo": True}, usage)
         except (InvalidRequestError, ServerError) as error:
@@ -99,7 +99,7 @@ class CompletionsProbeClient(ProbeClient):
 
 
 def probe_client(client: OpenAIClient, transport: Transport) -> CompletionsProbeClient:
-    """The probe's client for an adapter's server."""
+    """Return the probe's client for the server of an adapter."""
 
     def body(prompt: object, limit: int, top: int) -> Mapping[str, object]:
         if client.api != "completions" and not isinstance(prompt, str):

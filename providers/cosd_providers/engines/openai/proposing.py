@@ -1,4 +1,4 @@
-"""Proposals: by a list of prompts, by single prompts, or by an echo of the whole text."""
+"""Proposals, by a list of prompts, by single prompts, or by an echo of the whole text."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ _MORE = 3  # raw tokens that may be needed to finish a character
 class Proposing(Rounds):
     """One call of `propose`.
 
-    By default several questions are sent as a list if the server takes one, else one by one. An echo is the default
-    only for all boundaries of a text, if it is proved and a tokenizer shows which places it answers.
+    By default several questions are sent as a list if the server accepts lists, else one by one. The echo is the
+    default only if every boundary of a text is asked about, the echo has passed its test, and a tokenizer shows which
+    places the echo answers.
 
     Args:
         client: requests to the server.
         context: the prompt, and the response so far.
         usage: the ledger that counts the requests.
-        echo: scores texts; None if the server cannot.
+        echo: the scorer of texts; None if the server cannot score.
         strategy: the kind of requests; None for the default.
         alternatives: number of alternatives to each token.
     """
@@ -57,10 +58,11 @@ class Proposing(Rounds):
         self._singly = False  # one request for each question
 
     async def answer(self, questions: Sequence[Question] | None) -> list[Proposal | None]:
-        """The proposals for some places, or for every boundary; see `contract.Provider`.
+        """The proposals for the questions, or for every boundary of the text; see `contract.Provider`.
 
         Raises:
-            UnsupportedError: every boundary is wanted, with neither a tokenizer nor a proved echo.
+            UnsupportedError: the echo has not passed its test, but is needed: the strategy is `"echo"`, or every
+                boundary is asked about without a tokenizer.
         """
         facts, tokenizer, way = self._client.facts, self._client.tokenizer, self._strategy
         scored: Scored | None = None
@@ -84,10 +86,14 @@ class Proposing(Rounds):
         return "singles" if self._singly or self._client.facts.lists is False else "list"
 
     async def _score(self, *, must: bool = False) -> Scored | None:
-        """The whole text, scored; None if its echo is wrong, unless it `must` be right.
+        """Score the whole text.
+
+        Args:
+            must: raise an error if the echo of this text is wrong, instead of returning None.
 
         Raises:
-            UnsupportedError: the server is not proved to score.
+            UnsupportedError: the server has not passed the test of scoring.
+            ResponseError: the echo is wrong, and `must` is set.
         """
         if self._echo is None or await self._echo.shift(self._usage) is None:
             raise cannot_score(self._client.endpoint)
@@ -95,15 +101,16 @@ class Proposing(Rounds):
             return None
         try:
             return await self._echo.score(self._whole, self._usage, self._alternatives)
-        except ResponseError:  # the places get single requests instead
+        except ResponseError:  # without an echo, the places are sent as prompts
             if must:
                 raise
             return None
 
     async def _scored(self, open_: Sequence[Continuation]) -> dict[int, Iterable[Position]]:
-        """The continuations along the scored text.
+        """The continuations that the scored text answers.
 
-        In mid-text they are known if the encoding of the text up to there begins the encoding of the whole text.
+        A place in the middle of the text is answered if the encoding of the text up to it is a prefix of the encoding
+        of the whole text.
         """
         if self._echoed is None:
             return {}
@@ -129,11 +136,11 @@ class Proposing(Rounds):
         return ContextLengthError("the text does not fit into the model's context", endpoint=self._client.endpoint)
 
     def _skipped(self, one: Continuation) -> int:
-        """Tokens after the last one that differs from the server's: the server generates them again."""
+        """The number of tokens after the last override; the server generates them again."""
         return len(one.ids) - one.turned[0]
 
     async def _written(self, open_: Sequence[Continuation], count: int) -> list[Sequence[Position]]:
-        """The new positions; fewer if the server refuses so long an answer."""
+        """The new positions after each continuation; fewer if the server refuses so long an answer."""
         prefixes = [Prefix(self._prompt, sendable(self._text[: one.question.start] + one.turned[1])) for one in open_]
         skipped = [self._skipped(one) for one in open_]
         try:
@@ -147,7 +154,7 @@ class Proposing(Rounds):
         return [positions[skip:] for positions, skip in zip(found, skipped, strict=True)]
 
     async def _many(self, prefixes: list[Prefix], skipped: list[int], wanted: int) -> list[list[Position]]:
-        """The positions after each prefix; a cut answer without new ones is requested again with a few more tokens."""
+        """The positions after each prefix; an answer cut off before a new position is requested with a higher limit."""
         ask = self._client.singles if self._singly else self._client.many
         choices = await ask(prefixes, wanted, self._usage, self._alternatives)
         found = [self._positions(choice) for choice in choices]
@@ -166,7 +173,7 @@ class Proposing(Rounds):
     async def _shorter(
         self, one: Continuation, prefix: Prefix, wanted: int, error: ContextLengthError | InvalidRequestError
     ) -> list[list[Position]]:
-        """As many positions as fit; none if the continuation has reached the end of the context.
+        """Return as many positions as fit; none if the continuation has reached the end of the context.
 
         Raises:
             ContextLengthError: the text itself is too long.

@@ -1,8 +1,8 @@
-"""The wire of OpenAI's `/v1/completions` and `/v1/chat/completions`, as many servers speak it.
+"""The wire format of OpenAI's `/v1/completions` and `/v1/chat/completions`, as many servers implement it.
 
-Two shapes of logprobs are in use, and a server may answer either route with either of them: the *legacy* shape
-(parallel lists, alternatives keyed by their text) and the *chat* shape (an object for each token, with its bytes and,
-on some servers, its id). Both become `Step`s here, and no other module knows the difference.
+Log probabilities come in two shapes, and a server may use either shape on either route. The *legacy* shape has parallel
+lists, with alternatives keyed by their text. The *chat* shape has an object for each token, with its bytes and, on some
+servers, its id. This module converts both into `Step`s, and no other module knows the difference.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ __all__ = [
 ]
 
 _ID = re.compile(r"token_id:(\d+)")
-"""A token as an id, in vLLM and others, if the request wants ids."""
+"""A token written as an id, by vLLM and other servers, if the request asks for ids."""
 
 _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")
-"""A token that is not text, in OpenAI's legacy shape."""
+"""A token that is not valid text, in OpenAI's legacy shape."""
 
 _STOPS = ("eos", "eos_token", "end_turn")
-"""Reasons for the end of sequence on some servers; the others say "stop"."""
+"""Finish reasons that mean the end of sequence on some servers; the others report "stop"."""
 
 FINISHES = ("stop", "length", "content_filter")
-"""Reasons for the end of an answer."""
+"""Known finish reasons of an answer."""
 
 Byte = Annotated[int, Field(ge=0, le=255)]
 
@@ -59,13 +59,13 @@ def _reason(value: Any) -> Any:
 Number = Annotated[int, unless_none(0)]
 
 
-@dataclass(slots=True)  # not frozen: there is one for each listed token
+@dataclass(slots=True)  # not frozen, for speed: there is an object for each listed token
 class Candidate:
     """A token that a server names, with its probability.
 
     Attributes:
-        text: the server's string for it; empty, or with U+FFFD, if it leaves a character unfinished. Its leading space
-            may be missing.
+        text: the server's string for the token; empty, or with U+FFFD, if the token leaves a character unfinished. The
+            token's leading space may be missing.
         prob: its probability; None if unknown.
         data: its bytes; None if unknown.
         id: its id; None if unknown.
@@ -84,8 +84,8 @@ class Step:
     Attributes:
         pick: the server's own token.
         top: the most probable tokens.
-        hides: the server left out tokens before it, gave it their bytes, and does not show their probabilities.
-        sure: its string is complete. Otherwise it may have more bytes: the first bytes of a character.
+        hides: the server left out earlier tokens and their probabilities, and added their bytes to this token.
+        sure: the token's string is complete. Otherwise it may have more bytes: the first bytes of a character.
     """
 
     pick: Candidate
@@ -95,7 +95,7 @@ class Step:
 
 
 class Named(BaseModel):
-    """A token in the chat shape."""
+    """A token in the chat shape of log probabilities."""
 
     token: str
     logprob: float | None = None
@@ -106,7 +106,10 @@ class Named(BaseModel):
 
 
 class Logprobs(BaseModel):
-    """Both shapes: `content` is the chat shape, the other lists are the legacy shape; `alone`: a bare number."""
+    """Log probabilities in either shape: `content` is the chat shape, the other lists are the legacy shape.
+
+    `alone` means that the server sent a bare number.
+    """
 
     alone: bool = False
     content: list[Named] | None = None
@@ -124,7 +127,7 @@ class Ranked(BaseModel):
 
 
 class ChatDelta(BaseModel):
-    """The addition of a chat answer, or of an event of its stream, to the text."""
+    """The text that a chat answer, or an event of its stream, adds."""
 
     content: str | None = None
     reasoning: str | None = Field(None, validation_alias=AliasChoices("reasoning", "reasoning_content"))
@@ -136,9 +139,9 @@ class Conversation:
 
     Attributes:
         earlier: the messages before the prompt.
-        role: role of the prompt.
-        started: partial answer before the text.
-        lead: white space that the server writes before an answer that is continued; the model's own begins with it.
+        role: the role of the prompt.
+        started: the partial answer before the text.
+        lead: white space that the server writes before an answer to continue; the model's own answer begins with it.
     """
 
     earlier: tuple[Message, ...] = ()
@@ -147,11 +150,11 @@ class Conversation:
     lead: str = ""
 
     def answer(self, text: str) -> str:
-        """The answer to continue, for a text in the model's own form."""
+        """The answer to send for continuation; `text` begins with the model's leading white space."""
         return self.started + (text.removeprefix(self.lead) or text)
 
     def messages(self, prompt: str, text: str, continued: Mapping[str, object]) -> list[dict[str, object]]:
-        """All messages; an answer to continue has the fields `continued`."""
+        """All messages to send; an answer to continue has the additional fields `continued`."""
         sent: list[dict[str, object]] = [{"role": one.role, "content": one.content} for one in self.earlier]
         sent.append({"role": self.role, "content": prompt})
         if answer := self.answer(text):
@@ -160,7 +163,7 @@ class Conversation:
 
 
 class Completion(BaseModel):
-    """One answer of a response, on either route, whole or as an event of a stream."""
+    """One answer of a response on either route, either whole or as an event of a stream."""
 
     index: Number = 0
     text: Annotated[str, unless_none("")] = ""
@@ -174,12 +177,12 @@ class Completion(BaseModel):
 
     @property
     def written(self) -> str:
-        """The text added."""
+        """The text that the answer adds."""
         return self.text or (self.message.content or "" if self.message else "")
 
 
 class Cached(BaseModel):
-    """The part of a prompt that came from the server's cache."""
+    """The number of prompt tokens that came from the server's cache."""
 
     cached_tokens: int | None = None
 
@@ -209,7 +212,7 @@ class Listed(BaseModel):
 
 
 class ModelList(BaseModel):
-    """The answer of `/v1/models`."""
+    """The response of `/v1/models`."""
 
     data: list[Listed]
 
@@ -229,7 +232,7 @@ def steps(answer: Completion) -> list[Step]:
 
 
 def rest_of(answer: Completion, seen: Sequence[str], text: str) -> Completion | None:
-    """An answer without its first tokens, which have these strings and this text; None if it begins differently."""
+    """Strip the first tokens, which have these strings and this text, from an answer; None if it begins differently."""
     count, written, found = len(seen), answer.written, answer.logprobs or Logprobs()
     if [step.pick.text for step in steps(answer)[:count]] != [*seen] or not written.startswith(text):
         return None
@@ -254,8 +257,8 @@ def _chat(content: Sequence[Named]) -> list[Step]:
 def _named(entry: Named) -> Candidate:
     plain = _candidate(entry.token, entry.logprob)
     data = plain.data
-    # Bytes equal to the string are ignored: the text is more reliable if the string has lost its space. The bytes of an
-    # unfinished character may be the bytes of U+FFFD.
+    # Bytes equal to the string are ignored: if the string has lost its space, the bytes have lost it too, and the text
+    # is more reliable. The bytes of an unfinished character may be the bytes of U+FFFD.
     if entry.bytes and bytes(entry.bytes) != entry.token.encode():
         data = bytes(entry.bytes)
     return Candidate(plain.text, plain.prob, data, plain.id if entry.id is None else entry.id)
@@ -271,9 +274,9 @@ def _legacy(logprobs: Logprobs) -> list[Step]:
 
 
 def _placed(found: list[Step], answer: Completion) -> list[Step]:
-    """Give tokens without strings the text between their offsets, if all offsets are consistent.
+    """Assign the text between two offsets to a token without a string, if all offsets are consistent.
 
-    A token's offset is the number of whole characters before it: a character belongs to the token that completes it.
+    A token's offset is the number of whole characters before it. A character belongs to the token that completes it.
     """
     offsets, text = (answer.logprobs and answer.logprobs.text_offset) or [], answer.text
     if len(offsets) != len(found) or not text or all(step.pick.text for step in found):
@@ -290,17 +293,17 @@ def _placed(found: list[Step], answer: Completion) -> list[Step]:
 def _with_text(step: Step, part: str) -> Step:
     if not part:
         return step
-    # Several tokens may have no string: a listed token without a string is not necessarily this token.
+    # Several tokens may have no string, so a listed token without a string is not necessarily this token.
     top = [other for other in step.top if other.text != step.pick.text] if step.pick.text else step.top
     return replace(step, pick=replace(step.pick, data=part.encode()), top=top)
 
 
 def _marked(found: list[Step]) -> list[Step]:
-    """Mark tokens before a token without a string: they may end with parts of a character that are not shown."""
+    """Mark tokens before a token without a string as not `sure`: they may end with hidden parts of a character."""
     silent = [not step.pick.text and step.pick.data is None for step in found]
     if not any(silent):
         return found
-    after = [*silent[1:], True]  # unknown after the last token
+    after = [*silent[1:], True]  # the token after the last one is unknown
     return [replace(step, sure=not (step.pick.text and one)) for step, one in zip(found, after, strict=False)]
 
 
