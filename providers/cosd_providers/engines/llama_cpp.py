@@ -275,8 +275,8 @@ class LlamaCpp(Engine[LlamaCppFacts]):
         url: the server's URL, without `/v1`.
         strategy: the requests for proposals (`strategies.Strategy`). The default is a list, but single requests for a
             single place or after a long prompt. All strategies return the same answers.
-        options: as in `engine.Adapter`: `model`, `api_key`, `headers`, `extra_body` (e.g. `{"cache_prompt": False}` or
-            `{"id_slot": 0}`), `timeout`, `http_client`, `limits`.
+        options: as in `engine.Adapter`: `model`, `api_key`, `headers`, `extra_body` (e.g.
+            `{"cache_prompt": False}`), `timeout`, `http_client`, `limits`.
 
     Raises:
         ValueError: `extra_body` sets a field that the fusion controls, or the strategy is unknown.
