@@ -1,4 +1,4 @@
-"""Bodies of requests in OpenAI's form, checked: the requests that a fusion can answer, and reasons against others."""
+"""Validation of request bodies in OpenAI's form: requests that a fusion can answer, and reasons for refusing others."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from cosd_providers import Message
 __all__ = ["Asked", "ChatBody", "CompletionBody", "read_chat", "read_completion"]
 
 _MOST_STOPS = 16
-_MOST_FIELDS = 100  # of a body, as each fault costs time
-_MOST_VALUES = 100_000  # of JSON, as a million take seconds to read
-_VALUES = 10  # for each message and prompt, if the limits allow many
+_MOST_FIELDS = 100  # limit for a body, because each invalid field costs time
+_MOST_VALUES = 100_000  # limit for a body, because parsing a million JSON values takes seconds
+_VALUES = 10  # JSON values allowed for each message and prompt, if the limits allow many
 _LONGEST_NAME = 40
-_SEEDS = 2**31  # number of a fusion's seeds; a client's seed of any sign and size is reduced to one
+_SEEDS = 2**31  # number of seeds that a fusion accepts; a client's seed is taken modulo this number
 
 _PART = {
     "anyOf": [
@@ -57,7 +57,7 @@ _PART = {
 
 
 def _message(*roles: str, **more: Any) -> dict[str, Any]:
-    """The schema of a message by one of these roles, with more properties."""
+    """The JSON schema of a message with one of these roles; `more` adds properties."""
     return {
         "type": "object",
         "properties": {
@@ -113,14 +113,14 @@ _REASONS: Mapping[str, str] = {
     "own": "a model's own messages stand before a conversation: give messages, not a text as the prompt",
     "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
 }
-"""Reasons why a field, or its value, is refused."""
+"""Reasons for refusing a field or its value."""
 
 _Zero = Annotated[float, Field(ge=0, le=0)]
 _Text = Annotated[str, Field(min_length=1)]
 
 
 def _whole(value: object) -> object:
-    """An int for a float without a fraction, such as 5.0, because JSON does not distinguish the two."""
+    """Convert a float without a fraction, such as 5.0, to an int, because JSON does not distinguish the two."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -173,7 +173,7 @@ class RequestBody(BaseModel):
     user: _Ignored = None
 
     def options(self) -> AnswerOptions:
-        """The limits of an answer that the body gives."""
+        """The limits of an answer that are given in the body."""
         found: AnswerOptions = {}
         length = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         if length is not None:
@@ -220,15 +220,15 @@ class Asked:
     Attributes:
         chat: whether it came to the chat route.
         model: name of the requested fusion.
-        prompts: one for each answer.
+        prompts: the prompts; each gets one answer.
         options: the limits of each answer.
         stream: whether the answer is sent while it is written.
         include_usage: whether a stream ends with the usage.
-        logprobs: whether each token comes with the logarithm of its probability.
-        seed: seed of random draws.
-        temperature: as given.
-        passed_over: the values of ignored fields that may change something, by name; the operator chose to ignore them.
-        strict: whether no operator can have a field ignored, as in a batch.
+        logprobs: whether each token comes with its log probability.
+        seed: seed of random draws; None if the request has none.
+        temperature: the temperature; None if the request has none.
+        passed_over: values of ignored fields, by name, except for values that change nothing.
+        strict: whether the request comes from a batch, where no operator can have fields ignored.
     """
 
     chat: bool
@@ -255,13 +255,13 @@ class Asked:
         passed_over: Mapping[str, object],
         strict: bool,
     ) -> Self:
-        """The request of a body; `listed` is the number of tokens to list in each place."""
+        """Create the request from a body; `listed` is the number of tokens to list at each place."""
         stream = bool(body.stream)
         options = body.options()
         if own:
             options["own"] = own
         if logprobs and listed > 1:
-            options["alternatives"] = listed - 1  # besides the token itself
+            options["alternatives"] = listed - 1  # the token itself is the first in the list
         return cls(
             chat=isinstance(body, ChatBody),
             model=body.model,
@@ -282,16 +282,16 @@ class Asked:
         return [name for name, value in self.passed_over.items() if name != "temperature" or value != drawn]
 
     def options_for(self, fusion: Fusion, limits: GatewayLimits) -> AnswerOptions:
-        """The arguments of `Fusion.stream`: the request's own, within the fusion's and the gateway's limits.
+        """The arguments of `Fusion.stream`: the request's options, within the limits of the fusion and the gateway.
 
         Raises:
-            ApiError: the request has another temperature than the fusion's method, or messages for a model that is not
-                in the fusion.
+            ApiError: the temperature of the request differs from that of the fusion's method, or the request has
+                messages for a model that is not in the fusion.
         """
         own, asked = fusion.limits, self.options
         found: AnswerOptions = {**own, **asked}
         if "alternatives" not in asked:
-            found.pop("alternatives", None)  # the fusion's own would make lists that no client sees
+            found.pop("alternatives", None)  # the fusion's setting would list tokens that no client sees
         lengths = [one["max_tokens"] for one in (own, asked) if "max_tokens" in one] or [DEFAULT_MAX_TOKENS]
         found["max_tokens"] = min(*lengths, limits.max_tokens)
         stops = [*check_stop(own.get("stop")), *check_stop(asked.get("stop"))]
@@ -320,10 +320,10 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
     Args:
         data: the body.
         limits: limits of the gateway.
-        ignore: fields of `IGNORABLE` that are ignored; None if no operator can have fields ignored.
+        ignore: fields of `IGNORABLE` to ignore; None if no operator can have fields ignored.
 
     Raises:
-        ApiError: the body is invalid, or wants something that no fusion can do.
+        ApiError: the body is invalid, or requests something that no fusion can do.
     """
     body, passed_over = _read(ChatBody, data, limits, ignore)
     if len(body.messages) > limits.messages:
@@ -342,10 +342,10 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
 
 
 def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None = None) -> Asked:
-    """Check the body of a request for the continuation of one or several texts; arguments as for `read_chat`.
+    """Check the body of a request to continue one or several texts; the arguments are those of `read_chat`.
 
     Raises:
-        ApiError: the body is invalid, or wants something that no fusion can do.
+        ApiError: the body is invalid, or requests something that no fusion can do.
     """
     body, passed_over = _read(CompletionBody, data, limits, ignore)
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
@@ -358,10 +358,10 @@ def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] 
 
 
 def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
-    """The messages of single models.
+    """Check the messages of single models, and return them by the model's name.
 
     Raises:
-        ApiError: the messages are invalid, or more than `most`.
+        ApiError: the messages are invalid, or there are more than `most`.
     """
     if isinstance(given, dict):
         several = cast("dict[str, object]", given)
@@ -379,10 +379,10 @@ def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
 
 
 def _after_those_of(fusion: Fusion, asked: OwnMessages) -> OwnMessages:
-    """The own messages of a request, after the own messages in the fusion's limits.
+    """Append the request's messages of single models to those in the fusion's limits.
 
     Raises:
-        ApiError: a name is not the name of a model.
+        ApiError: a name is not the name of a model of the fusion.
     """
     try:
         fusion.endpoints.check_own(asked)
@@ -398,7 +398,7 @@ _Body = TypeVar("_Body", bound=RequestBody)
 def _read(
     kind: type[_Body], data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
 ) -> tuple[_Body, dict[str, object]]:
-    """A body, and the fields of `ignore` that may change something."""
+    """Parse and check a body; return it with the ignored fields whose values may change something."""
     most = max(_MOST_VALUES, _VALUES * (limits.messages + limits.prompts))
     if count_values(data, most) > most:
         raise ApiError(f"the body has more than {most} values: JSON of as many is no conversation")
@@ -429,7 +429,7 @@ def _read(
 
 
 def _refusal(kind: type[BaseModel], found: ErrorDetails, *, strict: bool) -> ApiError:
-    """The error for the first fault of a body; it repeats no text of the body."""
+    """The error for the first invalid field of a body; it repeats no text of the body."""
     name = str(found["loc"][0])
     if found["type"] == "missing":
         return ApiError(f"{name} is required", param=name)
@@ -451,7 +451,7 @@ def _unknown(kind: type[BaseModel], name: str, *, strict: bool) -> ApiError:
 
 
 def _by_the_operator(name: str, *, strict: bool) -> str:
-    """The end of a refusal: the gateway's setting that would ignore the field; empty if no setting can."""
+    """The end of a refusal, which names the gateway's setting that ignores the field; empty if there is no setting."""
     if strict or name not in IGNORABLE:
         return ""
     return f"; whoever runs the gateway can have it ignored (ignore: [{name}])"

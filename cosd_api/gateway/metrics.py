@@ -1,4 +1,4 @@
-"""Metrics of the gateway in Prometheus' form."""
+"""Metrics of the gateway in the format of Prometheus."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _EACH = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 class GatewayMetrics:
-    """Counters of one gateway, in a registry of their own.
+    """Metrics of one gateway, in a registry of their own.
 
     Attributes:
-        content_type: the form of the page.
+        content_type: media type of the page.
     """
 
     content_type = CONTENT_TYPE_LATEST
@@ -79,13 +79,13 @@ class GatewayMetrics:
         )
 
     def page(self) -> bytes:
-        """The page for Prometheus, without the creation times of counters."""
+        """Render the page for Prometheus, without the creation times of counters."""
         lines = generate_latest(self._registry).splitlines(keepends=True)
         return b"".join(line for line in lines if b"_created" not in line.partition(b"{")[0])
 
     @contextmanager
     def in_flight(self, model: str) -> Iterator[None]:
-        """A request in progress."""
+        """Count a request as in progress while the block runs."""
         gauge = self._in_flight.labels(model)
         gauge.inc()
         try:

@@ -1,4 +1,4 @@
-"""Verifiers from data: decision samples of two models, trees and gates trained on samples, and tuned thresholds."""
+"""Verifiers learned from data: decision samples of two models, trees and gates trained on them, tuned thresholds."""
 
 from __future__ import annotations
 
