@@ -1,10 +1,10 @@
 """Teacher forcing: the decisions of a fusion along a reference answer, and the model that is right in each.
 
-The reference replaces the draft's text. Its path is the draft model's own encoding of the reference, and the
-assistant's units and places are those of a fusion along that path (`paths`, `text_paths`, `differences`). A unit that
-the draft would write itself is judged as it is. In any other unit, the draft's path continues with the draft's own
-token instead of the reference's, and ends there. So a verifier is trained on the decisions that it will have to make:
-if the draft would write the whole text itself, the samples are the decisions of the fusion.
+The reference replaces the draft's text. Its path is the draft model's own encoding of the reference, and the assistant
+has the same units and places as in a fusion along that path (`paths`, `text_paths`, `differences`). A unit that the
+draft would write itself is judged as it is. In any other unit, the draft's path continues with the draft's own token
+instead of the reference's, and ends there. So a verifier is trained on the decisions that it will have to make: if the
+draft would write the whole text itself, the samples are the decisions of the fusion.
 
 If the models have the same ids, a unit is one token after the reference's own ids (equations 1, 2 and 7 of the paper).
 """

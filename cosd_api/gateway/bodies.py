@@ -342,7 +342,7 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
 
 
 def read_completion(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None = None) -> Asked:
-    """Check the body of a request to continue one or several texts; the arguments are those of `read_chat`.
+    """Check the body of a request to continue one or several texts. The arguments are as for `read_chat`.
 
     Raises:
         ApiError: the body is invalid, or requests something that no fusion can do.

@@ -105,8 +105,8 @@ async def tune_answers(
         examples: `Example` objects, or dictionaries with the same fields.
         draft: URL of a server, or a provider, which stays open throughout.
         assistant: URL or provider, or a list of them.
-        alphas: values of alpha to try; by default those of the paper's Figure 2.
-        betas: values of beta to try; by default those of the paper's Figure 2.
+        alphas: values of alpha to try; by default as in the paper's Figure 2.
+        betas: values of beta to try; by default as in the paper's Figure 2.
         right: function that judges whether a text is a right answer to an example; by default `is_right`.
         max_tokens: limit for each answer, as in `Fusion.stream`.
         stop: stop strings; an answer ends before the first one that it contains.

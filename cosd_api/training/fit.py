@@ -232,8 +232,8 @@ class TreeFit:
     def fit(self, places: Sequence[LabelledPlace]) -> FittedTree:
         """Fit a tree.
 
-        Depth and leaf size, unless given, are those that decide best on held-out examples; among equals, those of the
-        simplest tree. With too few examples the depth is 2, and a leaf may have any size.
+        Depth and leaf size, unless given, are chosen by the decisions on held-out examples; among equally good trees,
+        the simplest is chosen. With too few examples the depth is 2, and a leaf may have any size.
         """
         limits = {
             f"{depth} {leaf}": (depth, leaf)  # the simplest trees come first

@@ -112,7 +112,7 @@ class Training(BaseModel):
         chosen: whether the other limits were chosen on held-out examples; False if there were too few examples.
         counts: counts of the data.
         comparison: scores of a tree, the rules and the constants on held-out examples; None if there were too few. Each
-            fold trains a tree of its own, so the scores are those of the training method, not of `tree`.
+            fold trains a tree of its own, so the scores describe the way of training, not `tree` itself.
         warnings: reasons to doubt the tree.
     """
 

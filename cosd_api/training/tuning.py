@@ -105,8 +105,8 @@ def tune(
 
     Args:
         samples: samples from `collect`, one data set or several.
-        alphas: values of alpha to try; by default those of the paper's Figure 2.
-        betas: values of beta to try; by default those of the paper's Figure 2.
+        alphas: values of alpha to try; by default as in the paper's Figure 2.
+        betas: values of beta to try; by default as in the paper's Figure 2.
         folds: number of folds of the comparison on held-out examples.
         resamples: number of bootstrap resamples for the intervals.
         seed: seed of the resamples and the folds.

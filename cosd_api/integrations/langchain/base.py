@@ -159,7 +159,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return self
 
     def _asked_with(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> AnswerSettings:
-        """The settings of an answer: those of the call, and otherwise the fields.
+        """The settings of an answer. A setting that is not given to the call comes from the model's field.
 
         Raises:
             SettingError: a setting is invalid.
