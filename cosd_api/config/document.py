@@ -82,7 +82,7 @@ def read_document(path: Path) -> Document:
     if len(data) > _MOST_BYTES:
         raise SettingError(f"{path} has more than {_MOST_BYTES // 1_000_000} MB: that is no settings file")
     try:
-        text = data.decode("utf-8-sig")  # some editors begin a text with a byte order mark
+        text = data.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         raise SettingError(f"{path} is not UTF-8 text at byte {error.start}") from None
     try:

@@ -135,7 +135,7 @@ def _known(loc: Sequence[str | int], top: type[BaseModel]) -> list[str]:
     names = [one for one in loc if isinstance(one, str)]
     if not names:
         return [*top.model_fields]
-    if (fields := getattr(top, "fields_of", None)) is not None:  # the file of a gateway
+    if (fields := getattr(top, "fields_of", None)) is not None:  # only the class of a gateway's file has this
         return [*fields(names[0])]
     if names[0] in ("draft", "assistants", "models"):
         return [*(ServerLimitsConfig if "limits" in names else ServerConfig).model_fields]

@@ -170,7 +170,7 @@ class FusionConfig(BaseModel):
         return type(self).model_validate, (self.document(),)
 
     def document(self) -> dict[str, Any]:
-        """The settings as plain values: fields that differ from their defaults, and the settings given to the method."""
+        """The settings as plain values: fields that differ from their defaults, and given settings of the method."""
         found: dict[str, Any] = {"schema_version": self.schema_version}
         plain = self.model_dump(mode="json", exclude_defaults=True, serialize_as_any=True)
         for name in type(self).model_fields:
@@ -202,7 +202,7 @@ class FusionConfig(BaseModel):
         return found
 
     def answer_options(self) -> AnswerOptions:
-        """The limits of an answer that are set."""
+        """The limits of an answer that the file sets."""
         return cast("AnswerOptions", self.limits.chosen())
 
     def servers(self, replaced: Container[str] = ()) -> dict[str, Provider | list[Provider]]:

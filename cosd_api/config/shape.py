@@ -253,7 +253,7 @@ def method_hints(kind: type[Method]) -> dict[str, Any]:
 
 
 def _tuple(given: object) -> object:
-    """Convert a list in a file to a tuple, as methods have it; other values stay."""
+    """Convert a list in a file to a tuple, which is the type that methods use; return other values unchanged."""
     return tuple(cast("list[object]", given)) if isinstance(given, list) else given
 
 
@@ -279,7 +279,7 @@ def method_shapes() -> Mapping[str, type[MethodConfig]]:
 
 
 def _present(given: object) -> object:
-    """Convert a method that has a former name in a file to its present form, with a warning; others stay."""
+    """Convert a method with a former name to its present form, with a warning; return other methods unchanged."""
     fields = {"name": given} if isinstance(given, str) else given
     if not isinstance(fields, Mapping) or not isinstance(name := cast("Mapping[str, Any]", fields).get("name"), str):
         return given

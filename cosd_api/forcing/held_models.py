@@ -42,7 +42,7 @@ def known_end(token: Token, end_ids: frozenset[int]) -> Token:
 
 @dataclass(frozen=True, slots=True)
 class OwnPath:
-    """A path that leaves the reference: from one token on, the draft's own text replaces that of the reference.
+    """A path that leaves the reference: from one token on, it consists of the draft's own tokens.
 
     Attributes:
         path: the tokens of the reference, then the draft's own tokens, then an end of sequence.
@@ -160,8 +160,8 @@ class AssistantByIds:
     Args:
         turn: the model and its prompt.
         encoder: encoder of the assistant; None if it has the draft's ids.
-        answers: known answers: the assistant's most probable token after its own ids of the answer, None if it has no
-            answer there.
+        answers: the answers that are already known, by the assistant's own ids of the answer up to that point; None if
+            the assistant has no answer there.
         end_ids: ids that end an answer of either model; empty if the models have different ids.
         usage: the usage to which requests and tokens are added.
     """

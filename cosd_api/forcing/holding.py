@@ -60,8 +60,8 @@ async def hold_on_paths(
 ) -> ExampleSamples:
     """Teacher-force both models along a reference, each asked as in a fusion: after its own ids, or after the text.
 
-    Each model gets one scoring request. Further requests are needed where the draft would write something else than the
-    reference, and where a unit does not begin at a boundary of the assistant's own encoding.
+    Each model gets one scoring request. Further requests are needed if the draft would write something else than the
+    reference, or if a unit does not begin at a boundary of the assistant's own encoding.
 
     Args:
         turns: the models.

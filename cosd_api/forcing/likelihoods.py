@@ -20,7 +20,7 @@ def deferral_samples(
     listed: int,
     states: Mapping[int, State] | None = None,
 ) -> tuple[tuple[DeferralSample, ...], int]:
-    """Create a sample for each token of a reference that is a token of both models' encodings.
+    """Create a sample for each token of a reference that occurs in both models' encodings.
 
     Args:
         proposals: the choices of the draft and of the assistant, each at every boundary of its own encoding; the

@@ -101,7 +101,7 @@ class PathForcing:
         return max(next_start(self._reference, unit, self._reference.ends[wrong]), wrong + 1)
 
     def _is_wrong(self, at: int) -> bool:
-        """True if the draft would write another token than the reference's. In a tie it writes the reference's."""
+        """True if the draft would write another token than the reference. In a tie it writes the reference's token."""
         choice, token = self._choices[at], self._reference.tokens[at]
         if choice is None:
             return False

@@ -122,7 +122,7 @@ async def read_text(turn: RenderedPrompt, text: bytes, *, listed: int = 0, usage
     Raises:
         ProviderError: the server failed.
     """
-    also: dict[str, Any] = {"alternatives": listed} if listed else {}  # a provider need not know the keyword
+    also: dict[str, Any] = {"alternatives": listed} if listed else {}  # some providers do not accept the keyword
     return await turn.provider.propose(Context(turn.prompt, text), None, usage=usage, **also)
 
 

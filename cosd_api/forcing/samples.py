@@ -1,7 +1,7 @@
 """Samples of a reference text: the tokens of two models at each place (section 3.2 of the CoSD paper).
 
-An example is a prompt and its reference answer. After each beginning of the reference, each model has a token that it
-would write next, and a probability of it. A decision sample records both probabilities and which model is right.
+An example is a prompt and its reference answer. At each place of the reference, each model has a token that it would
+write next, and a probability of it. A decision sample records both probabilities and which model is right.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Sample:
 
     Attributes:
         p: the draft's probability of its own text, in [0, 1]; for several tokens, the lowest of their probabilities.
-        q: the assistant's probability of its own text, likewise.
+        q: the assistant's probability of its own text, in [0, 1]; for several tokens, the lowest of them.
         label: 0 if the draft would write the reference, 1 if only the assistant would, None if neither would.
         agreed: whether both would have written the same, so that no decision is needed. The label is then 0 or None.
         start: byte offset in the answer at which the models differ or, if they agree, at which the unit begins.
@@ -107,8 +107,7 @@ class DeferralSample:
     Attributes:
         start: byte offset in the answer.
         draft: text that the draft would have written; empty for its end of sequence.
-        listed: the draft's probabilities of its own token and of the other tokens that it listed, in this order; the
-            most probable token comes first.
+        listed: the draft's probability of its own token, then of the other tokens that it listed, in descending order.
         p: the draft's probability of the reference's token.
         q: the assistant's probability of the reference's token.
         handed: whether the assistant would have written the reference's token and the draft would not.

@@ -210,13 +210,13 @@ class Answering:
             words = f"the answer was not complete, or not taken, within {self._limits.timeout:g} seconds"
             error = ApiError(words, status=504, kind="timeout_error", code="timeout")
         if error is not None:
-            with anyio.move_on_after(_GRACE_SECONDS):  # hang up on a client that reads nothing
+            with anyio.move_on_after(_GRACE_SECONDS):  # a client that reads nothing gets no error
                 await self._refuse(error, scope, receive, send)
         self._ended = True
 
     def _failed(self, failed: Exception) -> ApiError:
         error = api_error(failed)
-        if isinstance(failed, ProviderError) and not isinstance(failed, BudgetError):  # its words may quote the prompt
+        if isinstance(failed, ProviderError) and not isinstance(failed, BudgetError):  # its message may quote a prompt
             status = f", status {failed.status}" if failed.status else ""
             request = f", its request {failed.request_id}" if failed.request_id else ""
             words = (self._exchange.id, type(failed).__name__, failed.endpoint, status, request)
@@ -334,7 +334,7 @@ class Answering:
         await self._write(send, end, last=True)
 
     def _more_is_there(self) -> bool:
-        """True if the next token of the only answer is ready: a verdict releases several tokens at once."""
+        """True if there is only one answer and its next token is ready, since a verdict may release several tokens."""
         return len(self._asked.prompts) == 1 and self._streams[0].unread > 0
 
     async def _start(self, send: Send) -> None:
@@ -352,7 +352,7 @@ class Answering:
 
     @asynccontextmanager
     async def _answers(self) -> AsyncGenerator[AsyncIterator[_Numbered]]:
-        """Yield the result of every answer and, in a stream, its tokens before; each with the answer's index."""
+        """Yield the tokens of all answers if they are streamed, and then the results, each with the answer's index."""
         prompts = self._asked.prompts
         if len(prompts) == 1:
             async with aclosing(self._answer(0)) as items:

@@ -115,7 +115,7 @@ class Gateway:
         self._paths = frozenset(route.path for route in routes)
         self._router = Router(routes, redirect_slashes=False, lifespan=self._lifespan)
         self._app: ASGIApp = self._serve
-        if cors:  # plain ASGI, which hides no disconnect
+        if cors:  # this middleware is plain ASGI, so the gateway still sees disconnects
             self._app = CORSMiddleware(
                 self._serve, cors, allow_methods=("GET", "POST"), allow_headers=("*",), expose_headers=_EXPOSED
             )
@@ -128,7 +128,7 @@ class Gateway:
         given = Headers(scope=scope).get("x-request-id", "")
         exchange = Exchange(id=request_id(given), method=scope["method"], path="")
         exchange.path = scope["path"] if scope["path"] in self._paths else ""
-        scope["exchange"], scope["app"] = exchange, self  # with "app" set, the router raises errors, not answers them
+        scope["exchange"], scope["app"] = exchange, self  # if "app" is set, the router raises errors for us to answer
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -289,7 +289,7 @@ class Gateway:
             ApiError: the body is too large, is not declared as JSON, or does not arrive; or too few places are free.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # a foreign web page cannot send this type without asking the gateway first
+        if kind != "application/json":  # a foreign web page cannot send this type without the gateway's permission
             raise ApiError("the body must be JSON, with the header content-type: application/json", status=415)
         most = self._most(request.scope["path"])
         length = request.headers.get("content-length", "")

@@ -218,7 +218,7 @@ class Asked:
     """A request for answers.
 
     Attributes:
-        chat: whether it came to the chat route.
+        chat: whether the request came to the chat route.
         model: name of the requested fusion.
         prompts: the prompts; each gets one answer.
         options: the limits of each answer.
@@ -277,7 +277,7 @@ class Asked:
         )
 
     def ignored(self, fusion: Fusion) -> list[str]:
-        """The ignored fields that would have changed something."""
+        """The names of ignored fields that would have changed something."""
         drawn = fusion.settings.temperature
         return [name for name, value in self.passed_over.items() if name != "temperature" or value != drawn]
 
@@ -370,7 +370,7 @@ def _checked_own(given: object, most: int) -> dict[str, tuple[Message, ...]]:
         lists = (cast("list[object]", one) for one in several.values() if isinstance(one, list))
         count = len(several) + sum(max(0, len(one) - 1) for one in lists)
         if count > most:
-            words = f"own has {count} messages, and at most {most} are allowed here beside those of the conversation"
+            words = f"own has {count} messages, and at most {most} are allowed here in addition to the conversation"
             raise ApiError(words, param="own")
     try:
         return check_own(cast("OwnMessages | None", given))
@@ -401,7 +401,7 @@ def _read(
     """Parse and check a body; return it with the ignored fields whose values may change something."""
     most = max(_MOST_VALUES, _VALUES * (limits.messages + limits.prompts))
     if count_values(data, most) > most:
-        raise ApiError(f"the body has more than {most} values: JSON of as many is no conversation")
+        raise ApiError(f"the body has more than {most} values, which is too large for a conversation")
     try:
         given = from_json(data)
     except ValueError:
@@ -410,7 +410,7 @@ def _read(
         raise ApiError("the body must be a JSON object")
     fields = cast("dict[str, object]", given)
     if len(fields) > _MOST_FIELDS:
-        raise ApiError(f"the body has {len(fields)} fields, and there are fewer than {_MOST_FIELDS}")
+        raise ApiError(f"the body has {len(fields)} fields, and at most {_MOST_FIELDS} are allowed")
     if longest := next((name for name in fields if len(name) > _LONGEST_NAME), None):
         raise ApiError(f"unknown field of {len(longest)} characters")
     unused = {name: value for name, value in fields.items() if name in (ignore or ())}

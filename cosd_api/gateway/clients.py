@@ -143,7 +143,7 @@ class _Minute:
         while self._entries and self._entries[0][0] + _MINUTE <= self._clock():
             self._sum -= self._entries.popleft()[1]
         if not self._entries:
-            self._sum = 0.0  # drops rounding errors
+            self._sum = 0.0  # removes accumulated rounding errors
 
 
 def _duration(seconds: float) -> str:
@@ -175,7 +175,7 @@ class Clients:
         self._taken = 0
 
     def change(self, keys: Mapping[str, ClientKey]) -> None:
-        """Replace the keys. Requests in progress continue, and so do the counts of keys whose names stay."""
+        """Replace the keys. Requests in progress continue, and a key whose name stays keeps its counts."""
         former = {client.name: client for _, client in self._known}
         known: list[tuple[bytes, Client]] = []
         for text, key in keys.items():
@@ -199,7 +199,7 @@ class Clients:
 
         Raises:
             ApiError: the key is missing or wrong. If the gateway has no keys: the request came from another machine, or
-                it names a foreign host, as a web page does whose domain name was pointed at this machine.
+                it names a foreign host, as after DNS rebinding by a web page.
         """
         known = self._known
         if not known:

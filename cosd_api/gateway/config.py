@@ -32,7 +32,7 @@ KEYS_VARIABLE = "COSD_SERVE_KEYS"
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}$"
-_SHORTEST = 16  # characters of a key
+_SHORTEST = 16  # minimum number of characters in a key
 _Count = Annotated[int, Field(ge=1, strict=True)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Name = Annotated[str, StringConstraints(pattern=_NAME)]
@@ -92,7 +92,7 @@ class ClientKey(BaseModel):
     """A key that clients may use. The key itself is in an environment variable, or in a file.
 
     Attributes:
-        name: for logs and metrics.
+        name: name of the key in logs and metrics.
         env: environment variable that contains the key.
         file: file that contains only the key, as an alternative to a variable. A relative path is resolved against the
             settings file's folder. SIGHUP makes the gateway read the file again.
@@ -230,7 +230,7 @@ def _text_of(key: ClientKey) -> tuple[str, str]:
     except OSError as error:
         raise SettingError(f"keys: {key.file}, which is to hold a key: {error.strerror}") from None
     except UnicodeDecodeError:
-        return key.file, ""  # refused as too short
+        return key.file, ""  # the caller refuses it as too short
 
 
 def _client(number: int, options: Sequence[str]) -> ClientKey:

@@ -45,10 +45,10 @@ class Exchange:
         model: the name of the fusion that answers; empty until the body has been read.
         stream: whether the answer is sent while it is written.
         status: the HTTP status; 0 if the client left before it was sent.
-        outcome: the outcome.
+        outcome: how the request ended.
         error: the error's code, or its status if it has no code; empty without an error.
         first_seconds: seconds until the first text was sent.
-        tokens: number of tokens of all answers that were sent.
+        tokens: number of tokens that were sent, in all answers together.
         usage: requests and billed tokens of each endpoint.
         never_billed: estimated number of tokens that each endpoint processed but did not bill.
         results: the complete answers.

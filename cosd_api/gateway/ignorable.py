@@ -1,8 +1,8 @@
 """Request fields that the gateway can be set to ignore: sampling parameters, and hints to a server.
 
 The list is fixed. If one of these fields is ignored, a fusion writes its usual answer, in the form that the client
-expects. No other field can be ignored: without `n`, `stop`, `tools` or `response_format`, for example, a client would
-not get what it requested. Names are checked, because a misspelt one would never match a field.
+expects. Other fields cannot be ignored: a client that sends `n`, `stop`, `tools` or `response_format`, for example,
+would not get the answer that it requested. Names are checked, because a misspelt name would never match a field.
 """
 
 from __future__ import annotations

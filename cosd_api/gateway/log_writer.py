@@ -75,7 +75,7 @@ class LogWriter(logging.Handler):
             self._dropped += 1
 
     def close(self) -> None:
-        """Write the waiting lines; lines that the reader does not take within two seconds are lost."""
+        """Write the waiting lines; lines that the reader does not accept within two seconds are lost."""
         if self._thread.is_alive():
             with suppress(queue.Full):
                 self._lines.put(None, timeout=_LAST_SECONDS)
@@ -97,6 +97,6 @@ class LogWriter(logging.Handler):
                 rest = rest[os.write(self._descriptor, rest) :]
             except BlockingIOError:  # another program has made the descriptor non-blocking
                 time.sleep(_AGAIN_SECONDS)
-            except OSError:  # the reader has gone
+            except OSError:  # the reader has closed its end
                 self._drop()
                 return

@@ -29,33 +29,31 @@ class GatewayMetrics:
         self._registry = CollectorRegistry()
         of, model = self._registry, ["model"]
         self._requests = Counter(
-            "cosd_requests", "Requests for answers that are over.", [*model, "route", "outcome"], registry=of
+            "cosd_requests", "Finished requests for answers.", [*model, "route", "outcome"], registry=of
         )
         self._errors = Counter("cosd_errors", "Requests that ended in an error.", [*model, "kind"], registry=of)
         self._in_flight = Gauge("cosd_in_flight", "Requests for answers in progress.", model, registry=of)
         self._tokens = Counter(
             "cosd_tokens",
-            "Tokens that endpoints billed; kind never_billed is an estimate of what was cancelled before its bill.",
+            "Tokens that endpoints billed; kind never_billed is an estimate for requests cancelled before their bill.",
             [*model, "endpoint", "kind"],
             registry=of,
         )
         self._cached = Counter(
             "cosd_cached_tokens",
-            "Prompt tokens, of those billed, that came from a cache.",
+            "Billed prompt tokens that came from a cache.",
             [*model, "endpoint"],
             registry=of,
         )
         self._written = Counter("cosd_answer_tokens", "Tokens of answers.", model, registry=of)
-        self._kept = Counter(
-            "cosd_draft_tokens_kept", "Draft tokens in complete answers that stand verified.", model, registry=of
-        )
+        self._kept = Counter("cosd_draft_tokens_kept", "Verified draft tokens in complete answers.", model, registry=of)
         self._replaced = Counter(
             "cosd_draft_tokens_replaced", "Draft tokens that were replaced in complete answers.", model, registry=of
         )
         self._replacements = Counter("cosd_replacements", "Replacements in complete answers.", model, registry=of)
         self._unverified = Counter(
             "cosd_unverified_tokens",
-            "Tokens of complete answers that an assistant could have changed which had failed.",
+            "Tokens of complete answers that a failed assistant could have changed.",
             model,
             registry=of,
         )
@@ -63,7 +61,7 @@ class GatewayMetrics:
             "cosd_upstream_errors", "Failures of models' servers.", [*model, "endpoint", "kind"], registry=of
         )
         self._of_keys = Counter(
-            "cosd_key_requests", "Requests for answers that are over, by key.", ["key", "outcome"], registry=of
+            "cosd_key_requests", "Finished requests for answers, by key.", ["key", "outcome"], registry=of
         )
         self._refused_keys = Counter(
             "cosd_key_errors", "Requests with a key that ended in an error.", ["key", "kind"], registry=of

@@ -27,11 +27,11 @@ _WAIT_SECONDS = 1.0  # longest wait of a check for results, because health check
 _EVERY_SECONDS = 2.0  # pause between two probes of one server
 _ALIVE_SECONDS = 3.0  # timeout of a probe if the server's model is known
 _MODEL_SECONDS = 15.0  # timeout of the probe that looks up the model
-_FRESH_SECONDS = 2.0 * (_EVERY_SECONDS + _ALIVE_SECONDS)  # age up to which a result counts, as the next may be late
+_FRESH_SECONDS = 2.0 * (_EVERY_SECONDS + _ALIVE_SECONDS)  # age up to which a result counts; the next may be late
 _ASKED_SECONDS = 60.0  # time after the last check during which probes continue
 
 Ready = Literal["ready", "degraded", "not ready"]
-"""The state of all models. `"degraded"`: only assistants without which answers continue are not ready."""
+"""State of all models together. `"degraded"`: some assistants are not ready, but answers continue without them."""
 
 
 @dataclass

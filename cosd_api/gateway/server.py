@@ -59,7 +59,7 @@ class GatewayServer(uvicorn.Server):
         self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and call `ready`."""
+        """Start the server, then call `ready`."""
         await super().startup(sockets)
         self._ready()
 

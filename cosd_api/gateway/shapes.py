@@ -32,7 +32,7 @@ _FINISH = {"budget": "length"}
 class TextReader:
     """Reader of tokens that may contain parts of characters; a character is returned with its last part.
 
-    The pieces joined are the text of the result.
+    The returned pieces together are the text of the result.
     """
 
     def __init__(self) -> None:

@@ -102,7 +102,7 @@ def _providers(role: str, left: dict[str, Any], needed: bool) -> list[Provider]:
     if len(models) != len(servers):
         words = f"{role}_model names {len(models)} models for {len(servers)} servers"
         raise SettingError(f"{words}: give one for each, in their order, or none")
-    texts = [None if model is None else str(model) for model in models]  # tools read a name of digits as a number
+    texts = [None if model is None else str(model) for model in models]  # tools convert a name of digits to a number
     return [
         connect(one, model=model) if isinstance(one, str) else one for one, model in zip(servers, texts, strict=True)
     ]
@@ -113,7 +113,7 @@ def _method(method: object, options: Mapping[str, Any]) -> Method:
         return method_from_text(method, {name: _written(value) for name, value in options.items()})
     if options:
         raise SettingError(f"{', '.join(options)}: the given method has its own settings. Leave them out")
-    return cast("Method", method)  # Fusion refuses anything else
+    return cast("Method", method)  # Fusion refuses an object that is not a method
 
 
 def _written(value: object) -> str:

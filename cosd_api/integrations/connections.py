@@ -61,7 +61,7 @@ class _Open:
 
 
 class _Closing(asyncio.Task[None]):
-    """A task that a loop cannot cancel when it ends, only wait for."""
+    """A task that an ending loop waits for, because the loop cannot cancel it."""
 
     def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002 - asyncio's own
         return False

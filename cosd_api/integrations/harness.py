@@ -191,7 +191,7 @@ class HarnessFusion:
     def log_likelihoods(
         self, requests: Sequence[tuple[str, str]], done: Done, where: Where | None = None
     ) -> list[tuple[float, bool]]:
-        """Return the log-likelihood of each continuation, and whether the fusion would write exactly it."""
+        """Return the log-likelihood of each continuation, and whether the fusion would write exactly that text."""
 
         async def score(fusion: Fusion, at: int) -> tuple[float, bool]:
             return await self._scored(fusion, *_before_a_space(*requests[at]))
@@ -317,7 +317,7 @@ def windows(pieces: Sequence[Piece], size: int) -> list[tuple[str, str]]:
         SettingError: a single character has more than `size` tokens.
     """
     data = b"".join(piece.data for piece in pieces)
-    starts = [0, *accumulate(len(piece.data) for piece in pieces)]  # including the end
+    starts = [0, *accumulate(len(piece.data) for piece in pieces)]  # the last element is the end of the text
     text = [at == len(pieces) or data[starts[at]] & 0xC0 != 0x80 for at in range(len(starts))]
     space = [data[start : start + 1].isspace() and not data[max(start - 1, 0) : start].isspace() for start in starts]
     word = [at == len(pieces) or one for at, one in enumerate(space)]

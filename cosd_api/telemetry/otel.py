@@ -140,7 +140,7 @@ class RecordedSpan(FusionSpan):
         server = self._servers[sent.who]
         with self._tracer.start_as_current_span(
             f"{self._operation} {server[names.MODEL]}",
-            context=self._context,  # in the current context, an assistant's request may be inside a draft's request
+            context=self._context,  # the current span may be that of another request
             kind=SpanKind.CLIENT,
             attributes=server,
             record_exception=False,

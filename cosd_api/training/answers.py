@@ -37,7 +37,7 @@ __all__ = ["AnswerTuning", "is_right", "tune_answers"]
 
 
 _Pair = tuple[float, float]
-"""Alpha and beta."""
+"""A pair of alpha and beta."""
 
 
 class AnswerTuning(GridTuning):
@@ -65,9 +65,9 @@ class AnswerTuning(GridTuning):
 
 
 def is_right(example: Example, text: str) -> bool:
-    """Check a text against an example: it must contain the target as whole words or, without a target, be the answer.
+    """Test whether a text contains the example's target as whole words. Without a target, it must equal the answer.
 
-    Case matters; the amount of white space does not. If the example's `ends` is False, more text may follow its answer.
+    Case matters; the amount of white space does not. If the example's `ends` is False, more text may follow the answer.
     """
     wanted, found = (
         " ".join(unicodedata.normalize("NFC", one).split()) for one in (example.target or example.answer, text)
@@ -216,8 +216,8 @@ class _Outcome:
     def holds_with(self, other: RuleVerifier) -> bool:
         """Test whether the answer is provably the same when `other` decides.
 
-        It is if `other` contests only places that `pair` contested, so that no further question is asked, and if it
-        decides alike at every place where an assistant differed.
+        This is the case if `other` contests only places that `pair` contested, so that no further question is asked,
+        and if it makes the same decision at every place where an assistant differed.
         """
         return (
             self.whole
@@ -228,7 +228,7 @@ class _Outcome:
 
 def _contests_no_more(other: RuleVerifier, pair: RuleVerifier) -> bool:
     """Test whether `pair` contests every draft probability that `other` contests; each contests all up to a bound."""
-    highest = min(1.0, math.nextafter(other.alpha, 0.0))  # below alpha
+    highest = min(1.0, math.nextafter(other.alpha, 0.0))  # the largest probability below alpha
     return pair.contestable(highest) or (other.alpha <= pair.alpha and other.beta >= pair.beta)
 
 
@@ -237,7 +237,7 @@ def _key(pair: RuleVerifier) -> _Pair:
 
 
 def _missing(known: Sequence[dict[_Pair, _Outcome]], pair: RuleVerifier) -> list[int]:
-    """Return the indices of examples whose answer with this pair is unknown; add answers that earlier ones imply."""
+    """Return the indices of examples whose answer with this pair is unknown; record answers that are already known."""
     missing: list[int] = []
     for at, outcomes in enumerate(known):
         same = next((one for one in outcomes.values() if one.holds_with(pair)), None)

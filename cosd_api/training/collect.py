@@ -70,8 +70,9 @@ async def collect(
     Some places need further requests: units in which the draft would have written something else, and units at whose
     beginning the assistant's own encoding of the reference has no boundary.
 
-    If models are compared token by token after texts, both are asked at the draft's boundaries. A gate's models are
-    compared so if they take only text, if a chat template writes white space before an answer, or with `hidden_states`.
+    If models are compared token by token after texts, both are asked at the boundaries of the draft's tokens. This is
+    the case for a gate if a model takes only text, if a chat template writes white space before an answer, or with
+    `hidden_states`.
 
     `Samples.usage` reports the requests.
 
@@ -87,8 +88,8 @@ async def collect(
         on_error: `"raise"` ends the run at an endpoint's error. `"skip"` leaves the example out: `Samples.failed` lists
             it, and the next run tries it again. Finished examples are in the file either way.
         on_special_tokens: as in `Fusion`.
-        unit: as in `Fusion`. For a gate, which hands over single tokens, models that take only text are compared by
-            their encodings of a test text, as they are when the gate decides.
+        unit: as in `Fusion`. A gate hands over single tokens. So for a gate, models that take only text are compared by
+            their encodings of a test text, as when the gate decides.
         listed: also collect the data for `train_deferral`: this number of other tokens that the draft lists at each
             place, and both models' probabilities of the reference's tokens. This requires `unit="token"` and, after
             texts, one more scoring request to each endpoint.
@@ -195,7 +196,7 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
 async def _contexts(endpoints: Endpoints, facts: Facts, *, states: bool) -> tuple[Contexts, frozenset[int]]:
     """Return how a fusion would ask the models; and, if they have the same ids, all ids that end an answer.
 
-    For hidden states, the models are asked after texts, as by the method that uses hidden states.
+    If hidden states are collected, the models are asked after texts, as in the method that uses hidden states.
     """
     infos = [await provider.describe() for provider in (endpoints.draft, endpoints.assistants[0])]
     by_ids = all(info.capabilities.ids for info in infos) and (facts.ids or facts.unit == "word")
@@ -240,7 +241,7 @@ class _Run:
         before = {one.example.key: one for one in kept}
         for example in wanted.values():
             if (one := before.get(example.key)) is not None:
-                self._done[example.key] = one.model_copy(update={"example": example})  # its target may differ
+                self._done[example.key] = one.model_copy(update={"example": example})  # the target may have changed
         self._there = len(self._done)
         waiting = deque((number, example) for number, example in wanted.items() if example.key not in self._done)
         errors: list[Exception] = []
@@ -271,7 +272,7 @@ class _Run:
             one = await self._ask(example)
         except ProviderError as error:
             if not self._skips:
-                error.add_note(f"at example {number} of those given")
+                error.add_note(f"at example {number} of the given examples")
                 raise
             self._failed[example.key] = Failure(number=number, example=example, error=str(error))
             return
@@ -291,7 +292,8 @@ class _Run:
             return await hold_on_paths(pair, example, self._wanted, self._ledgers, (True, True))
         gate = self._wanted.listed is not None or self._wanted.states
         if by_ids and not gate and (leads[0] == leads[1] or self._endpoints.unit is None):
-            apart = replace(self._wanted, same=self._wanted.same and leads[0] == leads[1])  # as in a fusion
+            # As in a fusion, models whose templates begin the answer differently are judged by words.
+            apart = replace(self._wanted, same=self._wanted.same and leads[0] == leads[1])
             return await hold_on_paths(pair, example, apart, self._ledgers, (True, True))
         if self._contexts == "ids":
             self._warnings[_BY_TEXT] = None

@@ -1,7 +1,7 @@
 """Examples and decision samples, in memory and in files (section 3.2 and equation 7 of the CoSD paper).
 
-An example is a prompt and its reference answer. After each beginning of the reference, each model has a token that it
-would write next, and a probability of it. A decision sample records both probabilities and which model is right.
+An example is a prompt and its reference answer. At each place of the reference, each model has a token that it would
+write next, and a probability of it. A decision sample records both probabilities and which model is right.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Failure(Strict):
     """An example for which an endpoint failed.
 
     Attributes:
-        number: its number among the given examples, from 1.
+        number: number of the example among the given examples, from 1.
         example: the example.
-        error: the reason.
+        error: the message of the error.
     """
 
     number: int
@@ -294,7 +294,7 @@ class Header(Strict):
             )
             words = f"{path} holds samples with hidden states: {width}, not {wanted}"
             raise SettingError(f"{words}: {_ANOTHER_FILE}")
-        if self.unit != other.unit:  # last, since the settings above determine it
+        if self.unit != other.unit:  # checked last, because the settings above determine the unit
             words = f"{path} holds samples of unit={self.unit!r}, but these endpoints are judged by {other.unit!r}"
             raise SettingError(f"{words} (was a tokenizer given only once?): {_ANOTHER_FILE}")
 

@@ -1,7 +1,7 @@
-"""Accuracy of a verifier at those places of reference answers where exactly one of the two models is right.
+"""Accuracy of a verifier at places of reference answers where exactly one of the two models is right.
 
-All places of one example are held out together. Otherwise a method would be tested on places that nearly equal places
-that it was trained on.
+All places of one example are held out together. Otherwise a method would be tested on places that are nearly equal to
+its training places.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ class HeldOutScores(BaseModel):
 
     Attributes:
         examples: number of examples with a place where exactly one model is right.
-        folds: number of parts into which the examples were divided. At the places of each part, methods decided that
-            had been fitted to the other parts only, including the depth of a tree and the bounds of a tuned rule.
+        folds: number of parts into which the examples were divided. Each part was judged by methods that had been
+            fitted only to the other parts. This includes the depth of a tree and the alpha and beta of a tuned rule.
         scores: the score of each method, by its name.
     """
 
@@ -279,8 +279,8 @@ def split(
     """
     labels = deciding(places)
     groups = sorted({place.group for place in places})
-    random.Random(seed).shuffle(groups)  # noqa: S311 - no secret
-    order = [{1}, {0, 1}, {0}, set[int]()]  # so examples that share a label are neighbours
+    random.Random(seed).shuffle(groups)  # noqa: S311 - not used for security
+    order = [{1}, {0, 1}, {0}, set[int]()]  # in this order, examples that share a label are neighbours
     groups.sort(key=lambda group: order.index(labels.get(group, set())))
     count = min(folds, max(1, len(labels)))
     fold = {group: number % count for number, group in enumerate(groups)}

@@ -148,7 +148,7 @@ def compare(
     folds: int = 5,
     seed: int = 0,
 ) -> HeldOutScores | None:
-    """Compare both constants, the default rule, the paper's, the tuned rule and a tree on the same held-out examples.
+    """Compare the constants, the default rule, the paper's, a tuned rule and a tree on the same held-out examples.
 
     Returns None if there are too few samples: at least five examples need a place where just one model is right, and
     for each model, at least two examples need a place where only that model is right.
@@ -276,7 +276,8 @@ class TreeFit:
         import sklearn  # noqa: PLC0415
         from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415
 
-        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):  # checks take most of the time
+        # Without this, most of the time is spent on checks of the arguments.
+        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
             classifier = DecisionTreeClassifier(
                 max_depth=depth, min_samples_leaf=leaf, class_weight=self.class_weight, random_state=self.seed
             )
@@ -316,7 +317,7 @@ def nodes_of(classifier: Any) -> tuple[TreeNode, ...]:  # Any: scikit-learn has 
 
 
 def check_sklearn(purpose: str = "training a tree") -> None:
-    """Check that scikit-learn can be imported, before long work.
+    """Check that scikit-learn can be imported, so that no long work is lost.
 
     Args:
         purpose: the task that needs scikit-learn, for the error message.

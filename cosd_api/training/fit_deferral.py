@@ -125,8 +125,8 @@ class DeferralTraining(BaseModel):
         where = "held-out examples" if score.held_out else "the examples that it was trained on"
         opens = (
             f"It was trained with a penalty of {self.penalty:g}, and opens where its probability is above "
-            f"{self.gate.eta:.4g}: on {where} at {score.opens:.1%} of all tokens, at {score.found:.1%} of those to be "
-            f"handed over, and at {score.wasted:.1%} of the others (Youden's index {score.youden:.3f})."
+            f"{self.gate.eta:.4g}: on {where} at {score.opens:.1%} of all tokens, at {score.found:.1%} of the tokens "
+            f"to be handed over, and at {score.wasted:.1%} of the others (Youden's index {score.youden:.3f})."
         )
         losses = "\n".join(["Negative log-likelihood of a token, in nats:", *likely])
         return "\n\n".join([paragraph(about), losses, self.gate.summary, paragraph(opens)])
@@ -176,7 +176,7 @@ def train_deferral(
 
 
 def train_co_llm(samples: Samples | Sequence[Samples], *, folds: int = 5, seed: int = 0) -> DeferralTraining:
-    """Train a gate of hidden states. A deprecated name for `train_deferral(..., hidden_states=True)`; warns."""
+    """Train a gate of hidden states: the deprecated name of `train_deferral(..., hidden_states=True)`."""
     outdated("train_co_llm(samples)", "train_deferral(samples, hidden_states=True)")
     return train_deferral(samples, hidden_states=True, folds=folds, seed=seed)
 
@@ -255,7 +255,7 @@ class _Data:
         return fitted.weights(), {"counts": self.counts, "losses": losses, "score": score, "warnings": doubts}
 
     def trained_on(self, **more: JsonValue) -> dict[str, JsonValue]:
-        """The origin of the gate, for its file."""
+        """The origin of the gate, which its file records."""
         return {
             "pairs": pairs_of(self.sets),
             "data": digest_of([one.deferral_digest for one in self.sets]),

@@ -120,7 +120,7 @@ class GateFit:
 
         minimize: Any = getattr(import_module("scipy.optimize"), "minimize")  # noqa: B009 - it has no types
         x = self._standardised(shown)
-        counts = np.array([0.0] + [1.0] * shown.shape[1])  # no penalty on the bias
+        counts = np.array([0.0] + [1.0] * shown.shape[1])  # the bias has no penalty
 
         def penalised(theta: Any) -> tuple[float, Any]:
             value, slope = loss(theta, x)
@@ -154,7 +154,7 @@ class GateFit:
 
 
 def rounded(number: float) -> float:
-    """Round a number as for the file of a gate."""
+    """Round a number to the precision that the file of a gate has."""
     return float(f"{number:.{_DIGITS}g}") + 0.0
 
 
@@ -212,7 +212,7 @@ class HeldOutPlaces:
 
 
 def held_out(places: Sequence[GatePlace], folds: int, seed: int, penalty: float = PENALTY) -> HeldOutPlaces:
-    """Compute the probability of deferral at every place, by gates trained on other examples if there are enough."""
+    """Compute the probability of deferral at every place, with gates trained on other examples if there are enough."""
     groups = {place.group for place in places}
     handed = {place.group for place in places if place.label}
     if len(groups) < ENOUGH_EXAMPLES or len(handed) < ENOUGH_HANDED:

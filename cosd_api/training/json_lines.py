@@ -39,7 +39,7 @@ COMPARISON: Literal["cosd-comparison"] = "cosd-comparison"
 """The `kind` in the header of the journal of a comparison."""
 
 _BOM = b"\xef\xbb\xbf"  # some editors write it before the text
-_HEAD = 300  # bytes within which a file names its kind
+_HEAD = 300  # number of bytes in which to look for the kind of a file
 _KIND = re.compile(r'\s*\{[^{}\[\]]*?(?<!\\)"kind"\s*:\s*"([^"\\]+)"')
 _BEGINNINGS: Mapping[str, str] = {
     r"\s*\[": "array",

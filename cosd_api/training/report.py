@@ -30,7 +30,7 @@ __all__ = [
 
 Interval = tuple[float, float]
 
-_LARGEST_SHOWN = 31  # nodes: a full tree of depth 4
+_LARGEST_SHOWN = 31  # number of nodes in a full tree of depth 4
 _SURE = 0.5  # a model is sure of its word if it finds it more probable than this
 
 
@@ -112,7 +112,7 @@ class Training(BaseModel):
         chosen: whether the other limits were chosen on held-out examples; False if there were too few examples.
         counts: counts of the data.
         comparison: scores of a tree, the rules and the constants on held-out examples; None if there were too few. Each
-            fold trains a tree of its own, so the scores describe the way of training, not `tree` itself.
+            fold trains a tree of its own, so the scores measure the method of training, not `tree` itself.
         warnings: reasons to doubt the tree.
     """
 
@@ -360,7 +360,7 @@ class GridTuning(BaseModel):
         return f"Best by {self.measured}: {in_words(self.best)}."
 
     def _about_others(self) -> str:
-        """Compare the best pair with others, and say how certain the choice is."""
+        """Describe how the best pair compares with others, and how certain the choice is."""
         words: list[str] = []
         if self.best == DEFAULT:
             words.append("It is the default.")

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RuleTuning", "by_grid", "grid_tuning", "tune"]
 
-_TAILS = (2.5, 97.5)  # percent, for a 95 % interval
-_BLOCK = 4_000_000  # examples drawn at a time: about 100 MB
+_TAILS = (2.5, 97.5)  # percentiles of a 95 % interval
+_BLOCK = 4_000_000  # number of examples to draw at a time, which takes about 100 MB
 
 
 class RuleTuning(GridTuning):
@@ -73,8 +73,8 @@ class RuleTuning(GridTuning):
         tuned, default = (self.comparison.scores[name].accuracy for name in (TUNED_RULE, DEFAULT_RULE))
         return paragraph(
             f"Recommended (by {self.measured}): the default, {in_words(DEFAULT)}. On held-out examples it decided "
-            f"{default:.1%} right, and pairs that were chosen as this one {tuned:.1%}: there are too few examples to "
-            "choose by."
+            f"{default:.1%} right, and pairs that were chosen in the same way {tuned:.1%}: there are too few examples "
+            "to choose by."
         )
 
     def findings(self) -> str:
@@ -137,7 +137,7 @@ def _counts(places: Sequence[LabelledPlace], pairs: Sequence[RuleVerifier]) -> N
     counts = np.empty((len(examples), len(pairs) + 1), dtype=np.int64)
     with np.errstate(invalid="ignore"):  # 0 times an infinite beta is NaN, and no q is greater than NaN
         for at, pair in enumerate(pairs):
-            replaces = (p < pair.alpha) & (q > pair.beta * p)  # RuleVerifier.replaces, at all places at once
+            replaces = (p < pair.alpha) & (q > pair.beta * p)  # this is RuleVerifier.replaces for all places at once
             counts[:, at] = np.bincount(row[replaces == label], minlength=len(examples))
     counts[:, -1] = np.bincount(row)
     return counts

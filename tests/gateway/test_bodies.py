@@ -148,7 +148,7 @@ def test_what_cannot_be_continued_is_refused_with_the_reason(given: Any, param: 
         (b"\xff", "the body is not valid JSON"),
         (b"[1]", "the body must be a JSON object"),
         (json.dumps({"x" * 3_000_000: 1}).encode(), "unknown field of 3000000 characters"),
-        (json.dumps({f"x{at}": 1 for at in range(50_000)}).encode(), "the body has 50000 fields, and there are fewer"),
+        (json.dumps({f"x{at}": 1 for at in range(50_000)}).encode(), "the body has 50000 fields, and at most 100 are"),
         (json.dumps({"model": "m", "messages": [], "stop": [1] * 90_000}).encode(), "stop is refused"),
         (json.dumps({"model": "m", "stop": [1] * 500_000}).encode(), "the body has more than 100000 values"),
         (b"{}", "model is required"),
@@ -208,7 +208,7 @@ def test_temperature_and_seed_are_the_methods() -> None:
 @pytest.mark.parametrize("part", ["[]", "{}", '""', "1", '{"":""}'])
 def test_a_body_of_very_many_values_is_refused_before_it_is_read(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "from_json", lambda _: pytest.fail("it was read"))
-    with pytest.raises(ApiError, match="the body has more than 100000 values: JSON of as many is no conversation"):
+    with pytest.raises(ApiError, match="the body has more than 100000 values, which is too large for a conversation"):
         read_completion(b'{"user": [' + b",".join([part.encode()] * 100_000) + b"]}", LIMITS)
 
 

@@ -129,7 +129,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @classmethod
     def _check_names(cls, given: Any) -> Any:
         """Refuse unknown names; read the servers from the environment unless they are given."""
-        if not isinstance(given, dict):  # an existing model, as a field of another object
+        if not isinstance(given, dict):  # pydantic passes an existing model if it is a field of another object
             return given
         fields = cast("dict[str, Any]", given)
         refuse_settings({name: value for name, value in fields.items() if name not in cls.model_fields}, cls)
@@ -149,7 +149,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
     @field_validator("method", mode="before")
     @classmethod
     def _read_method(cls, method: Any) -> Any:
-        """Convert a name with settings from a saved model to a method; a method or its name stays."""
+        """Convert the name and settings in a saved model to a method; leave a method, or a name alone, unchanged."""
         return method_named(**cast("dict[str, Any]", method)) if isinstance(method, dict) else method
 
     @model_validator(mode="after")
@@ -200,7 +200,7 @@ class LangChainFusion(BaseLanguageModel[Any]):
         return Fusion(draft=draft, assistant=assistants, **settings)
 
     def _with_key(self, servers: Sequence[Any]) -> list[Any]:
-        """Return the servers. Those given as URLs get the key, and must be on one host."""
+        """Return the servers. Servers that are given as URLs get the key, and must be on one host."""
         if self.api_key is None:
             return list(servers)
         hosts = sorted({_host(one) for one in servers if isinstance(one, str)})
@@ -496,7 +496,7 @@ def langchain_error(error: ours.ProviderError) -> ours.ProviderError:
 
 
 def _both(kind: type[ours.ProviderError], theirs: type[langchain.ModelError]) -> type[ours.ProviderError]:
-    """Create a class that inherits from both, under the name of ours."""
+    """Create a class that inherits from both and has the name of `kind`."""
 
     def reduced(self: Any) -> tuple[object, ...]:
         return (langchain_error, (self._ours,))  # pickle cannot find this class by name

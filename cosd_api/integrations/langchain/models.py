@@ -185,7 +185,7 @@ class CoSDLLM(LangChainFusion, LLM):
         given: dict[str, Any],
         take: Callable[[int, GenerationChunk], Awaitable[None]],
     ) -> None:
-        """Write several answers at a time; pass every chunk to `take`, with the index of its prompt."""
+        """Write several answers at the same time; pass every chunk to `take`, with the index of its prompt."""
 
         async def one(at: int) -> None:
             async with aclosing(self._astream(prompts[at], stop, None, **given)) as chunks:
@@ -194,7 +194,7 @@ class CoSDLLM(LangChainFusion, LLM):
 
         try:
             await concurrently([partial(one, at) for at in range(len(prompts))])
-        except ExceptionGroup as group:  # an invalid prompt, or an error in a callback
+        except ExceptionGroup as group:  # raised for an invalid prompt, or by a callback
             raise group.exceptions[0] from None
 
     def _stream(

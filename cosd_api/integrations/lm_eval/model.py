@@ -52,7 +52,8 @@ class FusionLM(LM):
 
     Raises:
         SettingError: an argument is invalid, or a task requires something that a fusion does not support.
-        ProviderError: a request failed; a note on the error names it. With `--use_cache` the next run continues there.
+        ProviderError: a request failed; a note on the error names the request. With `--use_cache` the next run
+            continues there.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class FusionLM(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        """The tokenizer's name in the harness's request cache; prompts are messages, the same for all models."""
+        """The name of the tokenizer in the harness's request cache. Prompts are messages, the same for all models."""
         return "cosd-messages"
 
     def chat_template(self, chat_template: bool | str = False) -> str:
