@@ -80,7 +80,7 @@ def read_document(path: Path) -> Document:
     with path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
-        raise SettingError(f"{path} has more than {_MOST_BYTES // 1_000_000} MB: that is no settings file")
+        raise SettingError(f"{path} has more than {_MOST_BYTES // 1_000_000} MB: that is not a settings file")
     try:
         text = data.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:

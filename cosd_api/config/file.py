@@ -96,7 +96,7 @@ class FusionConfig(BaseModel):
     @model_validator(mode="after")
     def _has_models(self) -> Self:
         if self.models is None and (self.draft is None or self.assistants is None):
-            raise ValueError("it needs draft and assistants, or models where the method takes all as equals")
+            raise ValueError("it needs draft and assistants, or models if the method treats all models as equal")
         if self.models is not None and (self.draft or self.assistants):
             raise ValueError("models are the draft and the assistants: give either models, or draft and assistants")
         return self
@@ -245,7 +245,9 @@ class FusionConfig(BaseModel):
             except SettingError as error:
                 raise config_error(path, document, (name,), str(error)) from None
             except OSError as error:
-                words = f"{error.filename} cannot be read: {error.strerror}. Paths are from the folder of this file"
+                words = (
+                    f"{error.filename} cannot be read: {error.strerror}. Paths are relative to the folder of this file"
+                )
                 raise config_error(path, document, (name,), words) from None
         try:
             FusionSettings.checked(**self.options())
@@ -327,7 +329,7 @@ def _connected(name: str, server: ServerConfig) -> Provider:
     variable = server.api_key_env
     if variable is not None:
         if not (key := os.environ.get(variable, "").strip()):
-            words = f"the environment variable {variable}, which is to hold its key, is not set"
+            words = f"the environment variable {variable}, which should contain its key, is not set"
             raise SettingError(f"{name}: {words}. Set it, or leave out api_key_env")
         given["api_key"] = key
     try:

@@ -104,7 +104,7 @@ def _server(role: str, provider: Provider) -> Any:
         return known
     connection = connection_of(provider)
     if connection is None:
-        words = f"{role} is a {type(provider).__name__}, which was not made of a URL by connect"
+        words = f"{role} is a {type(provider).__name__}, which was not created from a URL by connect"
         raise SettingError(f"{words}: a settings file cannot hold it. Give it to Fusion.load(path, draft=...)")
     found: dict[str, Any] = {"url": connection.url}
     for name, value in connection.options.items():

@@ -207,7 +207,7 @@ class Answering:
                 words = "the gateway was stopped before the answer was complete"
                 error = ApiError(words, status=503, kind="server_error", code="stopped", retryable=True)
         if late.cancelled_caught and not self._ended:
-            words = f"the answer was not complete, or not taken, within {self._limits.timeout:g} seconds"
+            words = f"the answer was not complete, or not received, within {self._limits.timeout:g} seconds"
             error = ApiError(words, status=504, kind="timeout_error", code="timeout")
         if error is not None:
             with anyio.move_on_after(_GRACE_SECONDS):  # a client that reads nothing gets no error

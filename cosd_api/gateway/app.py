@@ -267,7 +267,7 @@ class Gateway:
     def _fusion(self, name: str) -> Fusion:
         if name not in self._fusions:
             known = ", ".join(self._fusions)
-            words = f"there is no model of this name; there are: {known}"
+            words = f"there is no model of this name; the models are: {known}"
             raise ApiError(words, status=404, code="model_not_found", param="model")
         return self._fusions[name]
 

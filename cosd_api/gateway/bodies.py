@@ -78,8 +78,8 @@ _MESSAGES = {
 }
 _OWN = {
     "type": ["object", "null"],
-    "description": "Messages of single models, by the endpoint's name. They stand before the conversation, and reach "
-    "that model alone. Text is a system message; of several messages only the first may be one.",
+    "description": "Messages of single models, by the endpoint's name. They come before the conversation, and only "
+    "that model reads them. Text is a system message; of several messages only the first may be one.",
     "additionalProperties": {
         "anyOf": [
             {"type": ["string", "null"]},
@@ -102,15 +102,15 @@ _REASONS: Mapping[str, str] = {
     "n": REFUSED_SETTINGS["n"],
     "echo": REFUSED_SETTINGS["echo"],
     "suffix": "a fusion writes what follows a text, not what fits between two",
-    "temperature": "give 0, or leave it out: whether tokens are drawn is a statement of the fusion's method",
+    "temperature": "give 0, or leave it out: the fusion's method decides whether tokens are drawn",
     "top_p": REFUSED_SETTINGS["top_p"],
     "logit_bias": REFUSED_SETTINGS["logit_bias"],
     "frequency_penalty": REFUSED_SETTINGS["frequency_penalty"],
     "presence_penalty": REFUSED_SETTINGS["presence_penalty"],
-    "logprobs": "give true or false, for completions a number of tokens to list in each place, 0 to 5",
-    "top_logprobs": "give a number of tokens to list in each place, 0 to 20, beside logprobs: true",
+    "logprobs": "give true or false, for completions a number of tokens to list at each place, 0 to 5",
+    "top_logprobs": "give a number of tokens to list at each place, 0 to 20, together with logprobs: true",
     "prompt": "it must be text, or a list of texts: the models of a fusion may have different tokenizers; none empty",
-    "own": "a model's own messages stand before a conversation: give messages, not a text as the prompt",
+    "own": "a model's own messages come before a conversation: give messages, not a text as the prompt",
     "stop": f"it must be text, or a list of up to {_MOST_STOPS} texts, none of them empty",
 }
 """Reasons for refusing a field or its value."""
@@ -137,7 +137,7 @@ _One = Annotated[int, Field(ge=1, le=1), _WHOLE]
 _UpToFive = Annotated[int, Field(ge=0, le=5), _WHOLE]
 _UpToTwenty = Annotated[int, Field(ge=0, le=20), _WHOLE]
 _False = Annotated[bool, AfterValidator(_not_true), WithJsonSchema({"const": False})]
-_Ignored = Annotated[Any, Field(description="Taken and not used.")]
+_Ignored = Annotated[Any, Field(description="Accepted, but not used.")]
 
 
 class _StreamOptions(BaseModel):
@@ -337,7 +337,7 @@ def read_chat(data: bytes, limits: GatewayLimits, ignore: Collection[str] | None
     strict, logprobs = ignore is None, bool(body.logprobs)
     listed = body.top_logprobs or 0
     if listed > 1 and not logprobs:
-        raise ApiError("top_logprobs is refused: give logprobs: true beside it", param="top_logprobs")
+        raise ApiError("top_logprobs is refused: give logprobs: true, too", param="top_logprobs")
     return Asked.of(body, [messages], logprobs=logprobs, listed=listed, own=own, passed_over=passed_over, strict=strict)
 
 
@@ -443,7 +443,7 @@ def _refusal(kind: type[BaseModel], found: ErrorDetails, *, strict: bool) -> Api
 
 def _unknown(kind: type[BaseModel], name: str, *, strict: bool) -> ApiError:
     if name in REFUSED_SETTINGS or name in IGNORABLE:
-        reason = REFUSED_SETTINGS.get(name, "the models of a fusion are not sent it")
+        reason = REFUSED_SETTINGS.get(name, "it is not sent to the models of a fusion")
         words = f"{name} is refused: {reason}. Leave it out{_by_the_operator(name, strict=strict)}"
         return ApiError(words, param=name)
     shown = name if name.isidentifier() else "..."

@@ -223,12 +223,12 @@ def _text_of(key: ClientKey) -> tuple[str, str]:
         where = key.env or ""
         text = os.environ.get(where, "").strip()
         if not text:
-            raise SettingError(f"keys: the environment variable {where}, which is to hold a key, is not set")
+            raise SettingError(f"keys: the environment variable {where}, which should contain a key, is not set")
         return where, text
     try:
         return key.file, Path(key.file).read_text("ascii").strip()
     except OSError as error:
-        raise SettingError(f"keys: {key.file}, which is to hold a key: {error.strerror}") from None
+        raise SettingError(f"keys: {key.file}, which should contain a key: {error.strerror}") from None
     except UnicodeDecodeError:
         return key.file, ""  # the caller refuses it as too short
 
@@ -240,7 +240,7 @@ def _client(number: int, options: Sequence[str]) -> ClientKey:
         name, _, value = (part.strip() for part in option.partition("="))
         if name in ("env", "file") or name not in ClientKey.model_fields:
             known = "name, concurrency, requests_per_minute, billed_tokens_per_minute and cached_weight"
-            raise SettingError(f"{where}: after a key may follow {known}; write KEY;name=team-a;concurrency=4")
+            raise SettingError(f"{where}: a key may be followed by {known}; write KEY;name=team-a;concurrency=4")
         given[name] = int(value) if value.isdecimal() else value
     try:
         return ClientKey.model_validate(given)

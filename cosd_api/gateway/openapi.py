@@ -85,7 +85,7 @@ def openapi(
         fields["temperature"] = {"enum": [*sorted(temperatures), None]}
         for count in {"max_tokens", "max_completion_tokens"} & fields.keys():
             fields[count] = {"type": ["integer", "null"], "minimum": 1, "maximum": limits.max_tokens}
-        fields |= {name: {"description": "Taken and not used."} for name in sorted(ignore)}
+        fields |= {name: {"description": "Accepted, but not used."} for name in sorted(ignore)}
     chat = schemas[ChatBody.__name__]["properties"]
     chat["messages"]["maxItems"] = limits.messages
     each = chat["own"].pop("additionalProperties")

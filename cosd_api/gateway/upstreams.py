@@ -48,7 +48,7 @@ class Upstreams:
             if new:
                 self._down.add((model, endpoint))
                 _log.warning(
-                    "%s: the %s failed (%s); answers go on without it, unverified where it could have changed them",
+                    "%s: the %s failed (%s); answers continue without it, unverified where it could have changed them",
                     *(model, endpoint, kind),
                 )
         for endpoint, used in result.usage.items():

@@ -259,7 +259,7 @@ class HarnessFusion:
             return [("", text)]
         pieces = await fusion.endpoints.draft.tokenize(text)
         if b"".join(piece.data for piece in pieces) != text.encode():
-            words = "the draft's server encodes another text than the one that is to be cut"
+            words = "the draft's server encodes a different text than the one to cut"
             raise UnsupportedError(words, endpoint=fusion.endpoints.draft.name, hint="Give shorter texts.")
         return windows(pieces, length - _BESIDE)
 

@@ -116,7 +116,7 @@ async def collect(
     several = assistant if isinstance(assistant, Sequence) and not isinstance(assistant, str) else [assistant]
     if len(several) > 1:
         words = f"samples compare two models, but there are {len(several)} assistants"
-        raise SettingError(f"{words}: collect for each assistant, in a file of its own")
+        raise SettingError(f"{words}: collect samples for each assistant, in a file of its own")
     gate = listed is not None or hidden_states
     endpoints = Endpoints(draft, assistant, unit=check_unit(unit), tokens=gate)
     file = None if path is None else Path(path)
@@ -173,7 +173,7 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
             hint = "Give the model's own tokenizer: connect(url, tokenizer=...)."
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         if (listed is not None or states) and not able.score:
-            words = f"the {name}'s server does not score texts, which training a gate takes"
+            words = f"the {name}'s server does not score texts, which training a gate requires"
             hint = "A tree does not: leave out listed, or hidden_states. llama.cpp, vLLM and SGLang score texts."
             raise UnsupportedError(words, endpoint=info.endpoint, hint=hint)
         if listed is not None and name == "draft" and able.top_k < listed:
@@ -181,7 +181,7 @@ async def _discover(endpoints: Endpoints, listed: int | None, *, states: bool) -
             raise UnsupportedError(words, endpoint=info.endpoint, hint=f"Collect with listed={able.top_k or None}.")
     width = (await endpoints.draft.describe()).capabilities.hidden_states
     if states and not width:
-        words = "the draft does not report hidden states, which training a gate on them takes"
+        words = "the draft does not report hidden states, which training a gate on them requires"
         hint = "llama.cpp's own server does, started with --embeddings --pooling none. Or collect with listed=10."
         raise UnsupportedError(words, endpoint=endpoints.draft.name, hint=hint)
     facts = await endpoints.discover()

@@ -260,12 +260,12 @@ def lacking(places: Sequence[LabelledPlace]) -> str | None:
     examples = deciding(places)
     if (count := len(examples)) < ENOUGH_EXAMPLES:
         have = f"{count or 'no'} example has" if count < 2 else f"{counted(count, 'example')} have"
-        return f"{have} a place where just one of the two models is right, and an estimate takes {ENOUGH_EXAMPLES}"
+        return f"{have} a place where just one of the two models is right, and an estimate needs {ENOUGH_EXAMPLES}"
     for label, who in ((0, "draft"), (1, "assistant")):
         having = sum(label in labels for labels in examples.values())
         if having < 2:
             have = f"{'only 1' if having else 'no'} example has a place where the {who} alone is right"
-            return f"{have}, and an estimate takes 2: one to hold out and one to learn from"
+            return f"{have}, and an estimate needs 2: one to hold out and one to learn from"
     return None
 
 

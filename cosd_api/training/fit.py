@@ -421,7 +421,7 @@ def _about_tree(tree: TreeVerifier) -> list[str]:
     if (value := tree.nodes[0].value) is None:
         return []
     does = "takes the assistant's word" if value else "keeps the draft's word, so that the assistant is never asked"
-    return [f"the tree found nothing to tell the two apart by: it always {does}"]
+    return [f"the tree found no way to tell the two apart: it always {does}"]
 
 
 def _about_worth(comparison: HeldOutScores | None, trees: TreeFit) -> list[str]:

@@ -271,7 +271,7 @@ class _Data:
 def _listed(sets: Sequence[Samples]) -> int:
     listed = {one.listed for one in sets}
     if None in listed:
-        words = "the samples hold no lists of the draft's tokens, which a gate looks at"
+        words = "the samples hold no lists of the draft's tokens, which a gate uses"
         raise SettingError(f"{words}: collect them with listed=10 (cosd collect --listed 10)")
     if len(listed) > 1:
         raise SettingError(f"the samples were collected with listed={' and '.join(map(str, sorted(map(str, listed))))}")
@@ -281,7 +281,7 @@ def _listed(sets: Sequence[Samples]) -> int:
 def _width(sets: Sequence[Samples]) -> int:
     widths = {one.hidden_states for one in sets}
     if None in widths:
-        words = "the samples hold no hidden states of the draft, which the gate is to look at"
+        words = "the samples hold no hidden states of the draft, which the gate uses"
         raise SettingError(f"{words}: collect them with hidden_states=True (cosd collect --hidden-states)")
     if len(widths) > 1:
         several = " and ".join(sorted(map(str, widths)))
@@ -308,9 +308,9 @@ def _warnings(counts: DeferralCounts, losses: dict[str, float], score: GateScore
         found.append(f"the samples are of {pairs} pairs of models, so the gate fits none of them alone")
     if not score.held_out:
         needed = f"{ENOUGH_EXAMPLES} examples, {ENOUGH_HANDED} of them with a token to be handed over"
-        found.append(f"eta was chosen on the examples that the gate was trained on: holding some out takes {needed}")
+        found.append(f"eta was chosen on the examples that the gate was trained on: holding some out needs {needed}")
     if score.youden <= 0:
-        found.append("the gate found nothing to tell the places apart by: it never opens")
+        found.append("the gate found no way to tell the places apart: it never opens")
     no_worse = [name for name in ("draft", "assistant") if losses["gate"] >= losses[name]]
     found += [f"the {name} alone gives the references as much likelihood as the gate" for name in no_worse]
     if counts.skipped > counts.places:

@@ -304,7 +304,7 @@ async def test_endpoints_that_cannot_be_asked(tmp_path: Path, role: str, other: 
     [
         (
             {"assistant": [pair()[1], pair()[1]]},
-            "samples compare two models, but there are 2 assistants: collect for each",
+            "samples compare two models, but there are 2 assistants: collect samples for each",
         ),
         ({"assistant": []}, "assistant is empty"),
         ({"draft": 7}, "draft must be a URL or a provider"),
